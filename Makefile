@@ -1,0 +1,57 @@
+# make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
+# make test    everything; make test-fast: the parts that need no sockets or processes, in under a minute
+# make bench   side by side with its peers; results in benchmarks/results
+# make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
+#
+# Needs Python 3.11 or newer, make and a C library. Everything else is installed into .venv by the first target you run.
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 500
+ROUNDS ?= 100
+EXTRAS := cli,postgres,zookeeper,metrics,spark,test
+ARGS   ?=
+
+.PHONY: demo test test-fast bench lint sim soak clean
+
+$(VENV)/.installed: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (PySpark is large: a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRAS)]"
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[lint]"
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	@$(BIN)/python -m examples.rates.demo $(ARGS)
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "not slow and not spark" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+sim: $(VENV)/.installed
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.process.soak --rounds $(ROUNDS) $(ARGS)
+
+clean:
+	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache
