@@ -1,0 +1,291 @@
+"""CHP/2 bodies: columns of keys and values in one msgpack array (SPEC.md, "Bodies").
+
+    body     = [header, item, ...]          header[0] is the kind; what the items are depends on it
+    segment  = [keys, values, extras]       columns of equal length; extras is nil or a map of sparse columns
+
+A batch of a thousand updates is one `msgpack.unpackb` to read and one `dict.update(zip(...))` to apply; nothing here
+loops over keys unless a sparse column asks for it. A body is one msgpack object, so that a segment's bytes can be
+passed on as they came: `join` puts an array head and a header in front of segments that are already encoded.
+
+A segment read from a peer is checked by `segment_of` before anybody looks into it. Errors are `BadFrame`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import msgpack
+
+from .errors import BadFrame
+from .limits import DEFAULT
+
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE = range(11)
+KIND_NAMES = (
+    "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
+)  # fmt: skip
+APPLIED, JOURNALED, REPLICATED = range(3)
+DURABILITY_NAMES = ("applied", "journaled", "replicated")
+
+# the fewest fields each header has; later versions may append more, which are ignored
+_HEADER_FIELDS = (7, 7, 8, 3, 3, 7, 3, 4, 3, 6, 2)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Columns of updates: `values[i]` is set at `keys[i]`, or the key deleted if `extras["d"]` names i."""
+
+    keys: list[str]
+    values: list[bytes]
+    extras: dict[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        """The segment as it stands in a body."""
+        return packb((self.keys, self.values, self.extras))
+
+    def describe(self) -> str:
+        """One line for logs and transcripts: `/a=1 /b deleted (+3 more)`."""
+        deleted = set((self.extras or {}).get("d", ()))
+        shown = [
+            f"{k} deleted" if i in deleted else f"{k}={v.decode(errors='replace')[:20]}"
+            for i, (k, v) in enumerate(zip(self.keys[:4], self.values[:4], strict=True))
+        ]
+        more = f" (+{len(self.keys) - 4} more)" if len(self.keys) > 4 else ""
+        return " ".join(shown) + more
+
+
+def packb(thing: object) -> bytes:
+    """msgpack, in the form this protocol uses (str and bin kept apart)."""
+    packed: bytes = msgpack.packb(thing)
+    return packed
+
+
+def unpackb(body: bytes, what: str) -> Any:
+    """The one msgpack object in `body`; `BadFrame` naming `what` for anything else."""
+    try:
+        return msgpack.unpackb(body)
+    except Exception as error:
+        # msgpack raises ValueError, its subclasses, and OverflowError for ill-formed input
+        raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
+
+
+def _array_head(n: int) -> bytes:
+    if n < 16:
+        return bytes((0x90 | n,))
+    return struct.pack(">BH", 0xDC, n) if n < 1 << 16 else struct.pack(">BI", 0xDD, n)
+
+
+def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
+    """A body from its header and items that are encoded already."""
+    return b"".join((_array_head(1 + len(items)), packb(header), *items))
+
+
+def split(body: bytes) -> list[Any]:
+    """A body's header and items, still as msgpack decoded them, the header checked for kind and length."""
+    parts = unpackb(body, "the body")
+    if type(parts) is not list or not parts:
+        raise BadFrame("the body is not an array that begins with a header")
+    check_header(parts[0])
+    return parts
+
+
+def peek_header(body: bytes, bytes_max: int = 4096) -> tuple[list[Any], int] | None:
+    """A body's header and where its first item begins, without unpacking the items; None if that can't be told."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(body[:bytes_max])
+    try:
+        unpacker.read_array_header()
+        return check_header(unpacker.unpack()), unpacker.tell()
+    except Exception:
+        return None  # longer than `bytes_max`, or not a body: `split` says what is wrong
+
+
+def check_header(header: object) -> list[Any]:
+    """The header itself if its kind is known and its fields are there."""
+    if type(header) is not list or not header or type(header[0]) is not int:
+        raise BadFrame("a header is an array whose first element is the kind, a number")
+    kind = header[0]
+    if not 0 <= kind < len(_HEADER_FIELDS):
+        raise BadFrame(f"kind {kind} is not one this version knows (0 to {len(_HEADER_FIELDS) - 1})")
+    if len(header) < _HEADER_FIELDS[kind]:
+        raise BadFrame(f"a {KIND_NAMES[kind]} header has {_HEADER_FIELDS[kind]} fields, not {len(header)}")
+    return header
+
+
+def decode_segment(body: bytes) -> Segment:
+    """The segment in the body of a KVSET."""
+    return segment_of(unpackb(body, "the batch"))
+
+
+def segment_of(thing: object) -> Segment:
+    """A `Segment` from a decoded array, its columns checked by C-level passes."""
+    if type(thing) is not list or len(thing) != 3:
+        raise BadFrame("a segment is an array of keys, values and extras")
+    keys, values, extras = thing
+    if type(keys) is not list or type(values) is not list or len(keys) != len(values):
+        raise BadFrame("a segment's keys and values are arrays of the same length")
+    if len(keys) > DEFAULT.batch_items_max:
+        raise BadFrame(f"a segment has at most {DEFAULT.batch_items_max} items, not {len(keys)}; split it")
+    try:
+        "".join(keys)
+    except TypeError:
+        raise BadFrame("a segment's keys are text, each of them") from None
+    if values and set(map(type, values)) != {bytes}:
+        raise BadFrame("a segment's values are bytes (msgpack bin), each of them")
+    if extras is not None:
+        _check_extras(extras, len(keys))
+    return Segment(keys, values, extras)
+
+
+def _check_extras(extras: object, n: int) -> None:
+    if type(extras) is not dict:
+        raise BadFrame("a segment's extras are nil or a map")
+    for name, column in extras.items():
+        check = _EXTRAS.get(name)
+        if check is not None and not check(column, n):
+            raise BadFrame(f"the sparse column {name!r} is not of its form, or names an item that is not there")
+
+
+def _indices(column: object, n: int) -> bool:
+    return type(column) is list and all(type(i) is int and 0 <= i < n for i in column)
+
+
+def _ttl_ok(ms: object) -> bool:
+    return type(ms) is int and 0 < ms <= DEFAULT.ttl_s_max * 1000
+
+
+def _sparse(column: object, n: int, ok: Callable[[object], bool]) -> bool:
+    return (
+        type(column) is list
+        and len(column) == 2
+        and _indices(column[0], n)
+        and type(column[1]) is list
+        and len(column[0]) == len(column[1])
+        and all(map(ok, column[1]))
+    )
+
+
+def _number_ok(n: object) -> bool:
+    return type(n) is int and 0 <= n < 1 << 63
+
+
+def _id_ok(thing: object) -> bool:
+    return type(thing) is bytes and len(thing) == 16
+
+
+def _bytes_ok(thing: object) -> bool:
+    return type(thing) is bytes
+
+
+def _runs_ok(column: object, n: int) -> bool:
+    return (
+        type(column) is list
+        and all(type(r) is list and len(r) == 2 and _number_ok(r[0]) and type(r[1]) is int and r[1] > 0 for r in column)
+        and sum(r[1] for r in column) == n
+    )
+
+
+def _lease_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) == 2 and _id_ok(column[0]) and _ttl_ok(column[1])
+
+
+def _stage_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) == 2 and _id_ok(column[0]) and _name_ok(column[1])
+
+
+def _name_ok(thing: object) -> bool:
+    return type(thing) is str and 0 < len(thing) <= 256
+
+
+def _commit_ok(column: object, n: int) -> bool:
+    if n or type(column) is not list or len(column) != 5:
+        return False
+    transaction, application, version, parts, replace = column
+    return (
+        _id_ok(transaction)
+        and (application == "" or _name_ok(application))
+        and _number_ok(version)
+        and type(parts) is list
+        and all(type(p) is list and len(p) == 2 and _name_ok(p[0]) and _number_ok(p[1]) for p in parts)
+        and (replace is None or type(replace) is str)
+    )
+
+
+_EXTRAS: dict[object, Callable[[Any, int], bool]] = {
+    "d": lambda column, n: _indices(column, n) and len(set(column)) == len(column),
+    "t": lambda column, n: _ttl_ok(column) or _sparse(column, n, _ttl_ok),
+    "c": lambda column, n: _sparse(column, n, _number_ok),
+    "l": lambda column, n: _id_ok(column),
+    "n": lambda column, n: _sparse(column, n, _number_ok),
+    "stage": _stage_ok,
+    "commit": _commit_ok,
+    "done": lambda column, n: type(column) is list and len(column) == 3,
+    "abort": lambda column, n: _id_ok(column),
+    "r": _runs_ok,
+    "lease": _lease_ok,
+    "unlease": lambda column, n: _id_ok(column),
+    "u": lambda column, n: type(column) is list and len(column) == n and all(map(_bytes_ok, column)),
+    "p": lambda column, n: _sparse(column, n, _bytes_ok),
+}
+
+_SPARSE = ("t", "c", "n", "p")
+
+
+def narrow(segment: Segment, prefix: str) -> Segment | None:
+    """The part of a segment whose keys begin with `prefix`; None if there is none, the segment itself if it is all.
+
+    Two comparisons decide for a whole column: what lies between two keys that begin with a prefix begins with it too.
+    """
+    keys = segment.keys
+    if segment.extras and "stage" in segment.extras:
+        return None
+    if not keys or not prefix:
+        return segment if keys else None
+    low, high = min(keys), max(keys)
+    if low.startswith(prefix) and high.startswith(prefix):
+        return segment
+    if high < prefix or (low > prefix and not low.startswith(prefix)):
+        return None
+    return select(segment, [key.startswith(prefix) for key in keys])
+
+
+def select(segment: Segment, mask: list[bool]) -> Segment | None:
+    """The items of a segment that the mask names, with their sparse columns; None if it names none."""
+    kept = list(compress(segment.keys, mask))
+    if not kept:
+        return None
+    extras = None if segment.extras is None else _narrow_extras(segment.extras, mask)
+    return Segment(kept, list(compress(segment.values, mask)), extras)
+
+
+def _narrow_extras(extras: dict[str, Any], mask: list[bool]) -> dict[str, Any]:
+    places: dict[int, int] = {}
+    for old in compress(range(len(mask)), mask):
+        places[old] = len(places)
+    out = dict(extras)
+    if "d" in out:
+        out["d"] = [places[i] for i in out["d"] if mask[i]]
+    if "u" in out:
+        out["u"] = list(compress(out["u"], mask))
+    for name in _SPARSE:
+        column = out.get(name)
+        if type(column) is list:
+            pairs = [(places[i], x) for i, x in zip(*column, strict=True) if mask[i]]
+            out[name] = [[i for i, _ in pairs], [x for _, x in pairs]]
+    return out
+
+
+def runs_of(revisions: Iterable[int]) -> list[list[int]]:
+    """A column of revisions as runs `[revision, how many]`: keys written together share one."""
+    runs: list[list[int]] = []
+    last = -1
+    for revision in revisions:
+        if revision == last:
+            runs[-1][1] += 1
+        else:
+            runs.append([revision, 1])
+            last = revision
+    return runs

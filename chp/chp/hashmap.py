@@ -1,0 +1,199 @@
+"""The hashmap every replica holds: values, each key's revision, deadlines, and a fingerprint (SPEC.md, "The map").
+
+    values      key -> bytes          revisions   key -> first number of the record that wrote it
+    deadlines   key -> local time at which it expires, only for keys with a ttl
+
+A segment is applied by C-level passes over its columns. Only sparse columns (deletes, ttls) cost Python a step an item.
+Keys written by one record share one revision object, which keeps a key at about 280 bytes with a 100-byte value.
+
+The fingerprint is the number of keys and the sum of their revisions modulo 2^64. Two replicas of the same channel at
+the same number have the same one. It is kept up to date with each segment, until more updates have come since it was
+last asked for than there are keys: then adding up all revisions once, when it is asked for again, is the cheaper way.
+
+Nobody expires a key here: `expired` says which are due, and the active server publishes their deletion. Deadlines are
+times of the local monotonic clock, made from the remaining time that a message told; no two clocks need agree.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+from .batch import Segment
+from .numbers import U64_MASK
+
+SUM_KEYS_MAX = 1 << 18  # adding up more revisions at once would hold up a turn: about 3 ms
+
+
+class Hashmap:
+    """Keys, values, revisions and deadlines, and the order in which deadlines fall due."""
+
+    __slots__ = ("_due", "_due_keys", "_noted", "_sum", "_sum_known", "_ties", "deadlines", "revisions", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.revisions: dict[str, int] = {}
+        self.deadlines: dict[str, float] = {}
+        self._sum = 0
+        self._sum_known = True
+        self._noted = 0  # updates since the sum was asked for
+        self._due: list[tuple[float, int, list[str]]] = []
+        self._due_keys = 0
+        self._ties = 0
+
+    def __len__(self) -> int:
+        return len(self.revisions)
+
+    def fingerprint(self) -> tuple[int, int]:
+        """The number of keys, and the sum of their revisions modulo 2^64."""
+        return len(self.revisions), self.revision_sum & U64_MASK
+
+    @property
+    def revision_sum(self) -> int:
+        """The sum of all revisions."""
+        if not self._sum_known:
+            self._sum, self._sum_known = sum(self.revisions.values()), True
+        self._noted = 0
+        return self._sum
+
+    # -- applying
+
+    def apply(self, segment: Segment, revision: int, now: float) -> None:
+        """Apply a segment whose updates all get `revision`; `now` is where its ttls count from."""
+        self.note(segment, revision, now)
+        self.values.update(zip(segment.keys, segment.values, strict=True))
+        for key in self.deleted_by(segment):
+            self.values.pop(key, None)
+
+    def note(self, segment: Segment, revision: int, now: float) -> None:
+        """Everything of `apply` but the values: revisions, fingerprint and deadlines."""
+        self._note_revisions(segment.keys, revision)
+        if self.deadlines:
+            for key in self.deadlines.keys() & set(segment.keys):
+                del self.deadlines[key]
+        if segment.extras is not None:
+            self._note_extras(segment, now)
+
+    def _note_revisions(self, keys: list[str], revision: int) -> None:
+        revisions = self.revisions
+        self._noted += len(keys)
+        if self._noted > len(revisions) and len(revisions) <= SUM_KEYS_MAX:
+            self._sum_known = False
+        if self._sum_known:
+            written = dict.fromkeys(keys, revision)
+            self._sum += revision * len(written) - sum(map(revisions.get, written, repeat(0)))
+            revisions.update(written)
+        else:
+            revisions.update(zip(keys, repeat(revision)))
+
+    def _note_extras(self, segment: Segment, now: float) -> None:
+        for key in self.deleted_by(segment):
+            self._sum -= self.revisions.pop(key, 0)
+        ttl = (segment.extras or {}).get("t")
+        if type(ttl) is int:
+            gone = set(self.deleted_by(segment))
+            self.set_deadlines([k for k in segment.keys if k not in gone], now + ttl / 1000)
+        elif ttl:
+            last = dict(zip(segment.keys, range(len(segment.keys)), strict=True))
+            for i, ms in zip(*ttl, strict=True):
+                key = segment.keys[i]
+                if last[key] == i and key in self.revisions:
+                    self.set_deadlines([key], now + ms / 1000)
+
+    def deleted_by(self, segment: Segment) -> Iterable[str]:
+        """The keys that a segment leaves deleted: whose last item in it is a delete."""
+        deletes = (segment.extras or {}).get("d")
+        if not deletes:
+            return ()
+        if len(deletes) == len(segment.keys):
+            return dict.fromkeys(segment.keys)
+        places = set(deletes)
+        last = dict(zip(segment.keys, range(len(segment.keys)), strict=True))
+        return [key for key, i in last.items() if i in places]
+
+    def load(self, segment: Segment, now: float) -> None:
+        """Apply a snapshot chunk: each key comes with its own revision, as runs."""
+        keys, start = segment.keys, 0
+        for revision, n in (segment.extras or {}).get("r", ()):
+            part = keys[start : start + n] if n < len(keys) else keys
+            self.revisions.update(dict.fromkeys(part, revision))
+            self._sum += revision * n
+            start += n
+        self.values.update(zip(keys, segment.values, strict=True))
+        if segment.extras and "t" in segment.extras:
+            self._note_extras(Segment(keys, segment.values, {"t": segment.extras["t"]}), now)
+
+    def clear(self) -> None:
+        """Forget everything, as before a full resync."""
+        self.__init__()  # type: ignore[misc]  # the one place that says what empty means
+
+    # -- deadlines
+
+    def set_deadlines(self, keys: list[str], deadline: float) -> None:
+        """Let all of `keys` fall due at `deadline`."""
+        if not keys:
+            return
+        self.deadlines.update(dict.fromkeys(keys, deadline))
+        self._ties += 1
+        heapq.heappush(self._due, (deadline, self._ties, keys))
+        self._due_keys += len(keys)
+        if self._due_keys > 2 * len(self.deadlines) + 10_000:
+            self._rebuild_due()
+
+    def _rebuild_due(self) -> None:
+        groups: dict[float, list[str]] = {}
+        for key, deadline in self.deadlines.items():
+            groups.setdefault(deadline, []).append(key)
+        self._due = [(deadline, i, keys) for i, (deadline, keys) in enumerate(groups.items())]
+        heapq.heapify(self._due)
+        self._ties = len(groups)
+        self._due_keys = len(self.deadlines)
+
+    def next_deadline(self) -> float | None:
+        """When to ask `expired` next; may be early, never late."""
+        return self._due[0][0] if self._due else None
+
+    def expired(self, now: float, items_max: int) -> list[str]:
+        """At most about `items_max` keys whose deadline has passed; they stay until a segment deletes them."""
+        out: dict[str, None] = {}
+        while self._due and self._due[0][0] <= now and len(out) < items_max:
+            deadline, _, keys = heapq.heappop(self._due)
+            self._due_keys -= len(keys)
+            room = items_max - len(out)
+            if len(keys) > room:
+                self._ties += 1
+                heapq.heappush(self._due, (deadline, self._ties, keys[room:]))
+                self._due_keys += len(keys) - room
+            get = self.deadlines.get
+            out.update((key, None) for key in keys[:room] if get(key) == deadline)
+        return list(out)
+
+    def remaining_ms(self, key: str, now: float) -> int | None:
+        """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""
+        deadline = self.deadlines.get(key)
+        return None if deadline is None else max(1, round((deadline - now) * 1000))
+
+    # -- what users' tests and ours call
+
+    def check(self) -> None:
+        """Assert every invariant; raises AssertionError naming the one that does not hold."""
+        assert self.values.keys() == self.revisions.keys(), "each key has a value and a revision"
+        assert self.revision_sum == sum(self.revisions.values()), "the fingerprint is the map's"
+        assert self.deadlines.keys() <= self.values.keys(), "a deadline belongs to a key that is there"
+        due: dict[str, set[float]] = {}
+        for deadline, _, keys in self._due:
+            for key in keys:
+                due.setdefault(key, set()).add(deadline)
+        assert all(d in due.get(k, ()) for k, d in self.deadlines.items()), "each deadline will be asked for"
+
+
+def sync_segment(
+    keys: list[str], values: list[bytes], runs: list[list[int]], ttls: tuple[list[int], list[int]] | None
+) -> Segment:
+    """A snapshot chunk: columns, revisions as runs, and the remaining ttls in milliseconds by index."""
+    extras: dict[str, Any] = {"r": runs}
+    if ttls is not None and ttls[0]:
+        extras["t"] = [ttls[0], ttls[1]]
+    return Segment(keys, values, extras)

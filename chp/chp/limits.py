@@ -1,0 +1,72 @@
+"""Every limit in one place, each with its reason (SPEC.md, "Limits").
+
+A limit is part of the protocol when both sides must hold it (keys, values, batches), and a bound on memory or
+time otherwise (windows, queues). Nothing in this project grows without one of these above it.
+"""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds; `DEFAULT` is what every program uses unless a test or an operator says otherwise."""
+
+    # -- the protocol
+    key_bytes_max: int = 1024  # longer keys are values in disguise; a key is copied at every hop
+    subtree_bytes_max: int = 1024  # a subtree is a prefix of keys
+    value_bytes_max: int = 16 * MIB  # one value must fit one batch
+    batch_items_max: int = 65_536  # bounds the time one batch holds the server's turn: about 30 ms
+    batch_bytes_max: int = 16 * MIB  # bounds the memory one frame can ask of a peer
+    frame_bytes_max: int = 17 * MIB  # a batch and its columns' overhead; sockets refuse more (ZMQ_MAXMSGSIZE)
+    ttl_s_max: float = 315_360_000.0  # ten years; what is meant to live longer needs no ttl
+    properties_bytes_max: int = 4096  # RFC 12 names one property; the rest is somebody's note
+    property_bytes_max: int = 1024
+    subtrees_max: int = 64  # of one client: each is a channel with a batch of its own a turn
+
+    # -- a client
+    window_bytes: int = 64 * MIB  # unacknowledged sets kept for resending
+    window_batches: int = 4096
+    watch_queue_max: int = 100_000  # changes a slow watcher may fall behind before it is told so
+    join_buffer_bytes: int = 256 * MIB  # batches held back while a snapshot arrives
+
+    # -- a server
+    turn_messages_max: int = 1000  # messages drained from the collector before it acts: bounds a turn
+    turn_bytes_max: int = MIB // 2  # of one turn, so of one record as it is published: what a slow reader's mark counts
+    log_bytes_max: int = 64 * MIB  # records kept in memory for clients that come back
+    log_records_max: int = 100_000
+    pending_bytes_max: int = 64 * MIB  # of a passive: sets not yet seen published
+    pending_batches_max: int = 100_000
+    pending_age_s_max: float = 60.0  # a set older than this was lost or answered elsewhere
+    sync_chunk_items: int = 8192  # one snapshot chunk: about 1 MiB of 100-byte values
+    sync_chunk_bytes: int = MIB
+    sync_credit_max: int = 64  # chunks a client may ask for ahead
+    syncs_max: int = 1024  # snapshots under way at once
+    sync_idle_s_max: float = 60.0  # a reader that takes nothing for so long is gone
+    images_max: int = 32  # snapshots kept for several readers at once; each keeps the values of its number alive
+    image_parts_max: int = 4096  # slices of one image: each is a reader
+    image_idle_s_max: float = 600.0  # an image that nobody has read from for so long is let go
+    image_unread_s_min: float = 30.0  # one that was not read for so long makes room for another
+    image_done_s_max: float = 60.0  # one of which every slice was read, in case a reader failed
+    router_queue_max: int = 4096  # messages held for one reader that takes nothing, before it is given up
+    requests_max: int = 16  # CHP/1 snapshots one reader may ask for before it has the first
+    publish_mark: int = 1000  # messages libzmq may hold for slow subscribers before it drops (a hole heals); they share
+    # what is held, so this times `turn_bytes_max` bounds it: half a GiB. Beyond the sockets' own buffers of some MiB
+    publish_mark_plain: int = 200_000  # the same once somebody spoke CHP/1: a message a key, and holes go unnoticed
+    channels_max: int = 10_000
+    sessions_max: int = 100_000
+    session_idle_s_max: float = 86_400.0  # a session's last number is remembered for a day
+    runs_max: int = 50_000  # revisions of batches, remembered over all sessions for those acknowledged again
+    refusals_max: int = 1000  # remembered, so that a batch that comes again is refused again
+    leases_max: int = 100_000
+    staged_bytes_max: int = 1024 * MIB  # waiting for their commit; a larger job commits in several
+    staged_idle_s_max: float = 3600.0  # a job that has not gone on for an hour is dead
+    transactions_max: int = 1000
+    applications_max: int = 10_000  # whose last committed version is remembered
+    part_bytes: int = MIB  # a large record is published in parts of about this size
+    history_epochs_max: int = 256  # older ones are answered with a snapshot
+    replica_bytes_max: int = 128 * MIB  # sent to the passive and not confirmed yet
+
+
+DEFAULT = Limits()
