@@ -1,0 +1,149 @@
+"""The arbiter: a lease in ZooKeeper that says who may be active (`--arbiter zk://host:2181/path`).
+
+Two servers alone can't tell a dead peer from a cut link; a third party can. The lease is an ephemeral node, so it ends
+with its holder's session. `until` is the time, on this machine's monotonic clock, up to which the lease is certainly
+ours: each check that ZooKeeper answers proves that the session lived when the check was *sent*, so the lease holds for
+a session's length from then, and nobody else can get it before. Whoever is past that time stops serving writes, also
+after having been stopped itself; no two clocks need agree.
+
+kazoo keeps the session. Needs the extra `zookeeper`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from chp.errors import ChpError
+
+from . import logs
+
+log = logs.get_log(__name__)
+SESSION_S = 2.0
+SAFETY = 0.8  # of a session: what is left covers a clock that runs slow and a turn that runs long
+START_TIMEOUT_S = 10.0
+
+
+class ArbiterError(ChpError):
+    """The arbiter can't be used; the text says why and what to do."""
+
+
+class Arbiter:
+    """Holds the lease while it is wanted. `until` may be read from any thread."""
+
+    def __init__(self, url: str, name: str) -> None:
+        parts = urlsplit(url)
+        options = parse_qs(parts.query)
+        self._path = (parts.path.rstrip("/") or "/chp") + "/active"
+        self._session_s = float(options.get("session_s", [SESSION_S])[0])
+        self._name = name
+        self._wanted = False
+        self._closing = False
+        self._wake = threading.Event()
+        self.until = 0.0
+        self._client = _client(parts.netloc, self._session_s)
+        self._client.add_listener(self._on_connection)
+        self._thread = threading.Thread(target=self._run, name="chp-arbiter", daemon=True)
+
+    def start(self) -> None:
+        """Connect; `ArbiterError` if nobody answers."""
+        try:
+            self._client.start(timeout=START_TIMEOUT_S)
+        except Exception as error:
+            self._client.stop()
+            hosts = self._client.hosts
+            text = f"ZooKeeper at {hosts} does not answer within {START_TIMEOUT_S:.0f} s ({error}); check --arbiter"
+            raise ArbiterError(text) from error
+        self._thread.start()
+
+    def want(self, wanted: bool) -> None:
+        """Ask for the lease and keep it, or let it go."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._wake.set()
+
+    def close(self) -> None:
+        """Let the lease go, so that the other server need not wait for the session's end."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(START_TIMEOUT_S)
+        self.until = 0.0
+        self._client.stop()
+        self._client.close()
+
+    # -- kazoo's threads
+
+    def _on_connection(self, state: str) -> None:
+        if state != "CONNECTED":
+            self.until = 0.0  # in doubt: nobody else can have it yet, and we stop at once
+            if not self._closing:
+                log.warning("arbiter in doubt", state=state.lower())
+        self._wake.set()
+
+    def _on_node(self, _event: object) -> None:
+        self._wake.set()  # somebody's lease is over: look at once
+
+    # -- our thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._session_s / 5)
+            self._wake.clear()
+            if self._client.connected:
+                self._check()
+        if self._client.connected:
+            self._release()
+
+    def _check(self) -> None:
+        try:
+            if self._wanted:
+                asked = time.monotonic()
+                if self._hold():
+                    self.until = asked + self._session_s * SAFETY
+                else:
+                    self.until = 0.0
+            elif self.until:
+                self._release()
+        except Exception as error:  # kazoo has many: each means that we can't be sure
+            self.until = 0.0
+            log.limited("arbiter", error=f"{type(error).__name__}: {error}")
+
+    def _hold(self) -> bool:
+        """Whether the node is there and our session's; makes it if it is nobody's."""
+        from kazoo.exceptions import NodeExistsError
+
+        try:
+            self._client.create(self._path, self._name.encode(), ephemeral=True, makepath=True)
+        except NodeExistsError:
+            stat = self._client.exists(self._path, watch=self._on_node)
+            return stat is not None and stat.ephemeralOwner == self._client.client_id[0]
+        log.info("lease acquired", path=self._path)
+        return True
+
+    def _release(self) -> None:
+        from kazoo.exceptions import NoNodeError
+
+        held, self.until = bool(self.until), 0.0
+        try:
+            stat = self._client.exists(self._path)
+            if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
+                self._client.delete(self._path)
+        except NoNodeError:
+            pass
+        if held:
+            log.info("lease released", path=self._path)
+
+
+def _client(hosts: str, session_s: float) -> Any:
+    try:
+        from kazoo.client import KazooClient
+        from kazoo.retry import KazooRetry
+    except ImportError as error:
+        raise ArbiterError("--arbiter needs kazoo: pip install 'chp-clone[zookeeper]'") from error
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it says a line a try; what matters is said here
+    patient = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=1.0)
+    return KazooClient(hosts=hosts, timeout=session_s, connection_retry=patient)

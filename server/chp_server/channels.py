@@ -1,0 +1,261 @@
+"""What is published, and to whom: a channel for each subscribed subtree, plain KVPUBs for CHP/1 (SPEC.md, "Channels").
+
+The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel gets one BATCH a
+turn, with the previous number of the same channel in it; a subscriber can tell a hole from a filter. Its fingerprint
+is kept beside it. CHP/1 subscribers, known by topics that are not reserved, get a KVPUB for each update, before the
+batches of the same turn, so that one who subscribed to everything drops the batches by their number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+from chp.batch import BATCH, Segment, join, narrow
+from chp.hashmap import SUM_KEYS_MAX, Hashmap
+from chp.keys import ETX, STX, topic_subtree
+from chp.limits import Limits
+from chp.messages import hugz
+from chp.numbers import U64_MASK, ZERO, pack
+from chp.properties import with_ttl_s
+
+from .recordlog import grouped, numbered
+
+Frames = list[bytes]
+
+
+@dataclass(slots=True)
+class Channel:
+    """A subscribed subtree: its last number, its fingerprint, and what this turn has for it."""
+
+    subtree: str
+    topic: bytes
+    last: int
+    count: int = 0
+    revision_sum: int = 0
+    known: bool = True  # whether count and sum are those of the map; as in `Hashmap`, they are let go under load
+    noted: int = 0
+    parts: list[bytes] = field(default_factory=list)
+    subscribers: int = 0
+
+    def fingerprint(self, hashmap: Hashmap) -> tuple[int, int]:
+        """As `Hashmap.fingerprint`, of the keys in the subtree."""
+        if not self.subtree:
+            return hashmap.fingerprint()
+        if not self.known:
+            self.measure(hashmap)
+        self.noted = 0
+        return self.count, self.revision_sum & U64_MASK
+
+    def measure(self, hashmap: Hashmap) -> None:
+        """Count and add up what the map has in the subtree."""
+        if self.subtree:
+            revisions = [r for k, r in hashmap.revisions.items() if k.startswith(self.subtree)]
+            self.count, self.revision_sum = len(revisions), sum(revisions)
+        self.known = True
+
+    def note(self, part: Segment, revision: int, before: Hashmap) -> None:
+        """Move the fingerprint by a segment that is about to be applied with `revision`."""
+        self.noted += len(part.keys)
+        if self.noted > len(before) and len(before) <= SUM_KEYS_MAX:
+            self.known = False
+        if not self.known:
+            return
+        written = dict.fromkeys(part.keys, revision)
+        old = before.revisions
+        self.count += len(written) - sum(map(old.__contains__, written))
+        self.revision_sum += revision * len(written) - sum(map(old.get, written, repeat(0)))
+        gone = len(tuple(before.deleted_by(part)))
+        self.count -= gone
+        self.revision_sum -= revision * gone
+
+
+class Channels:
+    """All channels of one server, and the CHP/1 prefixes that somebody subscribed to."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.by_topic: dict[bytes, Channel] = {}
+        self.plain: Counter[bytes] = Counter()
+        self.refused = 0
+
+    # -- subscriptions
+
+    def subscribe(self, topic: bytes, state: Any) -> Channel | None:
+        """Somebody subscribed: the channel if the topic is a subtree's, made if it was not there."""
+        if topic[:1] != STX:
+            if topic != b"HUGZ":
+                self.plain[topic] += 1
+            return None
+        subtree = topic_subtree(topic)
+        if subtree is None:
+            return None
+        channel = self.by_topic.get(topic)
+        if channel is None:
+            if len(self.by_topic) >= self._limits.channels_max:
+                self.refused += 1
+                return None
+            channel = self.by_topic[topic] = self._new(subtree, topic, state)
+        channel.subscribers += 1
+        return channel
+
+    def _new(self, subtree: str, topic: bytes, state: Any) -> Channel:
+        channel = Channel(subtree, topic, state.number)
+        channel.measure(state.map)
+        return channel
+
+    def unsubscribe(self, topic: bytes) -> None:
+        """Somebody left; a channel nobody listens to goes."""
+        if topic[:1] != STX:
+            if self.plain[topic] <= 1:
+                del self.plain[topic]
+            else:
+                self.plain[topic] -= 1
+            return
+        channel = self.by_topic.get(topic)
+        if channel is not None:
+            channel.subscribers -= 1
+            if channel.subscribers <= 0:
+                del self.by_topic[topic]
+
+    def reset(self, state: Any) -> None:
+        """Start every channel anew, after the state was replaced as a whole."""
+        for channel in self.by_topic.values():
+            channel.last = state.number
+            channel.parts.clear()
+            channel.measure(state.map)
+
+    # -- a turn
+
+    def note(self, segment: Segment, encoded: bytes, revision: int, before: Hashmap) -> None:
+        """Give each channel its part of a segment, before the map has it."""
+        for channel in self.by_topic.values():
+            part = narrow(segment, channel.subtree)
+            if part is not None:
+                if channel.subtree:
+                    channel.note(part, revision, before)
+                channel.parts.append(encoded if part is segment else part.encode())
+
+    def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
+        """As `note`, on a passive server: channels move, and nothing is published."""
+        for channel in self.by_topic.values():
+            part = narrow(segment, channel.subtree)
+            if part is not None:
+                if channel.subtree:
+                    channel.note(part, revision, before)
+                channel.parts.append(b"")
+
+    def skip(self, last: int) -> None:
+        """The record that `follow` was told of is complete."""
+        for channel in self.by_topic.values():
+            if channel.parts:
+                channel.parts, channel.last = [], last
+
+    def publish(self, header: list[Any], record_body: bytes, items: int) -> list[Frames]:
+        """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
+        out: list[Frames] = []
+        prev, last = header[1], header[3]
+        for channel in self.by_topic.values():
+            if not channel.parts:
+                continue
+            if not channel.subtree and channel.last == prev and len(channel.parts) == items:
+                body = record_body
+            else:
+                body = join([BATCH, channel.last, *header[2:]], channel.parts)
+            channel.parts = []
+            channel.last = last
+            out.append([channel.topic, pack(last), b"", b"", body])
+        return out
+
+    def publish_parts(self, first: int, last: int, wall_ms: int) -> list[Frames]:
+        """As `publish`, of a record that may be large: several BATCHes a channel, which belong together."""
+        out: list[Frames] = []
+        for channel in self.by_topic.values():
+            if not channel.parts:
+                continue
+            groups = grouped(channel.parts, self._limits.part_bytes)
+            for (before, start, end), more, group in numbered(groups, channel.last, first, last):
+                body = join([BATCH, before, start, end, wall_ms, [], more], group)
+                out.append([channel.topic, pack(end), b"", b"", body])
+            channel.parts, channel.last = [], last
+        return out
+
+    def kvpubs(self, segments: list[Segment], first: int, last: int) -> list[Frames]:
+        """A KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
+
+        Where the number moves on without an update, a HUGZ says so: a subscriber to everything can then drop the
+        greetings and heartbeats that carry the number.
+        """
+        if not self.plain:
+            return []
+        prefixes = tuple(prefix for topic in self.plain if (prefix := _text_prefix(topic)) is not None)
+        everything = "" in prefixes
+        out: list[Frames] = []
+        for segment in segments:
+            if everything or any(narrow(segment, prefix) for prefix in prefixes):
+                out += _kvpubs(segment, first, () if everything else prefixes)
+            first += len(segment.keys)
+        if first <= last:
+            out.append(alive(last))
+        return out
+
+
+def alive(number: int) -> Frames:
+    """HUGZ, with the number up to which all was published."""
+    return hugz(number, properties=b"chp=2\n")
+
+
+def _text_prefix(topic: bytes) -> str | None:
+    """The text with which a topic begins, since it may end within a character; None if no key can begin with it."""
+    try:
+        return topic.decode()
+    except UnicodeDecodeError as error:
+        cut_short = error.end == len(topic) and error.reason == "unexpected end of data"
+        return topic[: error.start].decode() if cut_short else None
+
+
+def _kvpubs(segment: Segment, first: int, prefixes: tuple[str, ...]) -> list[Frames]:
+    uuids, properties = _columns(segment)
+    extras = segment.extras
+    deletes = set(extras["d"]) if extras and "d" in extras else ()
+    out: list[Frames] = []
+    for i, (key, value) in enumerate(zip(segment.keys, segment.values, strict=True)):
+        if prefixes and not key.startswith(prefixes):
+            continue
+        out.append(
+            [
+                key.encode(),
+                pack(first + i),
+                uuids[i] if uuids else b"",
+                properties.get(i, b""),
+                b"" if i in deletes else value,
+            ]
+        )
+    return out
+
+
+def _columns(segment: Segment) -> tuple[list[bytes], dict[int, bytes]]:
+    extras = segment.extras
+    if not extras:
+        return [], {}
+    properties: dict[int, bytes] = {}
+    ttl = extras.get("t")
+    if type(ttl) is int:
+        properties = dict.fromkeys(range(len(segment.keys)), with_ttl_s(b"", ttl))
+    elif ttl:
+        properties = {i: with_ttl_s(b"", ms) for i, ms in zip(*ttl, strict=True)}
+    if "p" in extras:
+        properties.update(zip(*extras["p"], strict=True))
+    return extras.get("u", []), properties
+
+
+def greeting(topic: bytes, number: int, body: bytes) -> Frames:
+    """A GREETING, HEARTBEAT or ACK as a message on its topic."""
+    return [topic, pack(number) if number else ZERO, b"", b"", body]
+
+
+def is_session_topic(topic: bytes) -> bool:
+    """Whether a topic is a client's own channel: STX, '@', 32 hex digits, ETX."""
+    return len(topic) == 35 and topic[:2] == STX + b"@" and topic[-1:] == ETX

@@ -1,0 +1,492 @@
+"""From updates to records: what the active does with KVSETs, the passive with records (SPEC.md, "Records").
+
+    add_batch, add_plain  ->  open segments, applied to the map at once  ->  commit: one record a turn
+                                                                               number, journal, log, channels, acks
+
+Every update of a record gets a number, and all keys it wrote the record's first as their revision. Segments go into the
+record as the bytes they came in. An acknowledgement waits until the passive has confirmed the record, while one is in
+sync; otherwise it goes out with the turn, and says what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+from chp.batch import (
+    ACK,
+    APPLIED,
+    BATCH,
+    EPOCH,
+    JOURNALED,
+    REFUSED,
+    REPLICATED,
+    Segment,
+    decode_segment,
+    join,
+    packb,
+    segment_of,
+    select,
+    split,
+)
+from chp.errors import BadFrame, BadInput
+from chp.keys import check_column, session_topic
+from chp.limits import Limits
+from chp.messages import parse_kvset
+from chp.numbers import unpack
+from chp.properties import ttl_ms_of
+
+from .channels import Channels, greeting
+from .recordlog import Record, RecordLog, grouped, numbered
+from .state import ReplicatedState
+from .turn import Append, Turn
+
+Acks = dict[bytes, list[list[int]]]
+HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn
+REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
+SERVERS_OWN = frozenset("rup") | {"done", "refused"}  # sparse columns that only a server may write
+
+
+class Crowded(Exception):
+    """Another client has written one of these keys in the open record, which has to be committed first.
+
+    Otherwise both would be told the same revision, and the first could set the key on the condition that it still has
+    it, over a value that it never saw.
+    """
+
+
+class Refusal(Exception):
+    """A batch that is understood and not done: its code and detail go to the client."""
+
+    def __init__(self, code: str, detail: object) -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class StagedCommit:
+    """A commit of staged updates; `done` is the revision it got when it was made before."""
+
+    session_id: bytes
+    no: int
+    transaction_id: bytes
+    application: str
+    version: int
+    parts: list[list[Any]]
+    replace: str | None
+    done: int | None
+
+
+class Committer:
+    """The open turn's updates, and what is known of records, channels and acknowledgements."""
+
+    def __init__(self, limits: Limits, durability: int) -> None:
+        self.limits = limits
+        self.durability = JOURNALED if durability else APPLIED
+        self.state = ReplicatedState(limits)
+        self.log = RecordLog(limits)
+        self.channels = Channels(limits)
+        self.counts: Counter[str] = Counter()
+        self.waiting: deque[tuple[int, Acks]] = deque()  # acknowledgements by the last number they wait for
+        self._followed_uuids: list[bytes] = []
+        self._held: list[tuple[list[Any], list[Segment]]] = []  # parts of a record whose last one is not here yet
+        self._clear()
+
+    def _clear(self) -> None:
+        self._segments: list[Segment] = []
+        self._bodies: list[bytes] = []
+        self._origins: dict[bytes, int] = {}
+        self._items = 0
+        self._bytes = 0
+        self._acks: Acks = {}
+        self._refusals: list[list[bytes]] = []
+        self._expected_told: set[bytes] = set()
+        self._plain = Segment([], [], {"u": []})
+        self._plain_uuids: set[bytes] = set()
+
+    # -- updates
+
+    def full(self, size: int) -> bool:
+        """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
+        return self._bytes + size > self.limits.batch_bytes_max or len(self._plain.keys) >= self.limits.batch_items_max
+
+    @property
+    def revision(self) -> int:
+        """What keys written in the open turn get as their revision."""
+        return self.state.number + 1
+
+    def add_batch(self, frames: list[bytes], now: float) -> StagedCommit | None:
+        """A CHP/2 KVSET: applied if it is its session's next, acknowledged again if it was before.
+
+        A commit of staged updates is handed back to the caller: it is a record of its own (`commit_staged`).
+        """
+        if len(frames) != 5 or len(frames[2]) != 16:
+            raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
+        no, session_id = unpack(frames[1]), frames[2]
+        if no == 0:
+            raise BadFrame("batch 0 of a session; the first has the number 1")
+        last = self._last_no(session_id)
+        if no <= last:
+            self.counts["duplicates"] += 1
+            self._answer_again(session_id, no)
+        elif no > last + 1:
+            self._tell_expected(session_id, no, "session" if last == 0 else "expected", last + 1)
+        else:
+            return self._take(session_id, no, frames[4], now)
+        return None
+
+    def _answer_again(self, session_id: bytes, no: int) -> None:
+        refusal = self.state.refusals.get((session_id, no))
+        session = self.state.sessions.get(session_id)
+        if refusal is not None:
+            self._refuse(session_id, no, *refusal)
+        elif session is not None and no <= session.no:
+            self._acknowledge(session_id, no, session.revision_of(no))
+        else:
+            self._acknowledge(session_id, no, self.revision)
+
+    def _last_no(self, session_id: bytes) -> int:
+        no = self._origins.get(session_id)
+        if no is not None:
+            return no
+        session = self.state.sessions.get(session_id)
+        return session.no if session else 0
+
+    def _take(self, session_id: bytes, no: int, body: bytes, now: float) -> StagedCommit | None:
+        staged = None
+        self.flush_plain(now)  # conditions look at what came before
+        try:
+            segment = decode_segment(body)
+            segment, body = self._check(segment, body)
+            if segment.extras and "commit" in segment.extras:
+                staged = self._staged(session_id, no, segment.extras["commit"])
+        except (Refusal, BadInput) as error:
+            code, detail = (error.code, error.detail) if isinstance(error, Refusal) else ("bad", str(error))
+            self._refuse(session_id, no, code, detail)
+            kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
+            told = Segment([], [], {"refused": [session_id, no, code, kept]})
+            self._add(told, told.encode(), now)
+        else:
+            if staged is not None:
+                return staged
+            if len(self._origins) > (session_id in self._origins) and self._written(segment):
+                raise Crowded
+            if segment.extras and "unlease" in segment.extras:
+                self._delete_leased(segment.extras["unlease"], now)
+            self._add(segment, body, now)
+            self._acknowledge(session_id, no, self.revision)
+        self._origins[session_id] = no  # one entry a client a turn: its batches are in order
+        return None
+
+    def _written(self, segment: Segment) -> bool:
+        """Whether the open record has written one of the segment's keys."""
+        return self.revision in map(self.state.map.revisions.get, segment.keys)
+
+    def _check(self, segment: Segment, body: bytes) -> tuple[Segment, bytes]:
+        check_column(segment.keys, self.state.map.values)
+        values_max, body_max = self.limits.value_bytes_max, self.limits.frame_bytes_max - HEADER_BYTES_MAX
+        if len(body) > body_max:
+            raise Refusal("size", f"a batch has at most {body_max} bytes as it is sent, not {len(body)}; split it")
+        if len(body) > values_max and max(map(len, segment.values), default=0) > values_max:
+            raise Refusal("size", f"a value has at most {values_max} bytes")
+        extras = segment.extras
+        if not extras:
+            return segment, body
+        if not SERVERS_OWN.isdisjoint(extras):
+            raise BadFrame(
+                f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out"
+            )
+        if "c" in extras:
+            self._check_conditions(segment)
+        if "l" in extras and extras["l"] not in self.state.leases and extras.get("lease", [b""])[0] != extras["l"]:
+            raise Refusal("lease", "the lease has expired or never was; open a new one")
+        leases = self.state.leases
+        if "lease" in extras and extras["lease"][0] not in leases and len(leases) >= self.limits.leases_max:
+            raise Refusal("busy", f"{self.limits.leases_max} leases are open; close some")
+        if "stage" in extras and not self.state.staging.room_for(len(body)):
+            raise Refusal("busy", f"{self.limits.staged_bytes_max} bytes are staged already; commit or abort some")
+        if "n" in extras and "stage" not in extras:  # what is staged is compared when it is committed
+            return self._newer(segment)
+        return segment, body
+
+    def _newer(self, segment: Segment) -> tuple[Segment, bytes]:
+        """Leave out the items whose key has a later revision than the one they name."""
+        get = self.state.map.revisions.get
+        mask = [True] * len(segment.keys)
+        extras = segment.extras or {}
+        for i, revision in zip(*extras["n"], strict=True):
+            mask[i] = get(segment.keys[i], 0) <= revision
+        self.counts["older_skipped"] += mask.count(False)
+        kept = select(segment, mask) or Segment([], [])
+        if kept.extras:
+            kept.extras = {name: column for name, column in kept.extras.items() if name != "n"} or None
+        return kept, kept.encode()
+
+    def _staged(self, session_id: bytes, no: int, commit: list[Any]) -> StagedCommit | None:
+        transaction_id, application, version, parts, replace = commit
+        staging = self.state.staging
+        done = staging.done(application, version)
+        if done is not None:
+            self.counts["commits_repeated"] += 1
+        elif missing := staging.missing(transaction_id, parts):
+            raise Refusal("staged", missing)
+        return StagedCommit(session_id, no, transaction_id, application, version, parts, replace, done)
+
+    def _check_conditions(self, segment: Segment) -> None:
+        get = self.state.map.revisions.get
+        places, wanted = (segment.extras or {})["c"]
+        failed = {segment.keys[i]: get(segment.keys[i], 0) for i in places}
+        if any(failed[segment.keys[i]] != revision for i, revision in zip(places, wanted, strict=True)):
+            raise Refusal("revision", failed)
+
+    def _add(self, segment: Segment, body: bytes, now: float) -> None:
+        self.channels.note(segment, body, self.revision, self.state.map)
+        self.state.apply(segment, self.revision, now)
+        self._bodies.append(body)
+        self._bytes += len(body)
+        if not (segment.extras and "stage" in segment.extras):
+            self._segments.append(segment)
+            self._items += len(segment.keys)
+
+    def add_segment(self, segment: Segment, now: float) -> None:
+        """The server's own updates: what has expired."""
+        self.flush_plain(now)
+        self._add(segment, segment.encode(), now)
+
+    def add_deletes(self, keys: list[str], now: float) -> None:
+        """Delete keys because of a ttl or a lease."""
+        self.flush_plain(now)
+        for segment in deletes(keys, self.limits):
+            self._add(segment, segment.encode(), now)
+
+    def end_lease(self, lease_id: bytes, now: float) -> None:
+        """A lease is over: its keys go, and then itself."""
+        self._delete_leased(lease_id, now)
+        self.add_segment(Segment([], [], {"unlease": lease_id}), now)
+
+    def _delete_leased(self, lease_id: bytes, now: float) -> None:
+        lease = self.state.leases.get(lease_id)
+        if lease is not None:
+            self.add_deletes(sorted(lease.keys), now)
+
+    # -- CHP/1 updates gather into one segment
+
+    def add_plain(self, frames: list[bytes]) -> None:
+        """A CHP/1 KVSET; an empty value deletes, and a UUID that was applied before is a duplicate."""
+        key, uuid, properties, value = parse_kvset(frames)
+        ttl = ttl_ms_of(properties)
+        if self._origins and self.state.map.revisions.get(key) == self.revision:
+            raise Crowded
+        if uuid:
+            if uuid in self._plain_uuids or uuid in self.state.uuids:
+                self.counts["duplicates"] += 1
+                return
+            self._plain_uuids.add(uuid)
+        plain = self._plain
+        extras = plain.extras or {}
+        place = len(plain.keys)
+        plain.keys.append(key)
+        plain.values.append(value)
+        self._bytes += len(key) + len(value) + len(properties)
+        extras["u"].append(uuid)
+        if not value:
+            extras.setdefault("d", []).append(place)
+        if properties:
+            _sparse(extras, "p", place, properties)
+            if ttl is not None:
+                _sparse(extras, "t", place, ttl)
+
+    def flush_plain(self, now: float) -> None:
+        """The CHP/1 sets that have gathered become a segment."""
+        if self._plain.keys:
+            segment, self._plain = self._plain, Segment([], [], {"u": []})
+            self._plain_uuids.clear()
+            self._add(segment, segment.encode(), now)
+
+    # -- acknowledgements
+
+    def _acknowledge(self, session_id: bytes, no: int, revision: int) -> None:
+        runs = self._acks.setdefault(session_id, [])
+        if runs and runs[-1][1] + 1 == no and runs[-1][2] == revision:
+            runs[-1][1] = no
+        else:
+            runs.append([no, no, revision])
+
+    def _refuse(self, session_id: bytes, no: int, code: str, detail: object) -> None:
+        self.counts[f"refused_{code}"] += 1
+        body = join([REFUSED, no, code, detail])
+        self._refusals.append(greeting(session_topic(session_id), self.state.number, body))
+
+    def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int) -> None:
+        if session_id not in self._expected_told:
+            self._expected_told.add(session_id)
+            self._refuse(session_id, no, code, wanted)
+
+    # -- commit
+
+    def commit(self, turn: Turn, now: float, wall_s: float, *, hold: bool) -> None:
+        """Make one record of what is open; its acknowledgements wait for the passive if `hold`."""
+        self.flush_plain(now)
+        if self._bodies or self._origins:
+            self._commit_record(turn, now, wall_s)
+        turn.acks += self._refusals
+        if self._acks:
+            if hold:
+                self.waiting.append((self.state.number, self._acks))
+            else:
+                turn.acks += self._ack_messages(self._acks, self.durability)
+        self._clear()
+
+    def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
+        prev, first = self.state.number, self.revision
+        last = first + max(1, self._items) - 1
+        origins = [[session_id, no] for session_id, no in self._origins.items()]
+        header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False]
+        body = join(header, self._bodies)
+        self.state.note_record(last, origins, first, now)
+        self.keep(Record(prev, first, last, body), turn)
+        turn.publish += self.channels.kvpubs(self._segments, first, last)
+        turn.publish += self.channels.publish(header, body, len(self._bodies))
+        self.counts["updates"] += self._items
+        self.counts["records"] += 1
+
+    def commit_staged(self, turn: Turn, staged: StagedCommit, now: float, wall_s: float, *, hold: bool) -> None:
+        """Make staged updates one record, in as many parts as its size asks for; nothing may be open."""
+        if staged.done is None:
+            revision = self._commit_parts(turn, staged, now, wall_s)
+        else:
+            revision = staged.done
+            done = Segment([], [], {"abort": staged.transaction_id})
+            self._add(done, done.encode(), now)
+        self._origins[staged.session_id] = staged.no
+        self._acknowledge(staged.session_id, staged.no, revision)
+        self.commit(turn, now, wall_s, hold=hold)
+
+    def _commit_parts(self, turn: Turn, staged: StagedCommit, now: float, wall_s: float) -> int:
+        bodies = self.state.staging.bodies(staged.transaction_id, staged.parts)
+        segments = self.state.staging.decoded(staged.transaction_id, staged.parts)
+        for i, segment in enumerate(segments):
+            if segment.extras and "n" in segment.extras:
+                segments[i], bodies[i] = self._newer(segment)
+        gone = self._replaced(staged.replace, segments)
+        segments[:0] = gone
+        bodies[:0] = [segment.encode() for segment in gone]
+        done = Segment([], [], {"done": [staged.application, staged.version, staged.transaction_id]})
+        segments.append(done)
+        bodies.append(done.encode())
+        self.counts["commits"] += 1
+        return self._keep_parts(turn, segments, bodies, now, wall_s)
+
+    def commit_in_parts(self, turn: Turn, segments: list[Segment], now: float, wall_s: float) -> int:
+        """Make the server's own segments one record, however large; nothing may be open. Returns its revision."""
+        return self._keep_parts(turn, segments, [segment.encode() for segment in segments], now, wall_s)
+
+    def _keep_parts(self, turn: Turn, segments: list[Segment], bodies: list[bytes], now: float, wall_s: float) -> int:
+        revision, wall_ms = self.revision, round(wall_s * 1000)
+        for segment, body in zip(segments, bodies, strict=True):
+            self.channels.note(segment, body, revision, self.state.map)
+            self.state.apply(segment, revision, now)
+        items = sum(len(s.keys) for s in segments)
+        groups = grouped(bodies, self.limits.part_bytes)
+        prev, last = self.state.number, revision + max(items, len(groups)) - 1
+        for (before, first, end), more, group in numbered(groups, prev, revision, last):
+            self.keep(Record(before, first, end, join([BATCH, before, first, end, wall_ms, [], more], group)), turn)
+        self.state.note_record(last, [], revision, now)
+        turn.publish += self.channels.kvpubs(segments, revision, last)
+        turn.publish += self.channels.publish_parts(revision, last, wall_ms)
+        self.counts["updates"] += items
+        self.counts["records"] += 1
+        return revision
+
+    def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
+        """The deletes that make a commit replace a subtree as a whole."""
+        if prefix is None:
+            return []
+        kept: set[str] = set()
+        for segment in segments:
+            kept.update(segment.keys)
+        return deletes([key for key in self.state.under(prefix) if key not in kept], self.limits)
+
+    def keep(self, record: Record, turn: Turn) -> None:
+        """A record becomes part of the log and of the journal."""
+        self.log.append(record)
+        turn.journal.append(Append(record.first, record.last, record.body))
+
+    def _ack_messages(self, acks: Acks, durability: int) -> list[list[bytes]]:
+        number = self.state.number
+        return [
+            greeting(session_topic(session_id), number, join([ACK, runs, durability]))
+            for session_id, runs in acks.items()
+        ]
+
+    def release(self, turn: Turn, confirmed: int) -> None:
+        """The passive has everything up to `confirmed`: acknowledge what waited for that."""
+        while self.waiting and self.waiting[0][0] <= confirmed:
+            turn.acks += self._ack_messages(self.waiting.popleft()[1], REPLICATED)
+
+    def release_alone(self, turn: Turn) -> None:
+        """Nobody will confirm: acknowledge everything for what it is worth here."""
+        while self.waiting:
+            turn.acks += self._ack_messages(self.waiting.popleft()[1], self.durability)
+
+    # -- the passive, and recovery
+
+    @property
+    def followed(self) -> int:
+        """The number that the next record or part has to follow on."""
+        return int(self._held[-1][0][3]) if self._held else self.state.number
+
+    def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:
+        """Apply a record of the active's, or of the journal; the caller has seen that it follows on ours.
+
+        A record in parts is applied when its last part is here, so that nobody sees, or takes over, a half of it. With
+        `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
+        by a clock that may have been set.
+        """
+        header, *items = split(body)
+        made = now if wall_s is None else now - max(0.0, wall_s - header[4] / 1000)
+        self._held.append((header, [segment_of(item) for item in items]))
+        if header[0] == EPOCH or not header[6]:
+            self._apply_held(now, made)
+        return Record(header[1], header[2], header[3], body)
+
+    def _apply_held(self, now: float, made: float) -> None:
+        held, self._held = self._held, []
+        revision, (header, _) = held[0][0][2], held[-1]
+        if header[0] == EPOCH:
+            self.state.store = self.state.store or header[5]
+        for _, segments in held:
+            for segment in segments:
+                self.channels.follow(segment, revision, self.state.map)
+                self.state.apply(segment, revision, made)
+                self.counts["updates"] += len(segment.keys)
+                self._followed_uuids += (segment.extras or {}).get("u", ())
+        self.state.note_record(header[3], header[5] if header[0] == BATCH else [], revision, now)
+        self.channels.skip(header[3])
+
+    def followed_uuids(self) -> list[bytes]:
+        """The UUIDs of CHP/1 sets in what was followed since the last call."""
+        uuids, self._followed_uuids = self._followed_uuids, []
+        return uuids
+
+    def drop_held(self) -> bool:
+        """Forget the parts of a record that will never be complete; whether there were any."""
+        held, self._held = bool(self._held), []
+        if held:
+            self.log.drop_after(self.state.number)
+        return held
+
+
+def deletes(keys: list[str], limits: Limits) -> list[Segment]:
+    """Segments that delete keys, none with more items than one may have."""
+    step = limits.batch_items_max
+    parts = [keys[start : start + step] for start in range(0, len(keys), step)]
+    return [Segment(part, [b""] * len(part), {"d": list(range(len(part)))}) for part in parts]
+
+
+def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> None:
+    column = extras.setdefault(name, [[], []])
+    column[0].append(place)
+    column[1].append(value)

@@ -1,0 +1,162 @@
+"""`chp backup` and `chp restore` on a server that goes on serving.
+
+A backup is one SQLite file that holds the state at one number, written a chunk a turn beside everything else; whatever
+store the server has, `chp check` reads it and a server can start from it. A restore makes the whole map what a backup
+says, in one record: keys that the backup does not have are deleted, and every client follows as with any other change.
+Sessions, leases and what is staged are the server's own present, and stay.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from chp.batch import Segment
+from chp.errors import BadInput
+from chp.limits import Limits
+from chp.numbers import describe
+
+from .commit import Committer
+from .core import ServerCore
+from .journal import JournalError, Options
+from .snapshots import Snapshotter, recover_snapshot
+from .sqlite_store import SqliteStore
+
+RESTORED_ITEMS = 8192  # of one segment
+
+
+class Copies:
+    """At most one backup under way."""
+
+    def __init__(self, directory: str, core: ServerCore, limits: Limits) -> None:
+        self._directory, self._core, self._limits = directory, core, limits
+        self._store: SqliteStore | None = None
+        self._snapshotter: Snapshotter | None = None
+        self._asked: tuple[bytes, int, str] = (b"", 0, "")
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more to write."""
+        return self._snapshotter is not None
+
+    def backup(self, identity: bytes, options: dict[str, Any]) -> None:
+        """Begin a backup; the answer comes when it is whole."""
+        core = self._core
+        if not core.active:
+            raise BadInput("this server is not active; back up from the one that is")
+        if self._snapshotter is not None:
+            raise BadInput(f"a backup to {self._asked[2]} is under way; wait for it")
+        path = str(options.get("path") or os.path.join(os.path.abspath(self._directory), _name(core)))
+        if not path.endswith((".db", ".sqlite")):
+            raise BadInput(f"{path} should end with .db, so that it is known for what it is; name it {path}.db")
+        if os.path.exists(path):
+            raise BadInput(f"{path} exists; a backup never overwrites: name another file")
+        core.commit()
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _remove(_part(path))
+            self._store = SqliteStore(f"sqlite:{_part(path)}", Options())
+            self._store.load()
+            self._snapshotter = Snapshotter(self._store, self._limits)
+            self._snapshotter.begin(core)
+        except (JournalError, OSError) as error:
+            self._end()
+            raise BadInput(f"{path} can't be written: {error}") from None
+        self._asked = (identity, options["id"], path)
+
+    def step(self) -> None:
+        """Write the next chunk; answer when that was the last."""
+        if self._snapshotter is None or self._store is None:
+            return
+        identity, request_id, path = self._asked
+        try:
+            if not self._snapshotter.step(self._core):
+                return
+            number = self._snapshotter.number
+            self._store.make_one_file()
+            self._end()
+            os.replace(_part(path), path)
+            _remove(_part(path))
+        except (JournalError, OSError) as error:
+            self._end()
+            self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
+            return
+        size = os.path.getsize(path)
+        self._core.turn.fact("backup", path=path, number=describe(number), bytes=size)
+        self._core.requests.answer(identity, request_id, {"path": path, "number": describe(number), "bytes": size})
+
+    def _end(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        self._store = self._snapshotter = None
+
+    def restore(self, identity: bytes, options: dict[str, Any]) -> None:
+        """Make the map what a backup says."""
+        core, path = self._core, str(options.get("path") or "")
+        if not core.serving:
+            raise BadInput("this server is not active; restore through the one that is")
+        if not os.path.isfile(path):
+            raise BadInput(f"{path!r} is no file on this server; give the path that `chp backup` named")
+        core.commit()
+        try:
+            wanted = read_backup(path, self._limits, core.now)
+        except JournalError as error:
+            raise BadInput(f"{path} can't be restored: {error}") from None
+        segments = list(difference(core.commits, wanted, core.now))
+        if segments:
+            core.commits.commit_in_parts(core.turn, segments, core.now, core.wall)
+        number, keys = describe(core.state.number), len(core.state.map)
+        core.turn.fact("restored", "warning", path=path, number=number, keys=keys)
+        core.requests.answer(identity, options["id"], {"path": path, "number": number, "keys": keys})
+
+
+def _part(path: str) -> str:
+    return f"{path}.part.db"
+
+
+def _remove(part: str) -> None:
+    """Remove what an unfinished backup left, and the files beside a finished one."""
+    for name in (part, f"{part}.lock", f"{part}-wal", f"{part}-shm"):
+        with suppress(FileNotFoundError):
+            os.remove(name)
+
+
+def _name(core: ServerCore) -> str:
+    return f"backup-{core.config.name}-{describe(core.state.number)}.db"
+
+
+def read_backup(path: str, limits: Limits, now: float) -> Committer:
+    """The state that a backup holds; `JournalError` if it is damaged."""
+    store = SqliteStore(f"sqlite:{path}", Options(), writable=False)
+    try:
+        commits, wall_s = Committer(limits, 0), time.time()
+        loaded = store.load()
+        recover_snapshot(commits, loaded.snapshot, limits, now, wall_s)
+        for row in loaded.rows:
+            commits.follow(row.body, now, wall_s)
+        commits.drop_held()
+    finally:
+        store.close()
+    return commits
+
+
+def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segment]:
+    """Segments that turn our map into the wanted one."""
+    have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
+    gone = [key for key in have.values if key not in want.values]
+    for start in range(0, len(gone), RESTORED_ITEMS):
+        keys = gone[start : start + RESTORED_ITEMS]
+        yield Segment(keys, [b""] * len(keys), {"d": list(range(len(keys)))})
+    changed = [
+        key
+        for key, value in want.values.items()
+        if have.values.get(key) != value or key in deadlines or key in have.deadlines
+    ]
+    for start in range(0, len(changed), RESTORED_ITEMS):
+        keys = changed[start : start + RESTORED_ITEMS]
+        places = [i for i, key in enumerate(keys) if key in deadlines]
+        extras = {"t": [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None
+        yield Segment(keys, [want.values[key] for key in keys], extras)

@@ -1,0 +1,441 @@
+"""The server as a pure core: messages and `now` in, one `Turn` of effects out (SPEC.md, "The server").
+
+    begin_turn(now, wall)                                 every clock reading a turn will use
+    subscription / collect / request / peer_message       what came in; the order among them is the caller's
+    end_turn() -> Turn                                    timers, commit, streams; turn.py says what order it promises
+    next_deadline()                                       when to call again if nothing comes in
+
+    core        Binary Star, the collector, subscriptions, timers      commits     updates, records, acknowledgements
+    link        the peer (peerlink.py)                                 requests    the snapshot port (requests.py)
+
+A message that makes no sense is counted by port and told in `facts`; it never stops anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chp.batch import EPOCH, GREETING, HEARTBEAT, Segment, join
+from chp.errors import BadFrame, BadInput
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT, Limits
+from chp.messages import parse_kvset
+from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unpack
+
+from .binary_star import Event, State, step
+from .channels import alive, greeting, is_session_topic
+from .commit import Committer, Crowded, StagedCommit
+from .journal import Row
+from .peerlink import PeerLink
+from .pending import Pending, batch_identity
+from .recordlog import Record
+from .requests import Requests
+from .state import ReplicatedState
+from .turn import DropAfter, Turn
+
+VERSION = 2
+HUGZ_S = 1.0  # RFC 12: once a second
+WANT_LEASE_S = 5.0  # how long a reason to become active keeps us asking the arbiter
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """What the core needs to know of the server's settings; times in seconds."""
+
+    primary: bool = True
+    has_peer: bool = False
+    has_arbiter: bool = False
+    name: str = ""
+    heartbeat_s: float = 0.25
+    peer_timeout_s: float = 1.0
+    solo_wait_s: float | None = 3.0  # None: never
+    replica_timeout_s: float = 1.0
+    durability: int = 0
+
+
+class ServerCore:
+    """One server of a pair, or a lone one."""
+
+    def __init__(self, config: CoreConfig, server: bytes, now: float, limits: Limits = DEFAULT) -> None:
+        self.config = config
+        self.server = server  # 16 bytes, new at each start
+        self.limits = limits
+        self.commits = Committer(limits, config.durability)
+        self.pending = Pending(limits)
+        self.counts: Counter[str] = Counter()
+        self.turn = Turn()
+        self.now = self._started = self.since = now
+        self.wall = 0.0
+        self.bstate = State.PRIMARY if config.primary else State.BACKUP
+        self.link = PeerLink(self)
+        self.requests = Requests(self)
+        self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
+        self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
+        self.lease_until = 0.0  # with an arbiter: to be active is allowed before this time; the reactor keeps it
+        self._want_lease_until = now
+        self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
+        self._hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
+        self._next_beat = self._next_hugz = now
+
+    @property
+    def state(self) -> ReplicatedState:
+        """The replicated state."""
+        return self.commits.state
+
+    @property
+    def active(self) -> bool:
+        """Whether this server serves."""
+        return self.bstate is State.ACTIVE
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes sets: active, and not about to hand over."""
+        return self.active and self.link.handover_until is None
+
+    # -- a turn
+
+    def begin_turn(self, now: float, wall_s: float) -> None:
+        """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
+        gap = now - self.now
+        self.now, self.wall = now, wall_s
+        if not self._leased(now) and self.active and not self.link.handing_over:
+            self.step(Event.LEASE_LOST)
+        if gap > self.config.peer_timeout_s / 2 and self.active and self.config.has_peer:
+            self._hold_until = now + self.config.peer_timeout_s
+            self.turn.fact("paused", "warning", seconds=round(gap, 3))
+            if self.link.follower is not None:
+                self.link.follower.excuse(now)
+        if not self.config.has_peer:
+            self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
+
+    def end_turn(self) -> Turn:
+        """Decide what is due, and hand over everything that is to be done."""
+        self._alone()
+        self._expire()
+        self._give_up_handover()
+        self.commit()
+        self.link.end_turn()
+        self._release()
+        self._beat()
+        if self.active:
+            self.requests.pump()
+        turn, self.turn = self.turn, Turn()
+        return turn
+
+    def next_deadline(self) -> float:
+        """When something is due next, if nothing comes in."""
+        if self.requests.ready or self.link.ready:
+            return self.now
+        due = min(self._next_beat, self._next_hugz)
+        expiry = self.state.map.next_deadline() if self.active else None
+        return due if expiry is None else min(due, expiry)
+
+    def beat_now(self) -> None:
+        """Let the next heartbeats go out with this turn: something changed that others want to know."""
+        self._next_beat = self.now
+
+    def commit(self) -> None:
+        """Make a record of what is open, so that the state is at its number."""
+        self.commits.commit(self.turn, self.now, self.wall, hold=self._holding())
+
+    def _holding(self) -> bool:
+        """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
+        return self.link.in_sync() or self.now < self._hold_until
+
+    # -- what comes in
+
+    def _garbage(self, port: str, error: Exception) -> None:
+        self.counts[f"garbage_{port}"] += 1
+        self.turn.fact("garbage", "warning", port=port, error=str(error))
+
+    def subscription(self, frame: bytes) -> None:
+        """P+1: an XPUB event, 1 or 0 and the topic."""
+        topic = frame[1:]
+        if frame[:1] == b"\x01":
+            self.commit()
+            channel = self.commits.channels.subscribe(topic, self.state)
+            if channel is not None or is_session_topic(topic):
+                self.turn.publish.append(greeting(topic, self.state.number, self._greeting()))
+        elif frame[:1] == b"\x00":
+            self.commits.channels.unsubscribe(topic)
+        else:
+            self._garbage("updates", BadFrame("a subscription begins with byte 0 or 1"))
+
+    def collect(self, frames: list[bytes]) -> None:
+        """P+2: a KVSET, of CHP/1 or CHP/2."""
+        try:
+            if not self.serving:
+                self._keep_pending(frames)
+                return
+            if self.commits.full(len(frames[-1])):
+                self.commit()
+            try:
+                staged = self._add(frames)
+            except Crowded:
+                self.commit()
+                staged = self._add(frames)
+            if staged is not None:
+                self.commit()
+                self.commits.commit_staged(self.turn, staged, self.now, self.wall, hold=self._holding())
+        except BadInput as error:
+            self._garbage("collector", error)
+
+    def _add(self, frames: list[bytes]) -> StagedCommit | None:
+        if frames[0] == RESERVED_KEY:
+            return self.commits.add_batch(frames, self.now)
+        self.commits.add_plain(frames)
+        return None
+
+    def _keep_pending(self, frames: list[bytes]) -> None:
+        if frames[0] == RESERVED_KEY:
+            if len(frames) != 5 or len(frames[2]) != 16:
+                raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
+            session = self.state.sessions.get(frames[2])
+            if session is None or unpack(frames[1]) > session.no:
+                self.pending.add(batch_identity(frames[2], frames[1]), frames, self.now)
+            return
+        _, uuid, _, _ = parse_kvset(frames)
+        if not uuid:
+            self.counts["pending_without_uuid"] += 1
+        elif uuid not in self.state.uuids:
+            self.pending.add(uuid, frames, self.now)
+
+    def request(self, frames: list[bytes]) -> None:
+        """P: a message from the snapshot port, behind its identity."""
+        try:
+            self.requests.message(frames)
+        except BadInput as error:
+            self._garbage("snapshot", error)
+
+    def peer_message(self, frames: list[bytes]) -> None:
+        """P+3: a message of the peer's, without the identity."""
+        try:
+            self.link.message(frames)
+        except BadInput as error:
+            self._garbage("peer", error)
+
+    def vote(self) -> bool:
+        """A client asks to be served; whether it will be."""
+        if not self.active and self.link.loader is None:
+            self.step(Event.VOTE_PEER_ALIVE if self.link.alive() else Event.VOTE_PEER_SILENT)
+        return self.serving
+
+    # -- Binary Star
+
+    def step(self, event: Event) -> None:
+        """Let the table decide on an event, and do what a new state asks for."""
+        after = step(self.bstate, event)
+        if after is self.bstate:
+            return
+        if after is State.ACTIVE and not self._leased(self.now):
+            self._want_lease_until = self.now + WANT_LEASE_S
+            return
+        before, self.bstate, self.since = self.bstate, after, self.now
+        self.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
+        if after is State.ACTIVE:
+            self._become_active()
+        else:
+            self._become_passive()
+        self.beat_now()
+
+    @property
+    def wants_lease(self) -> bool:
+        """Whether the arbiter is to be asked for the lease, or to keep it."""
+        if self.active:
+            return not self.link.handing_over  # the other one can't serve without it
+        return self.now < self._want_lease_until
+
+    def _leased(self, now: float) -> bool:
+        """Whether nobody else can be active, as far as there is an arbiter to say so."""
+        return not self.config.has_arbiter or now < self.lease_until
+
+    def _become_active(self) -> None:
+        self.link.reset()
+        if self.commits.drop_held():
+            self.turn.journal.append(DropAfter(self.state.number))
+        self._open_epoch()
+        self.state.renew_leases(self.now)
+        taken = self._apply_pending()
+        self.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
+        self._greet_all()
+        self.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
+
+    def _open_epoch(self) -> None:
+        """The first record of an epoch above all that were heard of."""
+        prev = self.state.number
+        seen = max(self.link.seen_epoch, self.state.epoch)
+        first = number(next_epoch(seen, odd=self.config.primary), sequence_of(prev) + 1)
+        body = join([EPOCH, prev, first, first, round(self.wall * 1000), self.server])
+        self.state.note_record(first, [], first, self.now)
+        self.state.store = self.state.store or self.server
+        self.commits.keep(Record(prev, first, first, body), self.turn)
+
+    def rise_above(self, epoch: int) -> None:
+        """Somebody has seen `epoch`: what is served from now on has to be above it, or it would be taken for stale."""
+        self.link.seen_epoch = max(self.link.seen_epoch, epoch)
+        if self.active and epoch > self.state.epoch:
+            self.commit()
+            self._open_epoch()
+            self.turn.publish.append(alive(self.state.number))
+            self._greet_all()
+            self.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
+
+    def _apply_pending(self) -> int:
+        self.pending.expire(self.now)
+        taken = self.pending.take()
+        for frames in taken:
+            self.collect(frames)
+        self.commit()
+        return len(taken)
+
+    def _become_passive(self) -> None:
+        self.commit()
+        self.link.reset()
+        self._late_acks = []
+        self.commits.waiting.clear()  # never to be acknowledged: their clients send them to the active again
+        self.requests.syncs.clear()
+        self.requests.images.clear()
+        self._greet_all()
+        self.turn.fact("passive", number=describe(self.state.number))
+
+    def _alone(self) -> None:
+        if self.bstate in (State.PRIMARY, State.BACKUP):
+            wait = self.config.solo_wait_s
+            waited = wait is not None and not self.link.alive() and self.now - self._started >= wait
+            if not self.config.has_peer or waited:
+                self.step(Event.ALONE)
+
+    def _give_up_handover(self) -> None:
+        until = self.link.handover_until
+        if self.active and until is not None and self.now >= until:
+            self.link.handover_until = None
+            self.turn.fact("handover given up", "warning", number=describe(self.state.number))
+            if self._leased(self.now):
+                self._apply_pending()
+            else:
+                self.step(Event.LEASE_LOST)
+
+    # -- what is due at the end of a turn
+
+    def _expire(self) -> None:
+        if not self.serving:
+            return
+        self.commits.flush_plain(self.now)  # a set that came just before the end of its key's ttl replaces the ttl
+        keys = self.state.map.expired(self.now, self.limits.batch_items_max)
+        if keys:
+            self.commits.add_deletes(keys, self.now)
+            self.counts["expired"] += len(keys)
+        if self.now >= self._next_beat:
+            for lease_id in self.state.expired_leases(self.now):
+                self.commits.end_lease(lease_id, self.now)
+                self.counts["expired_leases"] += 1
+            for transaction_id in self.state.staging.idle(self.now):
+                self.commits.add_segment(Segment([], [], {"abort": transaction_id}), self.now)
+                self.counts["expired_transactions"] += 1
+
+    def _release(self) -> None:
+        if not self.active or self.now < self._hold_until:
+            return
+        self.turn.acks += self._late_acks
+        self._late_acks = []
+        follower = self.link.follower
+        if follower is not None and follower.in_sync:
+            self.commits.release(self.turn, follower.confirmed)
+        else:
+            self.commits.release_alone(self.turn)
+
+    def in_time(self, acks: list[list[bytes]], now: float) -> list[list[bytes]]:
+        """The acknowledgements that may leave now: none after a stop in mid-turn, until the peer had its say.
+
+        With an arbiter, none either if the lease may have ended since the turn began.
+        """
+        stopped = self.config.has_peer and now - self.now > self.config.peer_timeout_s / 2
+        if not stopped and self._leased(now):
+            return acks
+        self._late_acks += acks
+        return []
+
+    def _beat(self) -> None:
+        if self.now >= self._next_hugz:
+            self._next_hugz = self.now + HUGZ_S
+            if self.active:
+                self.turn.publish.append(alive(self.state.number))
+        if self.now < self._next_beat:
+            return
+        self._next_beat = self.now + self.config.heartbeat_s
+        if self.config.has_peer:
+            self.turn.to_peer.append(self.link.state_message())
+        self.pending.expire(self.now)
+        self.state.forget_idle_sessions(self.now)
+        if self.active:
+            self._heartbeats()
+
+    def _heartbeats(self) -> None:
+        at, beat_ms, wall_ms = self.state.number, round(self.config.heartbeat_s * 1000), round(self.wall * 1000)
+        for channel in self.commits.channels.by_topic.values():
+            fingerprint = channel.fingerprint(self.state.map)
+            body = join([HEARTBEAT, int(self.bstate), at, channel.last, *fingerprint, beat_ms, wall_ms])
+            self.turn.publish.append(greeting(channel.topic, at, body))
+
+    def _greeting(self) -> bytes:
+        beat_ms = round(self.config.heartbeat_s * 1000)
+        return join([GREETING, VERSION, int(self.bstate), self.state.number, beat_ms, self.server, self.config.name])
+
+    def _greet_all(self) -> None:
+        body = self._greeting()
+        for topic in self.commits.channels.by_topic:
+            self.turn.publish.append(greeting(topic, self.state.number, body))
+
+    # -- looking
+
+    def status(self) -> dict[str, Any]:
+        """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
+        state, commits, config = self.state, self.commits, self.config
+        role = "primary" if config.primary else "backup"
+        return {
+            "name": config.name,
+            "server": self.server.hex(),
+            "store": self.state.store.hex(),
+            "role": role if config.has_peer else "alone",
+            "state": self.bstate.name.lower(),
+            "since_s": round(self.now - self.since, 3),
+            "uptime_s": round(self.now - self._started, 3),
+            "epoch": epoch_of(state.number),
+            "sequence": sequence_of(state.number),
+            "number": describe(state.number),
+            "keys": len(state.map),
+            "fingerprint": f"{state.map.fingerprint()[1]:016x}",
+            "sessions": len(state.sessions),
+            "leases": len(state.leases),
+            "transactions": len(state.staging.transactions),
+            "staged_bytes": state.staging.bytes,
+            "channels": {c.subtree: c.subscribers for c in list(commits.channels.by_topic.values())[:100]},
+            "plain_subscriptions": sum(commits.channels.plain.values()),
+            "syncs": len(self.requests.syncs),
+            "images": len(self.requests.images),
+            "pending": len(self.pending),
+            "pending_bytes": self.pending.bytes,
+            "log_records": len(commits.log),
+            "log_bytes": commits.log.bytes,
+            "waiting_acks": len(commits.waiting),
+            "in_sync": self.link.in_sync(),
+            "in_sync_since_s": round(self.now - self.link.in_sync_since, 3),
+            "peer": self._peer_status(),
+            "journal": self.journal_stats(),
+            "counts": {**self.counts, **commits.counts},
+        }
+
+    def _peer_status(self) -> dict[str, Any] | None:
+        peer = self.link.peer
+        if peer is None:
+            return None
+        return {
+            "name": peer.name,
+            "alive": self.link.alive(),
+            "state": peer.state.name.lower(),
+            "number": describe(peer.number),
+            "silent_s": round(self.now - peer.heard, 3),
+        }

@@ -1,0 +1,123 @@
+"""The command line of `chp-server`: the flags and the help, made from the table in `settings.py`.
+
+Flags are only gathered here, as text; reading and checking is the same for all sources, and is done in
+`config.py`. An unknown flag is reported with the nearest known one, together with whatever else is wrong.
+"""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple, NoReturn
+
+from .exits import MEANING
+from .settings import SETTINGS, Setting
+
+FILE_VARIABLE = "CHP_SERVER_CONFIG"
+_DESCRIPTION = """\
+One server of a pair that keeps a shared dictionary (CHP, RFC 12). Clients hold their part of it in their own
+memory; every change reaches all of them in one order; either server may die."""
+_EXAMPLES = """\
+examples:
+  chp-server                                         one server, alone, on ports 5556 to 5559
+  chp-server --primary --peer tcp://b.example:5566   the pair: this on host a ...
+  chp-server --backup  --peer tcp://a.example:5556   ... and this on host b
+  chp-server --store memory: --bind tcp://127.0.0.1:7000
+  chp-server --config /etc/chp.toml --show-config    what would be used, and where it comes from
+
+Every setting is a flag, an environment variable and a key of the TOML file, with the same name:
+--heartbeat-s 0.5, CHP_SERVER_HEARTBEAT_S=0.5, heartbeat_s = 0.5. A flag wins over the environment, that over
+the file, and that over the default.
+"""
+
+
+class Flags(NamedTuple):
+    """What the command line said: settings as (text, flag), the file, and whether only to show."""
+
+    given: dict[str, tuple[str, str]]
+    config: str | None
+    show_config: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parse_flags(argv: Sequence[str], problems: list[str]) -> Flags:
+    """The flags; what can't be understood is added to `problems`."""
+    parser = build_parser()
+    try:
+        found, unknown = parser.parse_known_args(argv)
+    except ValueError as error:
+        problems.append(f"{error}; see chp-server --help")
+        return Flags({}, None, False)
+    problems += [_unknown(word, parser) for word in unknown if word.startswith("-")]
+    if unknown and not any(word.startswith("-") for word in unknown):
+        problems.append(f"{' '.join(unknown)!r} is not expected here; every setting is a --flag, see --help")
+    given = {
+        setting.name: (getattr(found, setting.name), setting.flag)
+        for setting in SETTINGS
+        if getattr(found, setting.name) is not None
+    }
+    if found.role_flag:
+        if "role" in given:
+            problems.append(f"--role and --{found.role_flag} are both given; give one")
+        given["role"] = (found.role_flag, f"--{found.role_flag}")
+    return Flags(given, found.config, found.show_config)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser, with a help grouped by what an operator is after."""
+    parser = _Parser(
+        prog="chp-server",
+        usage="chp-server [--primary | --backup] [--bind tcp://*:P] [--peer tcp://HOST:P] ...",
+        description=_DESCRIPTION,
+        epilog=f"{_EXAMPLES}\n{_exit_codes()}",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100),
+        add_help=False,
+        allow_abbrev=False,
+    )
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(s.group for s in SETTINGS)}
+    pair = groups["the pair"].add_mutually_exclusive_group()
+    pair.add_argument("--primary", dest="role_flag", action="store_const", const="primary",
+                      help="serve, unless the backup does; binds tcp://*:5556")  # fmt: skip
+    pair.add_argument("--backup", dest="role_flag", action="store_const", const="backup",
+                      help="follow, and take over when the primary is gone; binds tcp://*:5566")  # fmt: skip
+    for setting in SETTINGS:
+        groups[setting.group].add_argument(
+            setting.flag, dest=setting.name, metavar=setting.metavar, help=_help(setting)
+        )
+    other = parser.add_argument_group("this program")
+    other.add_argument("--config", metavar="FILE", help=f"read a TOML file of settings (or {FILE_VARIABLE})")
+    other.add_argument("--show-config", action="store_true", help="print the settings, their sources, and end")
+    other.add_argument("--version", action="version", version=f"chp-server {_version()}", help="print it")
+    other.add_argument("-h", "--help", action="help", help="print this")
+    return parser
+
+
+def _help(setting: Setting) -> str:
+    return f"{setting.help} [{setting.default_shown}]".replace("%", "%%")
+
+
+def _exit_codes() -> str:
+    return "exit codes:\n" + "\n".join(f"  {int(code):<4} {text}" for code, text in MEANING.items())
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
+    flag = word.partition("=")[0]
+    known = [option for action in parser._actions for option in action.option_strings]
+    return f"unknown flag {flag}{suggest(flag, known) or '; see chp-server --help'}"
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """`; did you mean X?` for the nearest known word, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _version() -> str:
+    try:
+        return version("chp-clone")
+    except PackageNotFoundError:  # run from a checkout
+        return "(not installed)"

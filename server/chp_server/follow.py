@@ -1,0 +1,147 @@
+"""The peers' link: how a passive catches up with the active and stays with it (SPEC.md, "The pair").
+
+    passive                                     active
+      WANT {from, history}      ------------->    is `from` part of my history, and does my log reach back to it?
+      RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed
+      SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
+      MORE n                    ------------->    room for n more chunks
+      CONFIRM number            ------------->    everything up to number is in my journal
+
+`Follower` is what the active knows of the passive; it pulls from the log whatever is to be sent next, so catching up
+and following are one thing. `Loader` is what a passive builds from chunks before it takes it over as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from chp.batch import SYNC, join, segment_of, split
+from chp.errors import BadFrame
+from chp.limits import Limits
+from chp.numbers import describe, pack
+
+from .recordlog import RecordLog
+from .state import ReplicatedState
+from .turn import Frames
+
+STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
+    b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",
+    b"REPLAY", b"REPLAYED", b"LEAVE",
+)  # fmt: skip
+CREDIT = 16  # chunks of a snapshot on their way to a passive
+
+
+class Follower:
+    """The passive as the active sees it: what was sent, what was confirmed, and whether it is in sync."""
+
+    def __init__(self, limits: Limits, position: int, goal: int, chunks: Iterator[bytes] | None = None) -> None:
+        self._limits = limits
+        self.position = position  # sent up to here
+        self.confirmed = 0
+        self.goal = goal  # in sync once this is confirmed
+        self.in_sync = False
+        self.lost = False  # the log no longer reaches back to `position`
+        self._unconfirmed: deque[tuple[int, int, float]] = deque()
+        self._unconfirmed_bytes = 0
+        self._chunks = chunks
+        self._state_body = b""
+        self._chunk_index = 0
+        self.credit = CREDIT
+
+    def with_state(self, state_body: bytes) -> Follower:
+        """What END carries, made at the same moment as the image of the chunks."""
+        self._state_body = state_body
+        return self
+
+    def pump(self, log: RecordLog, now: float) -> list[Frames]:
+        """What to send now, as far as there is room."""
+        out: list[Frames] = []
+        if self._chunks is not None:
+            out += self._pump_chunks()
+        if self._chunks is None:
+            out += self._pump_records(log, now)
+        return out
+
+    def _pump_chunks(self) -> list[Frames]:
+        out: list[Frames] = []
+        while self._chunks is not None and self.credit > 0:
+            segment = next(self._chunks, None)
+            if segment is None:
+                out.append([END, self._state_body])
+                self._chunks = None
+                break
+            out.append([SYNC_CHUNK, join([SYNC, 0, self._chunk_index], [segment])])
+            self._chunk_index += 1
+            self.credit -= 1
+        return out
+
+    def _pump_records(self, log: RecordLog, now: float) -> list[Frames]:
+        room = self._limits.replica_bytes_max - self._unconfirmed_bytes
+        if room <= 0:
+            return []
+        records = log.after(self.position, room)
+        if not records and not log.reaches(self.position):
+            self.lost = True
+            return []
+        for record in records:
+            self._unconfirmed.append((record.last, len(record.body), now))
+            self._unconfirmed_bytes += len(record.body)
+            self.position = record.last
+        return [[RECORD, record.body] for record in records]
+
+    def confirm(self, number: int) -> None:
+        """The passive has everything up to `number` in its journal."""
+        self.confirmed = max(self.confirmed, number)
+        while self._unconfirmed and self._unconfirmed[0][0] <= number:
+            self._unconfirmed_bytes -= self._unconfirmed.popleft()[1]
+        if self._chunks is None and self.confirmed >= self.goal:
+            self.in_sync = True
+
+    def overdue(self, now: float, timeout_s: float) -> bool:
+        """Whether something sent has waited for its confirmation for too long."""
+        return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
+
+    def excuse(self, now: float) -> None:
+        """We were not running ourselves: count what is on its way as sent now."""
+        self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)
+
+    @property
+    def pump_ready(self) -> bool:
+        """Whether chunks could be sent at once."""
+        return self._chunks is not None and self.credit > 0
+
+
+class Loader:
+    """A state being received in chunks; nobody sees it before END."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.state = ReplicatedState(limits)
+        self._next_index = 0
+
+    def add(self, body: bytes, now: float) -> None:
+        """The next chunk."""
+        header, *items = split(body)
+        if header[0] != SYNC or header[2] != self._next_index:
+            raise BadFrame(f"snapshot chunk {self._next_index} was expected; the snapshot has to begin anew")
+        self._next_index += 1
+        for item in items:
+            segment = segment_of(item)
+            if segment.extras and "stage" in segment.extras:
+                self.state.staging.add(segment, now)
+            else:
+                self.state.map.load(segment, now)
+
+    def finish(self, body: bytes, now: float) -> ReplicatedState:
+        """END: the state as a whole."""
+        header, rest = split(body)
+        told = tuple(header[2:])
+        if told != self.state.measure()[: len(told)]:  # a snapshot in an older journal tells less
+            raise BadFrame(f"chunks of the snapshot at {describe(header[1])} are missing; it has to begin anew")
+        self.state.load_rest(rest, now)
+        return self.state
+
+
+def confirm(number: int) -> Frames:
+    """CONFIRM, as the passive sends it."""
+    return [CONFIRM, pack(number)]

@@ -1,0 +1,91 @@
+"""Images that several readers share: one subtree at one number, handed out in slices (SPEC.md, section 17).
+
+    ICANHAZ? subtree {id, image, prefix, parts}     the image is made, and kept under its 16-byte name
+    ICANHAZ? subtree {id, image, part}              slice `part` of it, as SYNC chunks
+
+One snapshot is read by one reader. A job with many readers names an image first; then each slice is of the same number,
+whatever is written meanwhile. An image is a list of references, not a copy of the values; it keeps old values alive,
+so it is kept for a bounded time: `image_idle_s_max` since its last use, `image_done_s_max` once every slice was asked
+for (a reader that failed may ask again). The images are not replicated: after a failover a reader begins anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chp.limits import Limits
+
+from .syncs import Image
+
+
+@dataclass(slots=True)
+class Shared:
+    """An image, into how many slices it goes, and when it was used."""
+
+    image: Image
+    parts: int
+    touched: float
+    asked: set[int] = field(default_factory=set)
+
+    def until(self, limits: Limits) -> float:
+        """How long it is kept if nobody comes."""
+        done = len(self.asked) == self.parts
+        return self.touched + (limits.image_done_s_max if done else limits.image_idle_s_max)
+
+
+class Images:
+    """All that are kept, by name."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._shared: dict[bytes, Shared] = {}
+
+    def __len__(self) -> int:
+        return len(self._shared)
+
+    def get(self, name: bytes) -> Image | None:
+        """The image of that name, if it is kept."""
+        shared = self._shared.get(name)
+        return None if shared is None else shared.image
+
+    def make_room(self, now: float) -> bool:
+        """Whether one more can be kept; one read to the end, or that nobody seems to read, goes for it."""
+        if len(self._shared) < self._limits.images_max:
+            return True
+        idle_since = now - self._limits.image_unread_s_min
+        done = [name for name, shared in self._shared.items() if len(shared.asked) == shared.parts]
+        left = done or [name for name, shared in self._shared.items() if shared.touched <= idle_since]
+        if left:
+            del self._shared[min(left, key=lambda name: self._shared[name].touched)]
+        return bool(left)
+
+    def same(self, number: int, prefix: str) -> Image | None:
+        """An image that is kept and shows just this: readers that plan often, while nothing changes, share one."""
+        for shared in self._shared.values():
+            if shared.image.number == number and shared.image.prefix == prefix:
+                return shared.image
+        return None
+
+    def keep(self, name: bytes, image: Image, parts: int, now: float) -> None:
+        """Keep an image under a name; again, to have it in another number of slices while none was asked for."""
+        shared = self._shared.setdefault(name, Shared(image, parts, now))
+        if not shared.asked:
+            shared.parts = parts
+
+    def part(self, name: bytes, part: int, now: float) -> Image | None:
+        """A slice of an image; None if the image is not here, or has no such slice."""
+        shared = self._shared.get(name)
+        if shared is None or not 0 <= part < shared.parts:
+            return None
+        shared.touched = now
+        shared.asked.add(part)
+        return shared.image.part(part, shared.parts)
+
+    def expire(self, now: float) -> None:
+        """Let go of what nobody came for."""
+        for name in [name for name, shared in self._shared.items() if shared.until(self._limits) <= now]:
+            del self._shared[name]
+
+    def clear(self) -> None:
+        """Let go of all: the state they show is not ours any more."""
+        self._shared.clear()

@@ -1,0 +1,155 @@
+"""What every stored thing carries so that damage shows: checksums, the chain of rows, and the journal's own state.
+
+    row    crc32(prev, first, last, body)      prev: the number this row followed
+    chunk  crc32(snapshot serial, part, body)
+    meta   crc32(key, value)
+
+All start from crc32(store id), so a row of another store's file does not pass for one of ours. CRC-32 finds every
+single flipped bit and burst up to 32 bits; against an enemy who can write the file it is no help, and not meant to be.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from chp.numbers import EPOCH_MAX, describe, epoch_of, sequence_of
+
+from .journal import BODY_BYTES_MAX, JournalError, Row
+
+_ROW = struct.Struct(">QQQ")
+_CHUNK = struct.Struct(">QQ")
+_BOOK = struct.Struct(">QQQQQ")
+
+
+class StoredRow(NamedTuple):
+    """A row as stored, in the order of the columns; `wrote` is this machine's clock, and only ages rows out."""
+
+    first: int
+    last: int
+    prev: int
+    wrote: int
+    crc: int
+    body: bytes
+
+
+class Damage(NamedTuple):
+    """Where the damage begins, what it is, and the last number before it."""
+
+    place: str
+    what: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}"
+
+
+@dataclass
+class Book:
+    """The journal's own state; `pack` is what is stored of it, the rest is counted while loading."""
+
+    serial: int = 0  # of the snapshot; 0 is none
+    snapshot_number: int = 0
+    parts: int = 0
+    snapshot_bytes: int = 0
+    floor: int = 0  # rows up to here are deleted, though some may still lie there
+    last: int = 0
+    rows: int = 0
+    row_bytes: int = 0
+    since_bytes: int = 0  # bytes of rows after the snapshot
+
+    def pack(self) -> bytes:
+        """The durable part."""
+        return _BOOK.pack(self.serial, self.snapshot_number, self.parts, self.snapshot_bytes, self.floor)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Book":
+        """The durable part read back; everything else is zero."""
+        return cls(*_BOOK.unpack(data))
+
+
+def stored_row(record: tuple[Any, ...]) -> StoredRow:
+    """A row as a database gave it; a body that is not bytes stays what it is, for the checksum to refuse."""
+    first, last, prev, wrote, crc, body = record
+    return StoredRow(first, last, prev, wrote, crc, bytes(body) if isinstance(body, memoryview) else body)
+
+
+def row_crc(seed: int, prev: int, row: Row) -> int:
+    """The checksum of a row that follows `prev`."""
+    return crc32(row.body, crc32(_ROW.pack(prev, row.first, row.last), seed))
+
+
+def chunk_crc(seed: int, serial: int, part: int, body: bytes) -> int:
+    """The checksum of a snapshot's chunk."""
+    return crc32(body, crc32(_CHUNK.pack(serial, part), seed))
+
+
+def meta_crc(seed: int, key: str, value: bytes) -> int:
+    """The checksum of a meta value."""
+    return crc32(value, crc32(key.encode() + b"\0", seed))
+
+
+def stored(seed: int, last: int, wrote: int, rows: Sequence[Row]) -> list[StoredRow]:
+    """Rows ready to be stored after `last`; `JournalError` unless each follows on."""
+    result = []
+    for row in rows:
+        if not follows(last, row):
+            raise JournalError(
+                f"row {describe(row.first)}..{describe(row.last)} does not follow {describe(last)}; not appended"
+            )
+        if len(row.body) > BODY_BYTES_MAX:
+            size = len(row.body)
+            raise JournalError(f"row {describe(row.first)} has {size:,} bytes; the limit is {BODY_BYTES_MAX:,}")
+        result.append(StoredRow(row.first, row.last, last, wrote, row_crc(seed, last, row), row.body))
+        last = row.last
+    return result
+
+
+def follows(last: int, row: Row) -> bool:
+    """Whether `row` may come after `last`: the next sequence, or (an epoch being opened) a higher epoch."""
+    if not (last < row.first <= row.last) or epoch_of(row.last) > EPOCH_MAX:
+        return False
+    if epoch_of(row.first) != epoch_of(row.last):
+        return False
+    step = sequence_of(row.first) - sequence_of(last)
+    return step == 1 or (step == 0 and epoch_of(row.first) > epoch_of(last))
+
+
+def check_rows(rows: Iterable[StoredRow], seed: int, book: Book) -> Damage | None:
+    """Walk the retained rows in order, counting them into `book`; the first damage, or None."""
+    book.last = 0
+    book.rows = book.row_bytes = book.since_bytes = 0
+    prev: int | None = None
+    for row in rows:
+        what = _row_damage(row, prev, seed, book)
+        if what:
+            return Damage(_place(row), what, book.last)
+        prev = row.last
+        book.last = row.last
+        book.rows += 1
+        book.row_bytes += len(row.body)
+        book.since_bytes += len(row.body) if row.last > book.snapshot_number else 0
+    book.last = max(book.last, book.snapshot_number)
+    return None
+
+
+def _place(row: StoredRow) -> str:
+    try:
+        return f"row id {row.first}, numbers {describe(row.first)}..{describe(row.last)}"
+    except TypeError:
+        return f"row id {row.first}"
+
+
+def _row_damage(row: StoredRow, prev: int | None, seed: int, book: Book) -> str | None:
+    try:
+        crc = row_crc(seed, row.prev, Row(row.first, row.last, row.body))
+    except (struct.error, TypeError):  # a column has another type than was stored
+        return "its columns are not numbers and bytes"
+    if crc != row.crc:
+        return "its checksum does not match"
+    gap = row.prev > book.snapshot_number if prev is None else row.prev != prev
+    if gap:
+        before = describe(book.snapshot_number if prev is None else prev)
+        return f"it follows {describe(row.prev)}, but what is before it ends at {before}: rows are missing"
+    return None

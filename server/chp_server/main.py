@@ -1,0 +1,170 @@
+"""`chp-server`: from the command line to a running server, and from its end to an exit code.
+
+    config  ->  logs  ->  journal  ->  server.bind()  ->  server.run() until a signal  ->  everything closed
+
+What can't be is found before anything is touched, in that order: a wrong setting never opens the journal, and
+a journal in use never takes a port. Each kind of failure has its exit code (`exits.py`) and one line in the
+log that names the thing and the remedy; only a defect of ours leaves a trace. SIGTERM and SIGINT end the run
+between two turns: what was acknowledged is stored, the ports are closed, and the code is 0.
+"""
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import zmq
+
+from . import config as configuration
+from . import logs
+from .arbiter import ArbiterError
+from .config import Config
+from .exits import CannotStart, Exit
+from .journal import Journal, JournalDamaged, JournalError, JournalLocked, WrongStore, open_journal
+from .metrics import MetricsError
+
+log = logs.get_log(__name__)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server; the return value is the exit code."""
+    try:
+        loaded = configuration.load(sys.argv[1:] if argv is None else argv, os.environ)
+    except configuration.ConfigError as error:
+        for problem in error.problems:
+            print(f"chp-server: {problem}", file=sys.stderr)
+        return Exit.USAGE
+    except SystemExit as done:  # --help and --version, as argparse does them
+        return Exit.CLEAN if not done.code else Exit.USAGE
+    if loaded.show_config:
+        print(configuration.show(loaded))
+        return Exit.CLEAN
+    logs.set_up(loaded.config.log_format, loaded.config.log_level, loaded.config.name)
+    return _run_logged(loaded.config)
+
+
+def _run_logged(config: Config) -> int:
+    try:
+        _run(config)
+    except CannotStart as error:
+        log.error("can't start", why=str(error), exit=int(error.code))
+        return error.code
+    except ArbiterError as error:
+        log.error("can't start", why=str(error), exit=int(Exit.ARBITER_UNREACHABLE))
+        return Exit.ARBITER_UNREACHABLE
+    except MetricsError as error:
+        log.error("can't start", why=str(error), exit=int(Exit.PORT_TAKEN))
+        return Exit.PORT_TAKEN
+    except JournalError as error:  # found while reading it, or later
+        log.error("the journal failed", why=str(error), exit=int(_exit_of(error)))
+        return _exit_of(error)
+    except Exception:
+        log.exception("a defect of this program ends it; please report it with this line", exit=int(Exit.BUG))
+        return Exit.BUG
+    log.info("ended")
+    return Exit.CLEAN
+
+
+def _run(config: Config) -> None:
+    from .reactor import Server  # after the settings: --help needs none of it
+
+    with _signals() as ending, _opened_journal(config) as journal:
+        server = Server(config, journal)
+        try:
+            with _cannot_bind_explained(config):
+                server.bind()
+            ending.calls(server.stop)
+            server.run()
+            server.leave()
+        finally:
+            server.close()
+
+
+@contextmanager
+def _opened_journal(config: Config) -> Iterator[Journal]:
+    log.info("starting", pid=os.getpid(), **config.describe())
+    try:
+        if config.store != "memory:":
+            os.makedirs(config.data, exist_ok=True)
+        journal = open_journal(
+            config.store,
+            sync=config.sync,
+            recover=config.recover,
+            retain_bytes=config.retain_bytes,
+            retain_s=config.retain_s,
+        )
+    except OSError as error:
+        text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"
+        raise CannotStart(Exit.DATA_NOT_WRITABLE, text) from error
+    except JournalError as error:
+        raise CannotStart(_exit_of(error), str(error)) from error
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def _exit_of(error: JournalError) -> Exit:
+    if isinstance(error, JournalLocked):
+        return Exit.DATA_IN_USE
+    if isinstance(error, JournalDamaged):
+        return Exit.JOURNAL_DAMAGED
+    return Exit.USAGE if isinstance(error, WrongStore) else Exit.DATA_NOT_WRITABLE
+
+
+@contextmanager
+def _cannot_bind_explained(config: Config) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, zmq.ZMQError) as error:
+        ports = f"{config.bind} and the three ports after it"
+        if error.errno == errno.EADDRINUSE:
+            text = f"a port of {ports} is taken; end that program (ss -ltnp shows it) or give another --bind"
+        elif error.errno == errno.EACCES:
+            text = f"{ports} may not be bound by this user; give --bind a port from 1024 up"
+        else:
+            text = f"{ports} can't be bound ({error}); give an address of this machine, or *"
+        raise CannotStart(Exit.PORT_TAKEN, text) from error
+
+
+class _Ending:
+    """What a signal does: it calls `stop`, at once or as soon as there is one.
+
+    It logs nothing itself, since it may interrupt a line being logged.
+    """
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._stop: Callable[[], None] | None = None
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number).name
+        if self._stop is not None:
+            self._stop()
+
+    def calls(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        if self.signal is not None:
+            stop()
+
+
+@contextmanager
+def _signals() -> Iterator[_Ending]:
+    """SIGTERM and SIGINT are held for the `_Ending`; the handlers of before come back afterwards."""
+    ending = _Ending()
+    before = {number: signal.signal(number, ending.on_signal) for number in _SIGNALS}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if ending.signal:
+            log.info("ending", signal=ending.signal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

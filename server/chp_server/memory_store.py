@@ -1,0 +1,120 @@
+"""The journal of a server that keeps nothing: rows for those who come back soon, in memory, and no recovery.
+
+It has the interface of the real ones, so that the reactor has no second way of doing things. Snapshots are not
+kept (the state they hold is in memory already), and `durability` is 0: acknowledgements say no more than "applied".
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from chp.numbers import describe
+
+from .journal import Journal, JournalError, Loaded, Options, Row
+from .journal_rows import follows
+
+
+class MemoryStore(Journal):
+    """See the module."""
+
+    durability = 0
+
+    def __init__(self, url: str, options: Options) -> None:
+        self._retain_bytes = options.retain_bytes
+        self._rows: deque[tuple[int, Row]] = deque()  # (the number it followed, the row)
+        self._bytes = 0
+        self._last = 0
+        self._meta: dict[str, bytes] = {}
+        self._building: int | None = None
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Keep the rows, and let the oldest go when they are too many bytes."""
+        last = self._last
+        for row in rows:
+            if not follows(last, row):
+                raise JournalError(f"row {describe(row.first)} does not follow {describe(last)}; not appended")
+            last = row.last
+        for row in rows:
+            self._rows.append((self._last, row))
+            self._bytes += len(row.body)
+            self._last = row.last
+        while self._bytes > self._retain_bytes and self._rows:
+            self._forget_oldest()
+
+    def sync(self) -> None:
+        """Nothing to wait for."""
+
+    def load(self) -> Loaded:
+        """Nothing is found, ever."""
+        return Loaded(self._last, 0, iter(()), iter(()), "memory: nothing is kept from run to run")
+
+    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+        """As the interface says."""
+        if number >= self._last:
+            return [] if number == self._last else None
+        found: list[Row] = []
+        size = 0
+        for prev, row in self._rows:
+            if row.last <= number:
+                continue
+            if not found and not (prev == number or row.first <= number):
+                return None
+            if found and size + len(row.body) > bytes_max:
+                break
+            found.append(row)
+            size += len(row.body)
+        return found or None
+
+    def drop_after(self, number: int) -> int:
+        """As the interface says."""
+        dropped = 0
+        while self._rows and self._rows[-1][1].last > number:
+            self._last, row = self._rows.pop()
+            self._bytes -= len(row.body)
+            dropped += 1
+        return dropped
+
+    def begin_snapshot(self, number: int) -> None:
+        """Note the number: the rows will go on from there if it is beyond them."""
+        self._building = number
+
+    def put_snapshot(self, body: bytes) -> None:
+        """Not kept."""
+        if self._building is None:
+            raise JournalError("no snapshot is under way; call begin_snapshot first")
+
+    def commit_snapshot(self, keep_after: int) -> None:
+        """As the interface says."""
+        if self._building is None:
+            raise JournalError("no snapshot is under way; call begin_snapshot first")
+        if self._building > self._last:
+            self._last = keep_after = self._building
+        while self._rows and self._rows[0][1].last <= min(keep_after, self._building):
+            self._forget_oldest()
+        self._building = None
+
+    def abort_snapshot(self) -> None:
+        """As the interface says."""
+        self._building = None
+
+    def get_meta(self, key: str) -> bytes | None:
+        """As the interface says."""
+        return self._meta.get(key)
+
+    def set_meta(self, key: str, value: bytes) -> None:
+        """As the interface says."""
+        self._meta[key] = value
+
+    def snapshot_due(self) -> bool:
+        """Never: nothing would be gained."""
+        return False
+
+    def stats(self) -> dict[str, int | float | str]:
+        """As the interface says."""
+        return {"store": "memory", "rows": len(self._rows), "row_bytes": self._bytes, "number": self._last}
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _forget_oldest(self) -> None:
+        _, row = self._rows.popleft()
+        self._bytes -= len(row.body)

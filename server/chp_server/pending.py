@@ -1,0 +1,96 @@
+"""The passive's pending list: sets that clients sent to both servers and that are not yet seen published.
+
+If the active dies with a set on its way, the passive applies it when it takes over, in the order of arrival, and
+publishes it. Entries are known by their UUID (CHP/1) or by session and batch number (CHP/2). The list is bounded in
+number, bytes and age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published,
+so it is not kept: replaying it might undo something newer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from chp.limits import Limits
+
+Frames = list[bytes]
+
+
+BATCH_IDENTITY_BYTES = 24  # session and batch number; a CHP/1 UUID has 16
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message from the collector, and when it came."""
+
+    frames: Frames
+    bytes: int
+    since: float
+
+
+class Pending:
+    """Messages waiting to be seen published, by identity, oldest first."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._sessions: dict[bytes, deque[bytes]] = {}  # the batches of a session, in their order
+        self.bytes = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, identity: bytes, frames: Frames, now: float) -> None:
+        """Keep a message; one that is here already stays where it is."""
+        if identity in self._entries:
+            return
+        entry = Entry(frames, sum(map(len, frames)), now)
+        self._entries[identity] = entry
+        if len(identity) == BATCH_IDENTITY_BYTES:
+            self._sessions.setdefault(identity[:16], deque()).append(identity)
+        self.bytes += entry.bytes
+        while len(self._entries) > self._limits.pending_batches_max or self.bytes > self._limits.pending_bytes_max:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        identity, entry = self._entries.popitem(last=False)
+        self.bytes -= entry.bytes
+        waiting = self._sessions.get(identity[:16]) if len(identity) == BATCH_IDENTITY_BYTES else None
+        if waiting and waiting[0] == identity:
+            waiting.popleft()
+            if not waiting:
+                del self._sessions[identity[:16]]
+        self.dropped += 1
+
+    def seen(self, identity: bytes) -> None:
+        """The message was published: it is pending no more."""
+        entry = self._entries.pop(identity, None)
+        if entry is not None:
+            self.bytes -= entry.bytes
+
+    def seen_up_to(self, session: bytes, no: int) -> None:
+        """All batches of a session up to `no` were published."""
+        waiting = self._sessions.get(session)
+        while waiting and int.from_bytes(waiting[0][16:]) <= no:
+            self.seen(waiting.popleft())
+        if waiting is not None and not waiting:
+            del self._sessions[session]
+
+    def expire(self, now: float) -> None:
+        """Drop what is too old to be on its way still."""
+        while self._entries and now - next(iter(self._entries.values())).since > self._limits.pending_age_s_max:
+            self._drop_oldest()
+
+    def take(self) -> list[Frames]:
+        """Everything, in the order of arrival; the list is empty afterwards."""
+        frames = [entry.frames for entry in self._entries.values()]
+        self._entries.clear()
+        self._sessions.clear()
+        self.bytes = 0
+        return frames
+
+
+def batch_identity(session: bytes, no_frame: bytes) -> bytes:
+    """The identity of a CHP/2 batch: 24 bytes, so never a UUID's 16."""
+    return session + no_frame

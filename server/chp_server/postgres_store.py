@@ -1,0 +1,182 @@
+"""The journal in PostgreSQL, through psycopg 3: for those who run a database anyway, with its own copies and backups.
+
+    postgresql://user@host/database?schema=chp_primary      (schema: "chp" unless given; one a server)
+
+- A session-level advisory lock on the schema's name keeps other servers off; it ends with the connection. A lost
+  connection is therefore final: somebody else may own the journal by now, so the store stays broken until reopened.
+- sync="always" is synchronous_commit=on. "interval" and "off" turn it off: the database then flushes by itself within
+  three times its wal_writer_delay (0.6 s by default), and `durability` is 0.
+- Rows go in by COPY; bodies are stored uncompressed (storage EXTERNAL), since they are checksummed and often dense.
+- Damaged rows move to the table `aside`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import uuid4
+
+from .journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
+from .sql_store import SqlStore
+
+try:
+    import psycopg
+except ImportError as missing:  # pragma: no cover
+    raise JournalError(
+        "a PostgreSQL journal needs psycopg; install the extra: pip install 'chp-clone[postgres]'"
+    ) from missing
+
+SCHEMA = """
+    CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BYTEA NOT NULL, crc BIGINT NOT NULL);
+    CREATE TABLE IF NOT EXISTS rows (first BIGINT PRIMARY KEY, last BIGINT NOT NULL, prev BIGINT NOT NULL,
+                                     wrote BIGINT NOT NULL, crc BIGINT NOT NULL, body BYTEA NOT NULL);
+    CREATE TABLE IF NOT EXISTS chunks (id BIGINT PRIMARY KEY, crc BIGINT NOT NULL, body BYTEA NOT NULL);
+    CREATE TABLE IF NOT EXISTS aside (LIKE rows, moved TIMESTAMPTZ NOT NULL DEFAULT now());
+    ALTER TABLE rows ALTER COLUMN body SET STORAGE EXTERNAL;
+    ALTER TABLE chunks ALTER COLUMN body SET STORAGE EXTERNAL;
+"""
+LOCK_WAIT_MS = 2000
+_TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"]}
+_COLUMNS = {"rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc"}
+
+
+class PostgresStore(SqlStore):
+    """See the module. `writable=False` is for looking at a journal that a server may be using."""
+
+    driver_error = psycopg.Error
+
+    def __init__(self, url: str, options: Options, *, writable: bool = True) -> None:
+        super().__init__(options)
+        conninfo, self.schema = split_url(url)
+        self.place = f"postgresql schema {self.schema}"
+        self._db: psycopg.Connection[tuple[Any, ...]] | None = None
+        try:
+            with self.errors():
+                self._db = psycopg.connect(conninfo, autocommit=True, application_name="chp-server")
+                self._prepare(writable)
+            self._start(uuid4().bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, writable: bool) -> None:
+        if writable:
+            self._own()
+            self._run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
+        self._run(f'SET search_path TO "{self.schema}"')
+        if not writable:
+            self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # all that is read is as of one moment
+            return
+        self._run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")
+        self._run("SET client_min_messages TO warning")
+        self.db.execute(SCHEMA)
+
+    def _own(self) -> None:
+        key = f"chp:{self.schema}"
+        try:  # a server that was just killed is let a moment to be missed by the database
+            self._run(f"SET lock_timeout TO {LOCK_WAIT_MS}")
+            self._run("SELECT pg_advisory_lock(hashtextextended(?, 0))", (key,))
+            return
+        except psycopg.errors.LockNotAvailable:
+            pass
+        held = list(
+            self._run(
+                "SELECT pid, client_addr::text FROM pg_stat_activity JOIN pg_locks USING (pid)"
+                " WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32 | objid::bigint)"
+                " = hashtextextended(?, 0)",
+                (key,),
+            )
+        )
+        who = ", ".join(f"database session {pid} from {address or 'this host'}" for pid, address in held) or "a session"
+        raise JournalLocked(f"{self.place} is in use by {who}; stop that server, or use another ?schema=")
+
+    # -- the primitives
+
+    @property
+    def db(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        """The connection; `JournalError` when the journal was closed."""
+        if self._db is None:
+            raise JournalError(f"{self.place} is closed")
+        return self._db
+
+    def _run(self, sql: str, params: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        cursor = self.db.execute(sql.replace("?", "%s"), params or None, binary=True)
+        return cursor if cursor.description else ()
+
+    def _many(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        with self.db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(_TYPES[table])
+            for row in rows:
+                copy.write_row(row)
+
+    def _begin(self, durable: bool) -> None:
+        self._run("BEGIN")
+        if durable and self.options.sync != "always":
+            self._run("SET LOCAL synchronous_commit TO on")
+
+    def _commit(self) -> None:
+        self._run("COMMIT")
+
+    def _rollback(self) -> None:
+        try:
+            if self._db is not None and not self._db.closed:
+                self._run("ROLLBACK")
+        except psycopg.Error as error:
+            self.broken = f"rollback: {error}"
+
+    def _size(self) -> int:
+        with self.errors():
+            found = self._run(
+                "SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY['rows','chunks','meta']::regclass[]) AS t"
+            )
+            return int(next(iter(found))[0])
+
+    def _translate(self, error: Exception) -> JournalError:
+        text = " ".join(str(error).split())
+        if isinstance(error, psycopg.errors.DiskFull):
+            return JournalFull(f"{self.place}: no room ({text}); free some: the journal is as at its last sync")
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction | psycopg.errors.InsufficientPrivilege):
+            return JournalReadOnly(f"{self.place}: can't be written to ({text}); check the role's rights")
+        if isinstance(error, psycopg.errors.DataCorrupted | psycopg.errors.IndexCorrupted):
+            return JournalDamaged(f"{self.place}: {text}; restore a backup", "the database")
+        if self._db is None or self._db.closed or self._db.broken:
+            self.broken = f"connection: {text}"
+        return JournalError(f"{self.place}: {text}; look at the database and its log")
+
+    def _set_aside(self, floor: int, end: int) -> int:
+        with self._transaction(True):
+            moved = self._run(
+                "WITH gone AS (DELETE FROM rows WHERE first > ? OR first <= ? RETURNING *),"
+                " kept AS (INSERT INTO aside SELECT * FROM gone RETURNING 1) SELECT count(*) FROM kept",
+                (end, floor),
+            )
+            return int(next(iter(moved))[0])
+
+    def replace_all(self, tables: Iterable[tuple[str, Iterable[tuple[Any, ...]]]]) -> None:
+        """Become a copy of another journal, all or nothing; only for an empty one."""
+        with self._transaction(True):
+            self._run("DELETE FROM meta")
+            for table, rows in tables:
+                self._many(table, _COLUMNS[table], rows)
+        self._loaded = False
+
+    def close(self) -> None:
+        """As the interface says; the lock goes with the connection."""
+        if self._db is None:
+            return
+        try:  # at once: the database needs a moment to notice that a connection is gone
+            self._run("SELECT pg_advisory_unlock_all()")
+        except psycopg.Error:
+            pass
+        self._db.close()
+        self._db = None
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """What psycopg takes, and the schema."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    schema = query.pop("schema", "chp")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+        raise JournalError(f"schema={schema!r} is not a name; use small letters, digits and _, beginning with a letter")
+    return urlunsplit(parts._replace(query=urlencode(query))), schema

@@ -1,0 +1,313 @@
+"""The reactor: sockets, clock and journal around the pure core. It acts; it decides nothing (SPEC.md, "The server").
+
+One turn: wait for something or for the core's deadline, drain a bounded number of messages from each port (the peer
+first, so that a server which was stopped hears of its successor before it acknowledges anything), ask the core, and
+perform its `Turn` in the order of its fields. Nothing that arrives can end the loop; a journal that fails does,
+because from then on no acknowledgement would be true.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+import zmq
+
+from chp.limits import DEFAULT, Limits
+from chp.numbers import describe
+
+from . import logs
+from .arbiter import Arbiter
+from .config import Config
+from .copies import Copies
+from .core import CoreConfig, ServerCore
+from .journal import Journal, JournalError
+from .metrics import Metrics
+from .snapshots import Snapshotter, recover_snapshot
+from .sockets import Frames, Sockets, receive, send, send_all
+from .turn import Fact, Save, Turn
+
+log = logs.get_log(__name__)
+HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
+BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
+
+
+class Server:
+    """One server. `bind`, then `run` until `stop`, then `close`; `stop` may be called from any thread or signal."""
+
+    def __init__(self, config: Config, journal: Journal, limits: Limits = DEFAULT) -> None:
+        limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
+        self._config, self._journal, self._limits = config, journal, limits
+        self._arbiter = Arbiter(config.arbiter, config.name) if config.arbiter else None
+        self._metrics: Metrics | None = None
+        self._housekeeping_due = 0.0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._sockets = Sockets(self._context, config, limits)
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        self._stopping = False
+        self._closed = False
+        self._held: dict[bytes, deque[Frames]] = {}  # replies for readers that have no room now
+        self._errors = 0
+        now = time.monotonic()
+        self.core = ServerCore(_core_config(config, journal), self._identity(), now, limits)
+        self.core.read_journal = journal.read_after
+        self.core.journal_stats = journal.stats
+        self._recover(now)
+        self._snapshotter = Snapshotter(journal, limits)
+        self._copies = Copies(config.data, self.core, limits)
+        self.core.requests.admin |= {"backup": self._copies.backup, "restore": self._copies.restore}
+
+    def _identity(self) -> bytes:
+        return secrets.token_bytes(16)  # of this run: a peer that sees another knows that we restarted
+
+    def _recover(self, now: float) -> None:
+        loaded, wall_s = self._journal.load(), time.time()
+        commits = self.core.commits
+        recover_snapshot(commits, loaded.snapshot, self._limits, now, wall_s)
+        for row in loaded.rows:
+            commits.log.append(commits.follow(row.body, now, wall_s))
+        if commits.drop_held():
+            self._journal.drop_after(commits.state.number)
+        if loaded.number:
+            log.info(
+                "recovered", number=describe(commits.state.number), keys=len(commits.state.map), found=loaded.report
+            )
+
+    # -- running
+
+    def bind(self) -> None:
+        """Take the ports (zmq.ZMQError if one is not to be had), reach the arbiter, serve metrics."""
+        self._sockets.bind()
+        if self._arbiter is not None:
+            self._arbiter.start()
+        if self._config.metrics:
+            self._metrics = Metrics(self._config.metrics)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        s = self._sockets
+        things: list[Any] = [s.snapshot, s.updates, s.collector, self._wake_in]
+        if self._config.peer is not None:  # looking at a socket costs three system calls
+            things.append(s.peer_in)
+        polled = [(thing, zmq.POLLIN) for thing in things]
+        while not self._stopping:
+            ready = zmq.zmq_poll(polled, self._timeout_ms())
+            self.turn({thing for thing, _ in ready})
+
+    def _timeout_ms(self) -> int:
+        now = time.monotonic()
+        due = self.core.next_deadline()
+        if self._held:
+            due = min(due, now + BLOCKED_RETRY_S)
+        if self._snapshotter.busy or self._copies.busy:
+            due = now
+        return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
+
+    def turn(self, ready: Container[object] | None = None) -> None:
+        """Take what has arrived at the sockets that are ready (None: look at all), decide, act.
+
+        The peer is always asked: it may have spoken after the others were found ready, and is to be heard first.
+        """
+        core, sockets, limits = self.core, self._sockets, self._limits
+        if self._arbiter is not None:
+            core.lease_until = self._arbiter.until
+            self._arbiter.want(core.wants_lease)
+        core.begin_turn(time.monotonic(), time.time())
+        messages, size = limits.turn_messages_max, limits.turn_bytes_max
+        if self._config.peer is not None:
+            self._take(sockets.peer_in, core.peer_message, messages, size, skip=1)
+        if ready is None or sockets.updates in ready:
+            for frames in receive(sockets.updates, messages, size):
+                self._guard(core.subscription, frames[0])
+        sockets.mark_for(plain=bool(core.commits.channels.plain))
+        if ready is None or sockets.collector in ready:
+            self._take(sockets.collector, core.collect, messages, size)
+        if ready is None or sockets.snapshot in ready:
+            self._take(sockets.snapshot, core.request, messages, size)
+        self._retry_held()
+        self._copies.step()
+        self.perform(core.end_turn())
+        if core.now >= self._housekeeping_due:
+            self._keep_house(core)
+        if self._snapshotter.step(core):
+            log.info("journal snapshot", number=describe(self._snapshotter.number))
+
+    def _keep_house(self, core: ServerCore) -> None:
+        self._housekeeping_due = core.now + HOUSEKEEPING_S
+        self._journal.sync()  # what an interval held back, and the trimming of an idle server
+        log.flush()
+        if self._metrics is not None:
+            self._metrics.status = core.status()
+
+    def _take(
+        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], messages: int, size: int, skip: int = 0
+    ) -> None:
+        try:
+            for frames in receive(socket, messages, size):
+                handle(frames[skip:] if skip else frames)
+        except Exception:
+            self._defect()
+
+    def _guard(self, handle: Callable[[bytes], None], frame: bytes) -> None:
+        try:
+            handle(frame)
+        except Exception:
+            self._defect()
+
+    def _defect(self) -> None:
+        self._errors += 1
+        self.core.counts["defects"] += 1
+        log.exception("a defect of this program; please report it with this line")
+
+    # -- acting
+
+    def perform(self, turn: Turn) -> None:
+        """Do what a turn says, in its order."""
+        sockets = self._sockets
+        for save in turn.saves:
+            self._save(save)
+        if turn.to_peer:
+            self.core.counts["peer_dropped"] += send_all(sockets.peer_out, turn.to_peer)
+        if turn.journal:
+            self._write(turn)
+        if turn.publish:
+            send_all(sockets.updates, turn.publish)
+        if turn.acks:
+            send_all(sockets.updates, self.core.in_time(turn.acks, time.monotonic()))
+        if turn.confirm:
+            send_all(sockets.peer_out, turn.confirm)
+        for identity, messages in turn.replies:
+            self._reply(identity, messages)
+        for fact in turn.facts:
+            _log_fact(fact)
+
+    def _write(self, turn: Turn) -> None:
+        self._snapshotter.write(turn.journal, self.core)
+        self._journal.sync()
+
+    def _save(self, save: Save) -> None:
+        try:
+            path = write_updates(self._config.data, save)
+        except OSError as error:
+            text = f"{self._config.data}: updates that are not history can't be saved ({error}); mend it, start again"
+            raise JournalError(text) from error
+        log.warning("updates that are not history were saved", file=path, updates=len(save.updates))
+
+    # -- the snapshot port
+
+    def _reply(self, identity: bytes, messages: list[Frames]) -> None:
+        held = self._held.get(identity)
+        if held is not None:
+            held.extend(messages)
+            if len(held) > self._limits.router_queue_max:  # it asks and asks, and takes nothing
+                del self._held[identity]
+                self.core.requests.gone(identity)
+                self.core.counts["readers_given_up"] += 1
+            return
+        for i, frames in enumerate(messages):
+            if not self._try_reply(identity, frames):
+                if identity in self.core.requests.blocked:
+                    self._held[identity] = deque(messages[i:])
+                return
+
+    def _try_reply(self, identity: bytes, frames: Frames) -> bool:
+        try:
+            send(self._sockets.snapshot, [identity, *frames])
+        except zmq.Again:
+            self.core.requests.blocked.add(identity)
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.core.requests.gone(identity)
+            return False
+        return True
+
+    def _retry_held(self) -> None:
+        for identity, messages in list(self._held.items()):
+            while messages and self._try_reply(identity, messages[0]):
+                messages.popleft()
+            if not messages or identity not in self.core.requests.blocked:
+                del self._held[identity]
+                self.core.requests.blocked.discard(identity)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Let `run` return after its turn."""
+        self._stopping = True
+        try:
+            os.write(self._wake_out, b"x")
+        except OSError:
+            pass  # it is awake already, or closed
+
+    def leave(self) -> None:
+        """Tell the peer that we end on purpose, after `run`; nothing is acknowledged any more."""
+        if self._config.peer is not None:
+            send_all(self._sockets.peer_out, [self.core.link.leave_message()])
+
+    def close(self) -> None:
+        """Close the ports."""
+        if not self._closed:
+            self._closed = True
+            if self._arbiter is not None:
+                self._arbiter.close()
+            if self._metrics is not None:
+                self._metrics.close()
+            log.flush(everything=True)
+            self._sockets.close()
+            self._context.term()
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+
+def _core_config(config: Config, journal: Journal) -> CoreConfig:
+    return CoreConfig(
+        primary=config.role != "backup",
+        has_peer=config.peer is not None,
+        has_arbiter=config.arbiter is not None,
+        name=config.name,
+        heartbeat_s=config.heartbeat_s,
+        peer_timeout_s=config.peer_timeout_s,
+        solo_wait_s=config.solo_wait_s,
+        replica_timeout_s=config.replica_timeout_s,
+        durability=journal.durability,
+    )
+
+
+def write_updates(directory: str, save: Save) -> str:
+    """Write a suffix as JSON lines into the data directory, durably; returns the file's path."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
+    with open(path, "x", encoding="utf-8") as file:
+        for update in save.updates:
+            value = None if update.value is None else base64.b64encode(update.value).decode()
+            line = {
+                "key": update.key,
+                "operation": "delete" if value is None else "set",
+                "value_base64": value,
+                "ttl_ms": update.ttl_ms,
+                "number": describe(update.number),
+                "outcome": update.outcome,
+            }
+            file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def _log_fact(fact: Fact) -> None:
+    if fact.event == "garbage":
+        log.limited("garbage on the " + str(fact.fields.pop("port")) + " port", **fact.fields)
+    elif fact.level == "warning":
+        log.warning(fact.event, **fact.fields)
+    else:
+        log.info(fact.event, **fact.fields)

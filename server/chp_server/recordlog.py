@@ -1,0 +1,124 @@
+"""The latest records, kept in memory: what a client or a passive server that was away is given instead of a snapshot.
+
+Bounded by bytes and by number; the oldest go first. A record is found by the number it follows on (`after`), and only
+exact record boundaries are answered: a position in the middle of a record belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from chp.limits import Limits
+
+
+@dataclass(slots=True)
+class Record:
+    """One turn's commit as it is journaled, sent to the passive, and published: a BATCH or EPOCH body."""
+
+    prev: int
+    first: int
+    last: int
+    body: bytes
+
+
+class RecordLog:
+    """A bounded queue of records, in the order of their numbers, without a gap."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._records: deque[Record] = deque()
+        self.bytes = 0
+        self.pin = 0  # a number that a passive still needs; kept up to replica_bytes_max
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def start(self) -> int | None:
+        """The number that the oldest record follows on; None while the log is empty."""
+        return self._records[0].prev if self._records else None
+
+    def append(self, record: Record) -> None:
+        """Add the newest record, and let the oldest go beyond the limits."""
+        if self._records and self._records[-1].last != record.prev:
+            self.clear()
+        self._records.append(record)
+        self.bytes += len(record.body)
+        while len(self._records) > 1 and self._over():
+            self.bytes -= len(self._records.popleft().body)
+
+    def _over(self) -> bool:
+        bound = self._limits.log_bytes_max
+        if self.pin and self._records[0].last > self.pin:
+            bound = max(bound, self._limits.replica_bytes_max)
+        return self.bytes > bound or len(self._records) > self._limits.log_records_max
+
+    def clear(self) -> None:
+        """Forget everything, as after a snapshot that replaced the state."""
+        self._records.clear()
+        self.bytes = 0
+
+    def _index_after(self, number: int) -> int | None:
+        if not self._records:
+            return None
+        if number == self._records[-1].last:
+            return len(self._records)
+        i = bisect_right(self._records, number, key=lambda r: r.prev) - 1
+        if i >= 0 and self._records[i].prev == number:
+            return i
+        return None
+
+    def reaches(self, number: int) -> bool:
+        """Whether everything after `number` is here."""
+        return self._index_after(number) is not None
+
+    def after(self, number: int, bytes_max: int) -> list[Record]:
+        """The records that follow on `number`, at least one if there is one, about `bytes_max` at most."""
+        if not self.reaches(number):
+            return []
+        newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))  # seldom many
+        out: list[Record] = []
+        size = 0
+        for record in reversed(newer):
+            if out and size + len(record.body) > bytes_max:
+                break
+            out.append(record)
+            size += len(record.body)
+        return out
+
+    def drop_after(self, number: int) -> list[Record]:
+        """Take out and return the suffix after `number`: what turned out not to be history."""
+        dropped: list[Record] = []
+        while self._records and self._records[-1].last > number:
+            record = self._records.pop()
+            self.bytes -= len(record.body)
+            dropped.append(record)
+        return dropped[::-1]
+
+
+def grouped(bodies: list[bytes], bytes_max: int) -> list[list[bytes]]:
+    """Bodies in groups of about `bytes_max`, in order, at least one in each."""
+    groups: list[list[bytes]] = []
+    size = bytes_max
+    for body in bodies:
+        if size >= bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(body)
+        size += len(body)
+    return groups
+
+
+def numbered(
+    groups: list[list[bytes]], prev: int, first: int, last: int
+) -> Iterator[tuple[tuple[int, int, int], bool, list[bytes]]]:
+    """(previous, first, last) of each part of a record, whether more follow, and the part: a chain over first..last."""
+    for i, group in enumerate(groups):
+        more = i + 1 < len(groups)
+        end = first + i if more else last
+        yield (prev, first + i, end), more, group
+        prev = end

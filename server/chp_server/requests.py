@@ -1,0 +1,300 @@
+"""The snapshot port: who asks for a copy, for what was missed, for the feed of changes, or for an admin command.
+
+    ICANHAZ? subtree                           CHP/1: KVSYNCs and KTHXBAI
+    ICANHAZ? subtree {id, from, ...}           CHP/2: what follows on `from` if that is history we still hold, else all
+    ICANHAZ? subtree {id, from, feed}          the records after `from`, never a snapshot instead
+    ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` reaches: the numbers alone
+    ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
+    ICANHAZ? subtree {id, more}                room for more chunks
+    ICANHAZ? STX command ETX {id, ...}         status, switch, backup, restore
+
+A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from chp.batch import BATCH, KTHXBAI, REFUSED, REPLY, join, peek_header, unpackb
+from chp.errors import BadFrame, BadInput
+from chp.keys import ETX, STX, check_subtree
+from chp.messages import ICANHAZ, parse_icanhaz
+from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
+
+from .images import Images
+from .recordlog import Record
+from .syncs import Image, Stream, Syncs, plain_parts, reply, resume_parts, snapshot_parts
+from .turn import Frames
+
+if TYPE_CHECKING:
+    from .core import ServerCore
+
+FEED_PAGE_BYTES = 4 << 20
+EPOCHS_AHEAD_MAX = 64
+Options = dict[str, Any]
+
+
+class Requests:
+    """What the snapshot port is asked, and the streams that answer."""
+
+    def __init__(self, core: ServerCore) -> None:
+        self._core = core
+        self.syncs = Syncs(core.limits)
+        self.images = Images(core.limits)
+        self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
+        self.admin: dict[str, Callable[[bytes, Options], None]] = {
+            "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
+            "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
+        }  # the shell adds those that touch files; each answers when it is done
+
+    def message(self, frames: list[bytes]) -> None:
+        """A message from the snapshot port: identity, then the request."""
+        identity, *rest = frames
+        if len(rest) == 3 and rest[0] == ICANHAZ:
+            self._extended(identity, rest[1], rest[2])
+        else:
+            self._plain(identity, parse_icanhaz(rest))
+
+    def _plain(self, identity: bytes, subtree: str) -> None:
+        core = self._core
+        if not core.vote():
+            return
+        core.commit()
+        image = Image(core.state.map, subtree, core.state.number)
+        parts = plain_parts(image, subtree, core.wall, lambda: core.now)
+        self._open(Stream(identity, 0, parts, 1 << 30, False, core.now))
+
+    def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> None:
+        options = unpackb(options_frame, "the options of ICANHAZ?")
+        if type(options) is not dict or type(options.get("id")) is not int:
+            raise BadFrame("the options of ICANHAZ? are a msgpack map with an 'id', a number")
+        if subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
+            self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
+        elif "more" in options:
+            more = options["more"]
+            if type(more) is int and more > 0:
+                self.syncs.grant(identity, options["id"], more, self._core.now)
+        else:
+            try:
+                self._sync(identity, _subtree(subtree_frame), options)
+            except BadInput as error:
+                self._answer(identity, join([REFUSED, options["id"], "bad", str(error)]))
+                raise
+
+    # -- copies
+
+    def _sync(self, identity: bytes, subtree: str, options: Options) -> None:
+        core, request_id = self._core, options["id"]
+        after, credit = options.get("from", 0), options.get("credit", 8)
+        if type(after) is not int or type(credit) is not int or credit < 1:
+            raise BadFrame("'from' and 'credit' of ICANHAZ? are numbers, the credit at least 1")
+        session_id = options.get("session") or b""
+        if type(session_id) is not bytes:
+            raise BadFrame("the 'session' of ICANHAZ? is bytes")
+        self._heard_of(epoch_of(after))
+        if not core.vote():
+            self._answer(identity, join([REFUSED, request_id, "passive", int(core.bstate)]))
+            return
+        core.commit()
+        if "image" in options:
+            self._image(identity, subtree, options, credit)
+            return
+        if options.get("feed") and "probe" in options:
+            self._probe(identity, after, options)
+            return
+        session = core.state.sessions.get(session_id)
+        session_no = session.no if session else None
+        parts: Iterator[list[Frames]] | None
+        if options.get("feed"):
+            parts = self._feed(after, subtree, options)
+        elif after and core.state.in_history(after) and core.commits.log.reaches(after):
+            parts = self._resume(after, subtree, request_id, session_no)
+        else:
+            parts = self._snapshot(subtree, request_id, session_no)
+        if parts is None:
+            self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
+        else:
+            self._stream(identity, request_id, parts, credit)
+
+    def _stream(self, identity: bytes, request_id: int, parts: Iterator[list[Frames]], credit: int) -> None:
+        core = self._core
+        self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now))
+
+    def _heard_of(self, epoch: int) -> None:
+        """A client has seen an epoch: one we know nothing of was opened by a peer that told nobody else.
+
+        Only a little above ours and far from the last one, so that no client can use epochs up.
+        """
+        ours = self._core.state.epoch
+        if ours < epoch <= min(ours + EPOCHS_AHEAD_MAX, EPOCH_MAX // 2):
+            self._core.rise_above(epoch)
+
+    def _snapshot(self, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
+        core = self._core
+        core.counts["snapshots"] += 1
+        image = Image(core.state.map, subtree, core.state.number)
+        return snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now)
+
+    def _resume(self, after: int, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
+        core = self._core
+        core.counts["resumes"] += 1
+        end = [KTHXBAI, request_id, core.state.number, *self._fingerprint(subtree), session_no, True]
+        return resume_parts(iter(core.commits.log.after(after, 1 << 62)), after, subtree, end, core.limits)
+
+    def _fingerprint(self, subtree: str) -> tuple[int, int]:
+        hashmap = self._core.state.map
+        if not subtree:
+            return hashmap.fingerprint()
+        revisions = [revision for key, revision in hashmap.revisions.items() if key.startswith(subtree)]
+        return len(revisions), sum(revisions) & ((1 << 64) - 1)
+
+    # -- images
+
+    def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
+        core, request_id, name = self._core, options["id"], options["image"]
+        if type(name) is not bytes or len(name) != 16:
+            raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
+        if "part" not in options:
+            self._make_image(identity, subtree, options)
+            return
+        image = self.images.part(name, options["part"], core.now) if type(options["part"]) is int else None
+        if image is None:
+            self._answer(identity, join([REFUSED, request_id, "image", "it is not kept here, or has no such part"]))
+        else:
+            parts = snapshot_parts(image, request_id, None, core.limits, lambda: core.now)
+            self._stream(identity, request_id, parts, credit)
+
+    def _make_image(self, identity: bytes, subtree: str, options: Options) -> None:
+        core, request_id, limits = self._core, options["id"], self._core.limits
+        prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
+        if type(prefix) is not str or not prefix.startswith(subtree):
+            raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
+        if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
+            raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
+        image = self.images.get(options["image"])
+        if image is None:
+            if not self.images.make_room(core.now):
+                text = f"{limits.images_max} images are being read; ask again when one is done"
+                self._answer(identity, join([REFUSED, request_id, "busy", text]))
+                return
+            core.counts["images"] += 1
+            number = core.state.number
+            image = self.images.same(number, prefix) or Image(core.state.map, prefix, number)
+        self.images.keep(options["image"], image, parts, core.now)
+        self.answer(identity, request_id, {"number": image.number, "keys": len(image.keys), "store": core.state.store})
+
+    # -- the feed
+
+    def _oldest(self) -> int:
+        """The lowest number after which everything is still here."""
+        start = self._core.commits.log.start
+        return 0 if self._page(0, 1) is not None else self._core.state.number if start is None else start
+
+    def _probe(self, identity: bytes, after: int, options: Options) -> None:
+        """Where a feed after `after` would end if it had about `probe` numbers, at least a record; 0 is no bound."""
+        core, most, request_id = self._core, options["probe"], options["id"]
+        if type(most) is not int or most < 0:
+            raise BadFrame("the 'probe' of ICANHAZ? is a number, 0 for no bound")
+        number = newest = core.state.number
+        if after and (not core.state.in_history(after) or self._page(after, 1) is None):
+            self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
+            return
+        if most and sequence_of(newest) - sequence_of(after) > most:
+            number = self._boundary(after, newest, most)
+        facts = {"number": number, "newest": newest, "oldest": self._oldest(), "store": core.state.store}
+        self.answer(identity, request_id, facts)
+
+    def _boundary(self, after: int, newest: int, most: int) -> int:
+        best = after
+        for record in self._records(after, newest):
+            peeked = peek_header(record.body)
+            if peeked is None or (peeked[0][0] == BATCH and peeked[0][6]):
+                continue  # more of this record follows
+            if best > after and sequence_of(record.last) - sequence_of(after) > most:
+                break
+            best = record.last
+        return best
+
+    def _feed(self, after: int, subtree: str, options: Options) -> Iterator[list[Frames]] | None:
+        """The records after `after`, out of the log or of the journal; None if neither reaches back to it."""
+        core, request_id = self._core, options["id"]
+        if not core.state.in_history(after) or self._page(after) is None:
+            return None
+        core.counts["feeds"] += 1
+        until = options.get("until", core.state.number)
+        if type(until) is not int:
+            raise BadFrame("the 'until' of ICANHAZ? is a number")
+        until = min(until, core.state.number)
+        end = [KTHXBAI, request_id, until, 0, 0, None, True]
+        return resume_parts(self._records(after, until), after, subtree, end, core.limits)
+
+    def _records(self, after: int, until: int) -> Iterator[Record]:
+        while after < until:
+            page = self._page(after)
+            if not page:
+                raise BadInput(f"the records after {describe(after)} are not retained any more; raise --retain-bytes")
+            for record in page:
+                if record.first > until:
+                    return
+                yield record
+                after = record.last
+
+    def _page(self, after: int, bytes_max: int = FEED_PAGE_BYTES) -> list[Record] | None:
+        core = self._core
+        if core.commits.log.reaches(after):
+            return core.commits.log.after(after, bytes_max)
+        rows = core.read_journal(after, bytes_max)
+        return None if rows is None else [Record(row.first - 1, row.first, row.last, row.body) for row in rows]
+
+    def _open(self, stream: Stream) -> None:
+        if not self.syncs.open(stream) and stream.counted:
+            self._answer(stream.identity, join([REFUSED, stream.request_id, "busy", self._core.limits.syncs_max]))
+
+    def _answer(self, identity: bytes, body: bytes) -> None:
+        core = self._core
+        core.turn.replies.append((identity, [reply(pack(core.state.number), body)]))
+
+    def pump(self) -> None:
+        """Let each stream that has room send a part."""
+        core = self._core
+        self.images.expire(core.now)
+        for identity, part in self.syncs.pump(self.blocked, core.now):
+            core.turn.replies.append((identity, part))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a stream could send now."""
+        return self.syncs.ready(self.blocked)
+
+    def gone(self, identity: bytes) -> None:
+        """A reader has left."""
+        self.syncs.close(identity)
+        self.blocked.discard(identity)
+
+    # -- admin
+
+    def _administer(self, identity: bytes, command: str, options: Options) -> None:
+        handler = self.admin.get(command)
+        try:
+            if handler is None:
+                known = ", ".join(sorted(self.admin))
+                raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
+            handler(identity, options)
+        except BadInput as error:
+            self.refuse(identity, options["id"], str(error))
+
+    def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
+        """What an admin command did."""
+        self._answer(identity, join([REPLY, request_id, facts]))
+
+    def refuse(self, identity: bytes, request_id: int, text: str) -> None:
+        """Why an admin command was not done."""
+        self._answer(identity, join([REFUSED, request_id, "bad", text]))
+
+
+def _subtree(frame: bytes) -> str:
+    try:
+        return check_subtree(frame.decode())
+    except UnicodeDecodeError:
+        raise BadFrame("the subtree of ICANHAZ? is UTF-8") from None

@@ -1,0 +1,104 @@
+"""The journal's snapshots, written a chunk a turn while the server goes on serving.
+
+When the rows have grown enough (the journal says so), the state at one number is imaged, its chunks are put between
+turns, and then it becomes the journal's snapshot; the rows it replaces are deleted. A passive that has taken over a
+whole state writes it the same way, but at once: its journal must not tell of anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from chp.batch import STATE, SYNC, join, split
+from chp.limits import Limits
+
+from .commit import Committer
+from .core import ServerCore
+from .follow import Loader
+from .journal import Journal
+from .syncs import Image
+from .turn import Append, DropAfter, Replace
+
+
+class Snapshotter:
+    """At most one snapshot under way."""
+
+    def __init__(self, journal: Journal, limits: Limits) -> None:
+        self._journal, self._limits = journal, limits
+        self._bodies: Iterator[bytes] | None = None
+        self.number = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way."""
+        return self._bodies is not None
+
+    def step(self, core: ServerCore) -> bool:
+        """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
+        if self._bodies is None:
+            if self._journal.durability and self._journal.snapshot_due():
+                self.begin(core)
+            return False
+        body = next(self._bodies, None)
+        if body is not None:
+            self._journal.put_snapshot(body)
+            return False
+        self._bodies = None
+        self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
+        return True
+
+    def write(self, ops: Iterable[Append | Replace | DropAfter], core: ServerCore) -> None:
+        """Do a turn's journal operations, all but the sync.
+
+        A replacement is the state as it is now, so it holds the complete records that came after it in the same turn.
+        """
+        replaced = 0
+        for op in ops:
+            if isinstance(op, Replace):
+                self.replace(core)
+                replaced = self.number
+            elif isinstance(op, DropAfter):
+                self._journal.sync()
+                self._journal.drop_after(op.number)
+            elif op.last > replaced:
+                self._journal.append([op.row()])
+
+    def replace(self, core: ServerCore) -> None:
+        """Write the state as it is now, all of it, in place of whatever the journal holds."""
+        self.begin(core)
+        for body in self._bodies or ():
+            self._journal.put_snapshot(body)
+        self._bodies = None
+        self._journal.commit_snapshot(keep_after=self.number)  # older rows are another history
+
+    def begin(self, core: ServerCore) -> None:
+        """Begin one of the state as it is now."""
+        self.number = core.state.number
+        self._journal.begin_snapshot(self.number)
+        self._bodies = self._chunks(core)
+
+    def _chunks(self, core: ServerCore) -> Iterator[bytes]:
+        image = Image(core.state.map, "", self.number)
+        rest = core.state.encode_rest(core.now)
+        wall_ms = round(core.wall * 1000)  # the ttls of the chunks count from here
+        staged = core.state.staging.segments()
+        chunks = image.chunks(self._limits, lambda: core.now)
+
+        def bodies() -> Iterator[bytes]:
+            for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
+                yield join([SYNC, 0, i, wall_ms], [segment])
+            yield rest
+
+        return bodies()
+
+
+def recover_snapshot(commits: Committer, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
+    """Take over the journal's snapshot; what is left of its ttls is less by its age, as our own clock has it."""
+    loader = Loader(limits)
+    for body in bodies:
+        header = split(body)[0]
+        if header[0] == STATE:
+            commits.state = loader.finish(body, now)
+        else:
+            loader.add(body, now - max(0.0, wall_s - header[3] / 1000))

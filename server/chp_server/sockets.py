@@ -1,0 +1,122 @@
+"""The server's five sockets, their options, and how frames get in and out of them.
+
+    snapshot   ROUTER  P     mandatory, so that a full or vanished reader is told to us instead of losing frames
+    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen
+    collector  SUB     P+2   everything
+    peer_in    ROUTER  P+3   what the peer says
+    peer_out   DEALER        to the peer's P+3; holds nothing while there is no connection
+
+Each has a limit on message size, so that nobody can ask for memory by a length field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import zmq
+from zmq.backend import Socket as Backend
+
+from chp.limits import Limits
+
+from .config import Config
+
+Frames = list[bytes]
+PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
+_NOBLOCK = zmq.NOBLOCK
+_MORE = zmq.NOBLOCK | zmq.SNDMORE
+_send_frame = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
+
+
+class Sockets:
+    """All sockets of a server; made in the thread that runs it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
+        self._config, self._limits = config, limits
+        self._plain = False
+        self.snapshot = self._make(context, zmq.ROUTER, limits.frame_bytes_max)
+        self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
+        self.updates = self._make(context, zmq.XPUB, limits.property_bytes_max * 4)
+        self.updates.set(zmq.XPUB_VERBOSER, 1)
+        self.updates.set(zmq.SNDHWM, limits.publish_mark)
+        self.collector = self._make(context, zmq.SUB, limits.frame_bytes_max)
+        self.collector.set(zmq.RCVHWM, 10_000)
+        self.collector.set(zmq.SUBSCRIBE, b"")
+        self.peer_in = self._make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
+        self.peer_in.set(zmq.RCVHWM, 100_000)
+        self.peer_out = self._make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
+        self.peer_out.set(zmq.SNDHWM, 100_000)
+        self.peer_out.set(zmq.IMMEDIATE, 1)
+        self.peer_out.set(zmq.RECONNECT_IVL, 50)
+        self.peer_out.set(zmq.RECONNECT_IVL_MAX, 500)
+
+    @staticmethod
+    def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) -> zmq.Socket[bytes]:
+        socket = context.socket(kind)
+        socket.set(zmq.LINGER, 200)  # what was just acknowledged may still leave at the end
+        socket.set(zmq.MAXMSGSIZE, bytes_max)
+        return socket
+
+    def bind(self) -> None:
+        """Take the ports; raises zmq.ZMQError if one is not to be had."""
+        self.snapshot.bind(self._config.endpoint(0))
+        self.updates.bind(self._config.endpoint(1))
+        self.collector.bind(self._config.endpoint(2))
+        peer = self._config.peer_endpoint(3)
+        if peer is not None:
+            self.peer_in.bind(self._config.endpoint(3))
+            self.peer_out.connect(peer)
+
+    def mark_for(self, *, plain: bool) -> None:
+        """Let more messages wait for each subscriber once some of them get one a key.
+
+        The mark is only ever raised. libzmq tells a pipe of what was read at every half mark; one that has less than
+        that outstanding when its mark is lowered counts as full, and hears nothing more, ever.
+        """
+        if plain and not self._plain:
+            self._plain = True
+            self.updates.set(zmq.SNDHWM, self._limits.publish_mark_plain)
+
+    def close(self) -> None:
+        """Close them all."""
+        for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
+            socket.close()
+
+
+def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[Frames]:
+    """The messages that have arrived, at most so many and so large.
+
+    A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes twice as long.
+    """
+    recv, size = socket.recv, 0
+    for _ in range(messages_max):
+        try:
+            frame = recv(_NOBLOCK, False)
+        except zmq.Again:
+            return
+        frames = [frame.bytes]
+        while frame.more:
+            frame = recv(_NOBLOCK, False)
+            frames.append(frame.bytes)
+        yield frames
+        size += sum(map(len, frames))
+        if size > bytes_max:
+            return
+
+
+def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
+    """Send one message without waiting; raises zmq.Again when there is no room."""
+    *first, last = frames
+    for frame in first:
+        _send_frame(socket, frame, _MORE)
+    _send_frame(socket, last, _NOBLOCK)
+
+
+def send_all(socket: zmq.Socket[bytes], messages: Iterable[Frames]) -> int:
+    """Send messages, dropping what there is no room for; returns how many were dropped."""
+    dropped = 0
+    for frames in messages:
+        try:
+            send(socket, frames)
+        except zmq.Again:
+            dropped += 1
+    return dropped

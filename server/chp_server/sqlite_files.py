@@ -1,0 +1,139 @@
+"""The files beside a SQLite journal: the lock, the write-ahead log after a crash, and what was set aside.
+
+    DIR/journal.sqlite       the database, and its -wal and -shm
+    DIR/journal.sqlite.lock  held with flock by the one server that uses it, with its pid inside
+    DIR/journal.sqlite.damaged-1 ...   what `recover="prefix"` moved out of the way
+
+**The log's tail.** After a crash SQLite takes the frames of the -wal file up to the last whole transaction and
+silently ignores the rest. That is right for a tail that was never synced: at most one transaction. If a *later*
+transaction lies behind the ignored one, it was begun after the ignored one had been synced, so that one has been
+damaged since, and acknowledged rows with it. `log_tail` counts those. Layout: the "WAL-mode File Format" page
+of SQLite's documentation; a frame's checksum goes on from that of the frame before, which is how a frame that really
+follows is told from an old one left over.
+"""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from .journal import JournalError, JournalLocked, JournalReadOnly
+
+_WAL_HEADER = 32
+_FRAME_HEADER = struct.Struct(">IIIIII")  # page, size if a commit, salts, checksums
+_MASK = 0xFFFFFFFF
+
+
+def database_path(url: str) -> Path:
+    """The database file `sqlite:PATH` means: PATH itself if it looks like a file, else one in that directory."""
+    name = url.removeprefix("sqlite:")
+    if name.startswith("//"):
+        name = name[2:]
+    if not name:
+        raise JournalError(f"{url!r} names no path; write sqlite:/a/directory")
+    path = Path(name)
+    if path.is_file() or (path.suffix in (".sqlite", ".db") and not path.is_dir()):
+        return path
+    return path / "journal.sqlite"
+
+
+def lock(path: Path) -> int:
+    """Own the journal at `path` until this process ends or closes what is returned."""
+    name = f"{path}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except (PermissionError, OSError) as error:
+        raise JournalReadOnly(f"{path}: can't write to its directory ({error}); check its rights") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        pid = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise JournalLocked(f"{path} is in use by the server with pid {pid}; stop it, or use another path") from error
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        pass  # a full disk: the lock holds without its note
+    return fd
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a server uses the journal at `path` right now."""
+    try:
+        fd = os.open(f"{path}.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class Tail(NamedTuple):
+    """What lies in the log behind the frames SQLite will use."""
+
+    valid: int  # frames it will use
+    ignored: int = 0  # frames of the same log behind them
+    lost: int = 0  # transactions, among those, that had been synced
+
+
+def log_tail(path: Path, valid: int) -> Tail:
+    """Look behind the `valid` frames of the log of `path`."""
+    ignored = lost = 0
+    with open(f"{path}-wal", "rb") as file:
+        header = file.read(_WAL_HEADER)
+        if len(header) < _WAL_HEADER:
+            return Tail(valid)
+        order = ">" if header[3] & 1 else "<"
+        size = _FRAME_HEADER.size + int(struct.unpack(">I", header[8:12])[0])
+        first = file.read(_FRAME_HEADER.size)
+        sound = struct.pack(">II", *_checksum(header[:24], (0, 0), order)) == header[24:]
+        salt = header[16:24] if sound else first[8:16]
+        before: tuple[int, int] | None = None  # checksum of a commit frame, to be followed
+        file.seek(_WAL_HEADER + valid * size)
+        while len(frame := file.read(size)) == size:
+            _, commit, _, _, one, two = _FRAME_HEADER.unpack(frame[: _FRAME_HEADER.size])
+            ours = frame[8:16] == salt
+            if before and ours and _checksum(frame[:8] + frame[24:], before, order) == (one, two):
+                lost += 1
+            ignored += ours
+            before = (one, two) if ours and commit else None
+    return Tail(valid, ignored, lost)
+
+
+def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int]:
+    one, two = start
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for left, right in zip(words[::2], words[1::2], strict=True):
+        one = (one + left + two) & _MASK
+        two = (two + right + one) & _MASK
+    return one, two
+
+
+def valid_frames(path: Path) -> int:
+    """How many frames SQLite found whole: `mxFrame` in the -shm file, while a connection is open."""
+    with open(f"{path}-shm", "rb") as file:
+        return int(struct.unpack("=I", file.read(20)[16:])[0])
+
+
+def aside_path(path: Path) -> Path:
+    """A name for damaged things beside `path` that nothing has yet."""
+    n = 1
+    while any(Path(f"{path}.damaged-{n}{end}").exists() for end in ("", "-wal")):
+        n += 1
+    return Path(f"{path}.damaged-{n}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in the directory of `path` durable."""
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

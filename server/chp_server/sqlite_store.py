@@ -1,0 +1,266 @@
+"""The journal in SQLite: the default, one file and nothing to install.
+
+Measured settings, and why:
+- WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without and asks for
+  it once every `interval_s`; "off" never asks.
+- Pages of 16 KiB: a row of 110 KB takes 7, one of 200 bytes rewrites little; 4 and 64 KiB were slower at one end each.
+- A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it.
+- secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
+- auto_vacuum=incremental: when more than half the file is free, each sync gives a piece of it back.
+- No mmap: a file that somebody truncates must be an error, not the end of the process.
+
+`recover="prefix"` writes what is kept to a new file, keeps the damaged one whole under another name, and puts the new
+one in its place with one rename; so nothing is lost by repairing, whatever happens meanwhile.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from .journal import MIB, JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options, WrongStore
+from .sql_base import TOP
+from .sql_store import SqlStore
+from .sqlite_files import Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
+
+APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
+FORMAT = 1
+PAGE = 16_384
+LOG_BYTES = 8 * MIB  # checkpointed at this size
+SHRINK_PAGES = 256  # given back in one sync, at most
+SHRINK_FROM = 16 * MIB // PAGE
+
+SCHEMA = """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
+    CREATE TABLE rows (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, prev INTEGER NOT NULL,
+                       wrote INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL);
+    CREATE TABLE chunks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL);
+"""
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR")
+
+
+class SqliteStore(SqlStore):
+    """See the module. `writable=False` is for looking at a journal that a server may be using."""
+
+    driver_error = sqlite3.Error
+
+    def __init__(self, url: str, options: Options, *, writable: bool = True) -> None:
+        super().__init__(options)
+        self.path = database_path(url)
+        self.place = str(self.path)
+        self._lock: int | None = lock(self.path) if writable else None
+        self._db: sqlite3.Connection | None = None
+        try:
+            with self.errors():
+                self._look_first()
+                self._db = create(self.path) if writable else read_only(self.path)
+                if not writable:
+                    self._db.execute("BEGIN")  # all that is read is as of one moment
+            self._start(uuid4().bytes)
+            if writable:
+                self._check_writable()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening
+
+    def _look_first(self) -> None:
+        """Before SQLite may change or tidy up anything: is it ours, and is the log's tail what a crash leaves?"""
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        db = read_only(self.path)  # on closing, it leaves the log as it is
+        try:
+            self._check_identity(db)
+            log = Path(f"{self.path}-wal")
+            in_use = self._lock is None and is_locked(self.path)  # then the log is growing, not torn
+            if in_use or not log.exists() or not log.stat().st_size:
+                return
+            tail = log_tail(self.path, valid_frames(self.path))
+        finally:
+            db.close()
+        if tail.lost and self.options.sync == "always":
+            self._lost_transactions(tail)
+        elif tail.ignored:
+            self._note = f"; the log ended in an unfinished transaction ({tail.ignored} frames ignored)"
+
+    def _lost_transactions(self, tail: Tail) -> None:
+        place = f"log frame {tail.valid + 1}"
+        what = f"damaged, and at least {tail.lost} synced transactions behind it can't be read"
+        if self.options.recover == "strict":
+            raise JournalDamaged(
+                f"{self.place}-wal: {place}: {what}; let the other server send its state, restore a backup, or start"
+                " with --recover prefix to keep what is before it",
+                place,
+            )
+        aside = Path(f"{aside_path(self.path)}-wal")
+        aside.write_bytes(Path(f"{self.path}-wal").read_bytes())
+        self._note = f"; {place}: {what}; the log was copied to {aside.name}"
+
+    def _check_identity(self, db: sqlite3.Connection) -> None:
+        found = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if not found and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return  # whoever began to make it was stopped at once
+        if found != APPLICATION_ID:
+            raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
+        if version != FORMAT:
+            raise WrongStore(f"{self.place} has format {version}, not {FORMAT}; use the program that wrote it")
+
+    def _check_writable(self) -> None:
+        """Fail at the start rather than at the first record."""
+        with self._transaction(True):
+            self._write_meta({"chp.opened": str(os.getpid()).encode()})
+
+    # -- the primitives
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection; `JournalError` when the journal was closed."""
+        if self._db is None:
+            raise JournalError(f"{self.place} is closed")
+        return self._db
+
+    def _run(self, sql: str, params: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        return self.db.execute(sql, params)
+
+    def _many(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        marks = ",".join("?" * len(columns.split(",")))
+        self.db.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+
+    def _begin(self, durable: bool) -> None:
+        level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
+        self.db.execute(f"PRAGMA synchronous={level}")
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        self.db.execute("COMMIT")
+
+    def _rollback(self) -> None:
+        try:
+            if self._db is not None and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self.broken = f"rollback: {error}"
+
+    def _shrink(self) -> bool:
+        free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
+        if free < SHRINK_FROM or free * 2 < self.db.execute("PRAGMA page_count").fetchone()[0]:
+            if self._shrinking:
+                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only now does the file become shorter
+            return False
+        self.db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")  # execute() would stop after one page
+        return int(self.db.execute("PRAGMA freelist_count").fetchone()[0]) < int(free)
+
+    def _size(self) -> int:
+        files = (Path(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _translate(self, error: Exception) -> JournalError:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        if name.startswith("SQLITE_FULL"):
+            return JournalFull(f"{self.place}: no room ({error}); free some: the journal is as at its last sync")
+        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+            return JournalReadOnly(f"{self.place}: can't be opened or written to ({error}); check rights and mount")
+        if name.startswith("SQLITE_BUSY"):
+            return JournalLocked(f"{self.place}: another program holds it ({error}); stop that one")
+        if name.startswith(_DAMAGED) or (not name and isinstance(error, sqlite3.DatabaseError)):
+            return JournalDamaged(f"{self.place}: {error}; restore a backup", "the file's structure")
+        if name.startswith("SQLITE_IOERR"):
+            self.broken = f"{name}: {error}"
+        return JournalError(f"{self.place}: {name} {error}; look at the disk and its log")
+
+    # -- damage
+
+    def _set_aside(self, floor: int, end: int) -> int:
+        db = self.db
+        new = Path(f"{self.path}.rebuild")
+        _remove(new)
+        fresh = create(new)
+        try:
+            self._copy_kept(fresh, floor, end)
+        finally:
+            fresh.close()
+        count = _count(db, floor, end)
+        self._swap(new)
+        return count
+
+    def _copy_kept(self, fresh: sqlite3.Connection, floor: int, end: int) -> None:
+        fresh.execute("BEGIN")
+        fresh.executemany("INSERT INTO meta VALUES (?, ?, ?)", self.db.execute("SELECT key, value, crc FROM meta"))
+        chunks = self._snapshot_chunks(self._kept)
+        fresh.executemany("INSERT INTO chunks VALUES (?, ?, ?)", chunks)
+        if end > floor:
+            fresh.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", self._pages(floor, min(end, TOP)))
+        fresh.execute("COMMIT")
+
+    def _swap(self, new: Path) -> None:
+        """The old file gets a second name, then the new one takes its place: at every moment one of them is there."""
+        self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.db.close()
+        self._db = None
+        wal = Path(f"{self.path}-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise JournalDamaged(f"{self.place}: its log can't be written back; restore a backup", "wal")
+        os.link(self.path, aside_path(self.path))
+        os.replace(new, self.path)
+        sync_directory(self.path)
+        self._db = create(self.path)
+
+    def make_one_file(self) -> None:
+        """Fold the write-ahead log in, so that the file alone is everything: for a copy that will be carried away."""
+        with self.errors():
+            self.db.execute("PRAGMA journal_mode=DELETE")
+
+    def close(self) -> None:
+        """As the interface says."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def create(path: Path) -> sqlite3.Connection:
+    """A connection to the database at `path`, with its settings; a new one gets its tables."""
+    db = sqlite3.connect(path, isolation_level=None, timeout=5.0, cached_statements=64, check_same_thread=False)
+    try:
+        db.execute(f"PRAGMA page_size={PAGE}")
+        db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=OFF")
+        db.execute("PRAGMA mmap_size=0")
+        db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE}")
+        db.execute(f"PRAGMA journal_size_limit={4 * LOG_BYTES}")
+        db.execute("PRAGMA cache_size=-32768")
+        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            db.executescript(
+                f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT}; {SCHEMA} COMMIT;"
+            )
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # a torn tail of the last run must not stay behind
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that can't write, not even tidy up; to a journal that may be in use."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
+
+
+def _count(db: sqlite3.Connection, floor: int, end: int) -> int:
+    """How many rows are not kept; -1 when the file is too damaged to tell."""
+    try:
+        return int(db.execute("SELECT count(*) FROM rows WHERE first > ? OR first <= ?", (end, floor)).fetchone()[0])
+    except sqlite3.Error:
+        return -1
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        Path(f"{path}{end}").unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""Updates that wait for their commit: how a job's writes become visible all at once (SPEC.md, "Staged updates").
+
+    KVSET with "stage": [transaction, part]      kept, replicated and journaled, seen by nobody
+    KVSET with "commit": [transaction, application, version, [[part, batches], ...], replace]
+                                                 the named parts, in this order, become one record; the rest is dropped
+    KVSET with "abort": transaction              forgotten
+
+A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
+application's last committed version is remembered: a commit of that version or an older one is answered as done, which
+makes a replayed micro-batch harmless. Bounded in bytes, transactions and age; applications go by least recent use.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from chp.batch import Segment, decode_segment
+from chp.limits import Limits
+
+DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Staged segments by part, encoded, in the order in which they came."""
+
+    touched: float
+    parts: dict[str, list[bytes]] = field(default_factory=dict)
+    bytes: int = 0
+    read: dict[str, list[Segment | None]] = field(default_factory=dict)  # the same, decoded, while there is room
+
+
+class Staging:
+    """All open transactions, and the last version of each application."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.transactions: dict[bytes, Transaction] = {}
+        self.versions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # application -> version, revision
+        self.bytes = 0
+
+    def room_for(self, size: int) -> bool:
+        """Whether another staged batch fits."""
+        limits = self._limits
+        return self.bytes + size <= limits.staged_bytes_max and len(self.transactions) < limits.transactions_max
+
+    def add(self, segment: Segment, now: float) -> None:
+        """Keep a segment that names its transaction and part in "stage"."""
+        extras = dict(segment.extras or {})
+        transaction_id, part = extras.pop("stage")
+        encoded = Segment(segment.keys, segment.values, extras or None).encode()
+        transaction = self.transactions.setdefault(transaction_id, Transaction(now))
+        transaction.parts.setdefault(part, []).append(encoded)
+        kept = Segment(segment.keys, segment.values, extras or None) if self.bytes < DECODED_BYTES_MAX else None
+        transaction.read.setdefault(part, []).append(kept)
+        transaction.touched = now
+        transaction.bytes += len(encoded)
+        self.bytes += len(encoded)
+
+    def measure(self) -> tuple[int, int]:
+        """How many segments are staged, and their bytes: whoever receives them can tell whether it has them all."""
+        here = (len(bodies) for transaction in self.transactions.values() for bodies in transaction.parts.values())
+        return sum(here), self.bytes
+
+    def missing(self, transaction_id: bytes, parts: list[list[Any]]) -> dict[str, int]:
+        """The parts of a commit that are not here as they should be, with how many of their batches are."""
+        transaction = self.transactions.get(transaction_id)
+        have = {} if transaction is None else {name: len(bodies) for name, bodies in transaction.parts.items()}
+        return {name: have.get(name, 0) for name, batches in parts if have.get(name, 0) != batches}
+
+    def bodies(self, transaction_id: bytes, parts: list[list[Any]]) -> list[bytes]:
+        """The segments of the named parts, encoded, in the order of the commit."""
+        transaction = self.transactions.get(transaction_id)
+        return [] if transaction is None else [body for name, _ in parts for body in transaction.parts.get(name, ())]
+
+    def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
+        """The same as `Segment`s: as they came if they were kept so, which spares the commit the decoding."""
+        transaction = self.transactions.get(transaction_id)
+        if transaction is None:
+            return []
+        pairs = (zip(transaction.read.get(n, ()), transaction.parts.get(n, ()), strict=True) for n, _ in parts)
+        return [segment or decode_segment(body) for part in pairs for segment, body in part]
+
+    def drop(self, transaction_id: bytes) -> None:
+        """The transaction is over."""
+        transaction = self.transactions.pop(transaction_id, None)
+        if transaction is not None:
+            self.bytes -= transaction.bytes
+
+    def idle(self, now: float) -> list[bytes]:
+        """Transactions that nobody has added to for `staged_idle_s_max`."""
+        return [i for i, t in self.transactions.items() if now - t.touched > self._limits.staged_idle_s_max]
+
+    def done(self, application: str, version: int) -> int | None:
+        """The revision of an application's version, or of a later one, if it was committed before."""
+        last = self.versions.get(application)
+        return last[1] if last is not None and version <= last[0] else None
+
+    def note_done(self, application: str, version: int, revision: int) -> None:
+        """Remember an application's last version; one without a name asked for nothing to be remembered."""
+        if not application:
+            return
+        self.versions[application] = (version, revision)
+        self.versions.move_to_end(application)
+        while len(self.versions) > self._limits.applications_max:
+            self.versions.popitem(last=False)
+
+    # -- as chunks of a snapshot
+
+    def segments(self) -> Iterator[bytes]:
+        """Everything staged now, as segments that name their transaction and part; safe while more is staged."""
+        now_here = [
+            (transaction_id, part, list(bodies))
+            for transaction_id, transaction in self.transactions.items()
+            for part, bodies in transaction.parts.items()
+        ]
+        return _with_stage(now_here)
+
+
+def _with_stage(parts: list[tuple[bytes, str, list[bytes]]]) -> Iterator[bytes]:
+    for transaction_id, part, bodies in parts:
+        for body in bodies:
+            segment = decode_segment(body)
+            extras = {**(segment.extras or {}), "stage": [transaction_id, part]}
+            yield Segment(segment.keys, segment.values, extras).encode()

@@ -1,0 +1,244 @@
+"""The replicated state: what both servers hold and the journal restores (SPEC.md, "State").
+
+    map        the hashmap                      leases     many keys that live and die with one refresh
+    sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once
+    refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged
+    history    for each epoch, its last number: decides whether somebody else's number is part of ours
+
+The state changes only by records, in the order of their numbers, on the active, on the passive and on recovery alike.
+`apply` says what a segment does; `note_record` moves the number and the sessions. Pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from chp.batch import STATE, Segment, join, packb
+from chp.hashmap import Hashmap
+from chp.limits import Limits
+from chp.numbers import epoch_of
+
+from .staging import Staging
+
+FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
+
+
+@dataclass(slots=True)
+class Session:
+    """What is remembered of one client: its last batch, when it was here, and which revisions its batches got."""
+
+    no: int
+    seen: float
+    runs: deque[tuple[int, int, int]] = field(default_factory=deque)  # first batch, last batch, revision
+
+    def revision_of(self, no: int) -> int:
+        """The revision of a batch; 1, which no record has, if that is forgotten."""
+        return next((revision for first, last, revision in reversed(self.runs) if first <= no <= last), FORGOTTEN)
+
+
+@dataclass(slots=True)
+class Lease:
+    """Keys that are deleted together when nobody has refreshed them for `ttl_ms`."""
+
+    ttl_ms: int
+    deadline: float
+    keys: set[str] = field(default_factory=set)
+
+
+class ReplicatedState:
+    """Everything that a record can change."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.number = 0  # of the last update
+        self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
+        self.map = Hashmap()
+        self.sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
+        self.leases: dict[bytes, Lease] = {}
+        self.lease_of: dict[str, bytes] = {}
+        self.uuids: OrderedDict[bytes, None] = OrderedDict()
+        self.history: dict[int, int] = {}  # epoch -> its last number
+        self.staging = Staging(limits)
+        self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last update; 0 for a server that has none."""
+        return epoch_of(self.number)
+
+    # -- records
+
+    def apply(self, segment: Segment, revision: int, now: float) -> None:
+        """Do what a segment says."""
+        if segment.extras and "stage" in segment.extras:
+            self.staging.add(segment, now)
+            return
+        self.map.apply(segment, revision, now)
+        if self.lease_of:
+            self._detach(segment)
+        if segment.extras:
+            self._apply_extras(segment, revision, now)
+
+    def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
+        extras = segment.extras or {}
+        if "lease" in extras:
+            lease_id, ttl_ms = extras["lease"]
+            lease = self.leases.get(lease_id)
+            if lease is None:
+                self.leases[lease_id] = Lease(ttl_ms, now + ttl_ms / 1000)
+            else:
+                lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
+        if "l" in extras and extras["l"] in self.leases:
+            self._attach(extras["l"], segment)
+        if "unlease" in extras:
+            for key in self.leases.pop(extras["unlease"], Lease(0, 0)).keys:
+                self.lease_of.pop(key, None)
+        if "done" in extras:
+            application, version, transaction_id = extras["done"]
+            self.staging.note_done(application, version, revision)
+            self.staging.drop(transaction_id)
+        if "abort" in extras:
+            self.staging.drop(extras["abort"])
+        if "refused" in extras:
+            self._note_refusal(*extras["refused"])
+        for uuid in extras.get("u", ()):
+            if uuid:
+                self.uuids[uuid] = None
+        while len(self.uuids) > self.limits.pending_batches_max:
+            self.uuids.popitem(last=False)
+
+    def _note_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
+        self.refusals[session_id, no] = code, detail
+        while len(self.refusals) > self.limits.refusals_max:
+            self.refusals.popitem(last=False)
+
+    def _attach(self, lease_id: bytes, segment: Segment) -> None:
+        gone = set(self.map.deleted_by(segment))
+        keys = [key for key in segment.keys if key not in gone]
+        self.leases[lease_id].keys.update(keys)
+        self.lease_of.update(dict.fromkeys(keys, lease_id))
+
+    def _detach(self, segment: Segment) -> None:
+        for key in self.lease_of.keys() & set(segment.keys):
+            lease = self.leases.get(self.lease_of.pop(key))
+            if lease is not None:
+                lease.keys.discard(key)
+
+    def note_record(self, last: int, origins: list[list[Any]], revision: int, now: float) -> None:
+        """A record is complete: its last number, and whose batches it holds."""
+        self.number = last
+        self.history[epoch_of(last)] = last
+        while len(self.history) > self.limits.history_epochs_max:
+            del self.history[min(self.history)]
+        for session_id, no in origins:
+            self.note_batch(session_id, no, revision, now)
+
+    def note_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
+        """Remember a client's last batch; the longest unheard is forgotten beyond `sessions_max`."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            session = self.sessions[session_id] = Session(0, now)
+            if len(self.sessions) > self.limits.sessions_max:
+                self.sessions.popitem(last=False)
+        else:
+            self.sessions.move_to_end(session_id)
+        self._note_run(session_id, session, (session.no + 1, no, revision))
+        session.no, session.seen = no, now
+
+    def _note_run(self, session_id: bytes, session: Session, run: tuple[int, int, int]) -> None:
+        session.runs.append(run)
+        self._runs.append(session_id)
+        while len(self._runs) > self.limits.runs_max:
+            oldest = self.sessions.get(self._runs.popleft())
+            if oldest is not None and oldest.runs:
+                oldest.runs.popleft()
+
+    def forget_idle_sessions(self, now: float) -> int:
+        """Drop sessions unheard for `session_idle_s_max`; returns how many."""
+        dropped = 0
+        while self.sessions:
+            session_id, session = next(iter(self.sessions.items()))
+            if now - session.seen < self.limits.session_idle_s_max:
+                break
+            del self.sessions[session_id]
+            dropped += 1
+        return dropped
+
+    # -- history
+
+    def in_history(self, number: int) -> bool:
+        """Whether a replica whose last number is `number` holds nothing that we do not."""
+        return number == 0 or number <= self.history.get(epoch_of(number), -1)
+
+    def common_number(self, theirs: dict[int, int]) -> int:
+        """The last number that both histories share, given the other's last number of each epoch."""
+        shared = [min(last, theirs[e]) for e, last in self.history.items() if e in theirs]
+        return max(shared, default=0)
+
+    # -- deadlines
+
+    def expired_leases(self, now: float) -> list[bytes]:
+        """Leases that nobody refreshed in time."""
+        return [i for i, lease in self.leases.items() if lease.deadline <= now]
+
+    def next_deadline(self) -> float | None:
+        """When a key or a lease falls due; may be early."""
+        due = self.map.next_deadline()
+        for lease in self.leases.values():
+            if due is None or lease.deadline < due:
+                due = lease.deadline
+        return due
+
+    def renew_leases(self, now: float) -> None:
+        """Give every lease its full time again, as a new active does: its holder may have been looking for us."""
+        for lease in self.leases.values():
+            lease.deadline = now + lease.ttl_ms / 1000
+
+    # -- as a message
+
+    def measure(self) -> tuple[int, int, int, int]:
+        """What the chunks of this state have to add up to: the map's fingerprint, staged segments and their bytes."""
+        return *self.map.fingerprint(), *self.staging.measure()
+
+    def encode_rest(self, now: float) -> bytes:
+        """Everything but the map, as a STATE body: number, history, sessions, leases, uuids."""
+        sessions = [[i, s.no, round((now - s.seen) * 1000), list(s.runs)] for i, s in self.sessions.items()]
+        leases = [[i, v.ttl_ms, round((v.deadline - now) * 1000), sorted(v.keys)] for i, v in self.leases.items()]
+        versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
+        rest = [self.number, list(self.history.items()), sessions, leases, list(self.uuids), versions]
+        rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
+        rest.append(self.store)
+        return join([STATE, self.number, *self.measure()], [packb(rest)])
+
+    def load_rest(self, rest: list[Any], now: float) -> None:
+        """Take over what `encode_rest` said."""
+        number, history, sessions, leases, uuids, versions, refusals, self.store = rest
+        self.number = number
+        self.history = dict(history)
+        self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
+        runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
+        for revision, i, first, last in sorted(runs):
+            self._note_run(i, self.sessions[i], (first, last, revision))
+        self.leases = {i: Lease(ttl, now + left / 1000, set(keys)) for i, ttl, left, keys in leases}
+        self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
+        self.uuids = OrderedDict.fromkeys(uuids)
+        for name, version, revision in versions:
+            self.staging.note_done(name, version, revision)
+        self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
+
+    def check(self) -> None:
+        """Assert every invariant; raises AssertionError naming the one that does not hold."""
+        self.map.check()
+        assert set(self.lease_of) <= set(self.map.values), "a leased key is in the map"
+        for key, lease_id in self.lease_of.items():
+            assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
+        assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
+        assert self.number == max(self.history.values(), default=0), "history ends with the last number"
+
+    def under(self, prefix: str) -> Iterator[str]:
+        """The keys of a subtree."""
+        return (key for key in self.map.values if key.startswith(prefix))

@@ -1,0 +1,239 @@
+"""Snapshots and resumes under way: streams of chunks, each sent only when its reader has room (SPEC.md, "Sync").
+
+A stream holds an image of its subtree: lists of references made in one go, so it is consistent while the server goes
+on serving. Chunks are encoded when they are sent, and a CHP/2 reader never has more in flight than the credit it
+gave. A CHP/1 reader gives no credit; its KVSYNCs go out a portion a turn, as fast as its socket takes them: the
+reactor tells who is blocked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, runs_of, segment_of, split
+from chp.errors import BadInput
+from chp.hashmap import Hashmap, sync_segment
+from chp.keys import RESERVED_KEY
+from chp.limits import Limits
+from chp.messages import kthxbai
+from chp.numbers import pack
+from chp.properties import with_ttl_until
+
+from .recordlog import Record
+
+Frames = list[bytes]
+
+
+@dataclass(slots=True)
+class Stream:
+    """One reader's way from its request to KTHXBAI: bodies or portions still to come, and the room it gave."""
+
+    identity: bytes
+    request_id: int
+    parts: Iterator[list[Frames]]
+    credit: int
+    counted: bool  # CHP/2: each part costs one credit
+    touched: float
+    waiting: deque[Iterator[list[Frames]]] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
+
+
+class Image:
+    """A subtree at one number: parallel lists of keys, values and revisions."""
+
+    def __init__(self, hashmap: Hashmap, subtree: str, number: int) -> None:
+        self.number = number
+        self.prefix = subtree
+        self._hashmap = hashmap
+        if subtree:
+            self.keys = [key for key in hashmap.values if key.startswith(subtree)]
+            self.values = list(map(hashmap.values.__getitem__, self.keys))
+        else:
+            self.keys = list(hashmap.values)
+            self.values = list(hashmap.values.values())
+        self.revisions = list(map(hashmap.revisions.__getitem__, self.keys))
+
+    def part(self, i: int, n: int) -> Image:
+        """Slice `i` of `n`: together they are the image, and none of them overlap."""
+        size = len(self.keys)
+        where = slice(i * size // n, (i + 1) * size // n)
+        sliced = copy(self)
+        sliced.keys, sliced.values, sliced.revisions = self.keys[where], self.values[where], self.revisions[where]
+        return sliced
+
+    def fingerprint(self) -> tuple[int, int]:
+        """As `Hashmap.fingerprint`."""
+        return len(self.keys), sum(self.revisions) & ((1 << 64) - 1)
+
+    def chunks(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
+        """The image as segments of at most `sync_chunk_items` and `sync_chunk_bytes`, or one key."""
+        start = 0
+        while start < len(self.keys):
+            stop = self._chunk_end(start, limits)
+            keys = self.keys[start:stop]
+            runs = runs_of(self.revisions[start:stop])
+            yield sync_segment(keys, self.values[start:stop], runs, self._ttls(keys, now()))
+            start = stop
+
+    def _chunk_end(self, start: int, limits: Limits) -> int:
+        stop = min(start + limits.sync_chunk_items, len(self.keys))
+        keys, values, room = self.keys[start:stop], self.values[start:stop], limits.sync_chunk_bytes
+        if len("".join(keys).encode()) + sum(map(len, values)) <= room:
+            return stop
+        sizes = accumulate(len(key.encode()) + len(value) for key, value in zip(keys, values, strict=True))
+        return start + max(1, bisect_right(list(sizes), room))
+
+    def _ttls(self, keys: list[str], now: float) -> tuple[list[int], list[int]] | None:
+        deadlines = self._hashmap.deadlines
+        if not deadlines or deadlines.keys().isdisjoint(keys):
+            return None
+        places = [i for i, key in enumerate(keys) if key in deadlines]
+        return places, [self._hashmap.remaining_ms(keys[i], now) or 1 for i in places]
+
+
+def snapshot_parts(
+    image: Image, request_id: int, session_no: int | None, limits: Limits, now: Callable[[], float]
+) -> Iterator[list[Frames]]:
+    """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message."""
+    number = pack(image.number)
+    for i, segment in enumerate(image.chunks(limits, now)):
+        yield [reply(number, join([SYNC, request_id, i], [segment.encode()]))]
+    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False]
+    yield [reply(number, join(end))]
+
+
+def resume_parts(
+    records: Iterator[Record], after: int, subtree: str, end: list[Any], limits: Limits
+) -> Iterator[list[Frames]]:
+    """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out."""
+    request_id, number = end[1], pack(end[2])
+    prev, unfinished, within, first = after, False, False, 0
+    bodies: list[bytes] = []
+    index = size = 0
+    for record in records:
+        header, kept = narrow_items(record.body, subtree)
+        more = header[0] == BATCH and header[6]
+        if not within:
+            first = header[2]  # of the whole record: the revision of its keys, also if this part is left out
+        within = more
+        if not kept and (more or not unfinished):  # the last part of a record is needed, were it empty
+            continue
+        if not unfinished:
+            header[2] = first
+        header[1], prev, unfinished = prev, record.last, more
+        body = join(header, kept)
+        if bodies and size + len(body) > limits.sync_chunk_bytes:
+            yield [reply(number, join([RECORDS, request_id, index], bodies))]
+            bodies, size, index = [], 0, index + 1
+        bodies.append(body)
+        size += len(body)
+    if bodies:
+        yield [reply(number, join([RECORDS, request_id, index], bodies))]
+    yield [reply(number, join(end))]
+
+
+def narrow_items(body: bytes, subtree: str) -> tuple[list[Any], list[bytes]]:
+    """A record's header, and those of its segments that concern a subtree, encoded."""
+    header, *items = split(body)
+    parts = [narrow(segment_of(item), subtree) for item in items]
+    return header, [part.encode() for part in parts if part is not None]
+
+
+def plain_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
+    """KVSYNCs in portions, and the KTHXBAI, as RFC 12 has them: for a CHP/1 reader."""
+    hashmap = image._hashmap
+    for start in range(0, len(image.keys), 256):
+        portion: list[Frames] = []
+        for i in range(start, min(start + 256, len(image.keys))):
+            key = image.keys[i]
+            if not image.values[i]:  # in CHP/1 it would say deleted
+                continue
+            left = hashmap.remaining_ms(key, now()) if key in hashmap.deadlines else None
+            properties = b"" if left is None else with_ttl_until(b"", left, wall_s)
+            portion.append([key.encode(), pack(image.revisions[i]), b"", properties, image.values[i]])
+        yield portion
+    yield [kthxbai(image.number, subtree)]
+
+
+def reply(number: bytes, body: bytes) -> Frames:
+    """A CHP/2 message on the snapshot port."""
+    return [RESERVED_KEY, number, b"", b"", body]
+
+
+class Syncs:
+    """The streams of all readers, served in turn."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._streams: dict[tuple[bytes, int], Stream] = {}
+        self.refused = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, stream: Stream) -> bool:
+        """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many."""
+        before = None if stream.counted else self._streams.get((stream.identity, stream.request_id))
+        limits = self._limits
+        full = len(self._streams) >= limits.syncs_max if before is None else len(before.waiting) >= limits.requests_max
+        if full:
+            self.refused += 1
+            return False
+        if before is None:
+            self._streams[stream.identity, stream.request_id] = stream
+        else:
+            before.waiting.append(stream.parts)
+        return True
+
+    def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
+        """A reader gives room for `more` chunks."""
+        stream = self._streams.get((identity, request_id))
+        if stream is not None:
+            stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
+            stream.touched = now
+
+    def close(self, identity: bytes) -> None:
+        """A reader is gone."""
+        for key in [key for key in self._streams if key[0] == identity]:
+            del self._streams[key]
+
+    def clear(self) -> None:
+        """Drop all streams: the server no longer serves."""
+        self._streams.clear()
+
+    def pump(self, blocked: set[bytes], now: float) -> Iterator[tuple[bytes, list[Frames]]]:
+        """One part of each stream that has room, with its reader's identity."""
+        for key, stream in list(self._streams.items()):
+            if now - stream.touched > self._limits.sync_idle_s_max:
+                del self._streams[key]
+                self.dropped += 1
+            elif stream.identity not in blocked and stream.credit > 0:
+                part = self._next_part(stream)
+                if part is None:
+                    del self._streams[key]
+                    continue
+                stream.touched = now
+                stream.credit -= stream.counted
+                yield stream.identity, part
+
+    @staticmethod
+    def _next_part(stream: Stream) -> list[Frames] | None:
+        try:
+            part = next(stream.parts, None)
+        except BadInput as error:  # what it reads is not there any more
+            stream.parts = iter(())
+            return [reply(pack(0), join([REFUSED, stream.request_id, "retained", str(error)]))]
+        while part is None and stream.waiting:
+            stream.parts = stream.waiting.popleft()
+            part = next(stream.parts, None)
+        return part
+
+    def ready(self, blocked: set[bytes]) -> bool:
+        """Whether some stream could send now."""
+        return any(s.credit > 0 and s.identity not in blocked for s in self._streams.values())

@@ -1,0 +1,141 @@
+"""Servers inside your test process: the same code as `chp-server`, on free ports of the loopback, in threads.
+
+    with Pair() as pair, Clone(pair.servers) as clone:
+        clone["/a"] = b"1"
+        pair.primary.kill()                     # the backup takes over
+        clone.set("/b", b"2").wait(timeout=10)
+
+A server here keeps no journal unless it is given a `store`. `kill` drops it between two turns and says nothing to
+anybody, as kill -9 would look from outside; what a real kill does to a process is for tests with processes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from dataclasses import replace
+from itertools import cycle, islice
+from types import TracebackType
+from typing import Any, Self
+
+from chp.limits import DEFAULT, Limits
+
+from .config import Config
+from .journal import open_journal
+from .reactor import Server
+
+_PORTS = islice(cycle(range(21_000, 32_000, 4)), os.getpid() * 97 % 2750, None)  # elsewhere than other test runs
+_PORTS_LOCK = threading.Lock()
+
+
+def free_port() -> int:
+    """A port P of which P..P+3 are free on the loopback at this moment."""
+    with _PORTS_LOCK:
+        for port in islice(_PORTS, 2750):
+            if all(_is_free(port + i) for i in range(4)):
+                return port
+    raise OSError("no four free ports in a row between 21000 and 32000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class TestServer:
+    """One server in a thread, which can be started, killed and started again on the same ports."""
+
+    __test__ = False  # not a test case, whatever its name
+
+    def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:
+        settings.setdefault("bind", f"tcp://127.0.0.1:{free_port()}")
+        self.config = replace(Config(), **settings)
+        self.limits = limits
+        self.server: Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """What clients connect to."""
+        return self.config.bind
+
+    def start(self) -> Self:
+        """Bind and serve."""
+        config = self.config
+        journal = open_journal(
+            config.store,
+            sync=config.sync,
+            recover=config.recover,
+            retain_bytes=config.retain_bytes,
+            retain_s=config.retain_s,
+        )
+        server = Server(config, journal, self.limits)
+        server.bind()
+        self._thread = threading.Thread(target=self._run, args=(server, journal), name=config.name, daemon=True)
+        self.server = server
+        self._thread.start()
+        return self
+
+    @staticmethod
+    def _run(server: Server, journal: Any) -> None:
+        try:
+            server.run()
+        finally:
+            server.close()
+            journal.close()
+
+    def kill(self) -> None:
+        """Stop between two turns; the state in memory is gone, the journal stays."""
+        if self.server is not None and self._thread is not None:
+            self.server.stop()
+            self._thread.join()
+            self.server = None
+
+    def restart(self) -> Self:
+        """`kill`, then `start` with the same settings."""
+        self.kill()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+class Pair:
+    """A primary and a backup, joined; keyword arguments are settings of both (`Config`)."""
+
+    def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:
+        primary, backup = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+        store = settings.pop("store", "memory:")
+        stores = store if isinstance(store, tuple) else (store, store)
+        self.primary = TestServer(
+            limits, role="primary", bind=primary, peer=backup, name="primary", store=stores[0], **settings
+        )
+        self.backup = TestServer(
+            limits, role="backup", bind=backup, peer=primary, name="backup", store=stores[1], **settings
+        )
+
+    @property
+    def servers(self) -> list[str]:
+        """Both addresses, the primary's first."""
+        return [self.primary.address, self.backup.address]
+
+    def __enter__(self) -> Self:
+        self.primary.start()
+        self.backup.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.primary.kill()
+        self.backup.kill()

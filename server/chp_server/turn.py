@@ -1,0 +1,86 @@
+"""What a turn of the server must do, and in which order: the fields are the durability contract.
+
+A turn drains a bounded number of messages, decides, and hands the reactor one `Turn`. The reactor performs it from the
+first field to the last:
+
+    0  saves        what turned out not to be history, to a file of its own, before the journal forgets it
+    1  to_peer      records for the passive: it writes while we write
+    2  journal      what becomes durable, then one sync
+    3  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
+    4  acks         acknowledgements and refusals: they promise what 1 and 2 did
+    5  confirm      to the active: what this passive now has in its journal
+    6  replies      on the snapshot port
+    7  facts        for the log
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .journal import Row
+from .suffix import Update
+
+Frames = list[bytes]
+
+
+@dataclass(slots=True)
+class Append:
+    """Journal: add a record."""
+
+    first: int
+    last: int
+    body: bytes
+
+    def row(self) -> Row:
+        """As the journal takes it."""
+        return Row(self.first, self.last, self.body)
+
+
+@dataclass(slots=True)
+class Replace:
+    """Journal: everything before is replaced by the state as it is now, at `number`."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class DropAfter:
+    """Journal: rows after `number` are not history: the parts of a record that will never be complete."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class Save:
+    """A file of its own: updates that this server made and that are not history, each with what became of it."""
+
+    name: str
+    updates: list[Update]
+
+
+@dataclass(slots=True)
+class Fact:
+    """Something an operator may want to know; one line of the log."""
+
+    level: str
+    event: str
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Turn:
+    """The effects of one turn, in the order in which they are performed."""
+
+    saves: list[Save] = field(default_factory=list)
+    to_peer: list[Frames] = field(default_factory=list)
+    journal: list[Append | Replace | DropAfter] = field(default_factory=list)
+    publish: list[Frames] = field(default_factory=list)
+    acks: list[Frames] = field(default_factory=list)
+    confirm: list[Frames] = field(default_factory=list)
+    replies: list[tuple[bytes, list[Frames]]] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+
+    def fact(self, event: str, level: str = "info", **fields: Any) -> None:
+        """Note something for the log."""
+        self.facts.append(Fact(level, event, fields))
