@@ -1,0 +1,29 @@
+"""The client of a replicated dictionary: `Clone` as a mapping, `AsyncClone` for asyncio.
+
+from chp_client import Clone
+with Clone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
+    clone["/rates/EUR/USD"] = b"1.0832"
+
+clone    the mapping; its parts are reading, writing and worth
+agent    the thread that owns the sockets          core    what it decides, pure
+watch, tickets, lease, codecs                      what their names say
+"""
+
+from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
+
+from .aio import AsyncClone, AsyncWatch
+from .clone import Clone
+from .codecs import Codec
+from .errors import Closed, Conflict, Forked, Full, Lagging, Refused
+from .events import Ack, Changed, State
+from .lease import Lease
+from .reading import Entry
+from .tickets import Ticket
+from .watch import Change, Watch
+from .worth import Check
+
+__all__ = [
+    "Ack", "AsyncClone", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl", "BadValue", "Change",
+    "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging",
+    "Lease", "Refused", "State", "Ticket", "Watch",
+]  # fmt: skip

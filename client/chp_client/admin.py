@@ -1,0 +1,258 @@
+"""Requests of an operator: what a server says about itself, and what it is told to do (SPEC.md, "Admin requests").
+
+    to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 2, "id": n, ...arguments}
+    from P:           STX ETX    number            ""  ""   msgpack [[8, id, map]], or [[7, id, code, detail]]
+
+Commands are "status", "switch", "backup", "restore". Every server answers for itself, active or not: `ask_all` asks
+both at once and returns when both have answered or time is up; `ask_active` finds the one that serves.
+
+A request goes out only over a connection that stands, so it is not left in a queue to be done an hour later; and only
+to a server whose greeting on P+1 shows that it speaks CHP/2, because three frames on P stop the classic programs.
+"status" changes nothing and is asked again when no answer comes; any other command is sent once, because a second
+"switch" would undo the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from chp.batch import KIND_NAMES, REFUSED, REPLY, packb, split
+from chp.errors import BadFrame, BadInput, ChpError
+from chp.keys import ETX, STX, session_topic
+from chp.limits import DEFAULT
+from chp.messages import HUGZ, ICANHAZ
+from chp.numbers import unpack
+
+TIMEOUT_S = 2.0
+RETRY_S = 0.5  # a status that is not answered is asked again
+REPEATABLE = frozenset({"status"})
+_CHP2 = b"chp=2\n"  # the property by which a HUGZ says so
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered: its number, and a map whose names depend on the command."""
+
+    server: str
+    number: int
+    facts: dict[str, Any]
+
+
+class AdminError(ChpError):
+    """A server gave no answer that can be used; `server` says which."""
+
+    def __init__(self, server: str, text: str) -> None:
+        super().__init__(f"{server}: {text}")
+        self.server = server
+        self.text = text
+
+
+class Unreachable(AdminError):
+    """No answer within the time given; `connected` says whether anybody listened there."""
+
+    def __init__(self, server: str, timeout_s: float, connected: bool) -> None:
+        silent = f"takes connections but does not answer (waited {timeout_s:g} s); is it stopped, or no CHP server?"
+        nobody = f"nobody listens there (tried for {timeout_s:g} s); start chp-server, or mend the address"
+        super().__init__(server, silent if connected else nobody)
+        self.connected = connected
+
+
+class SpeaksOnlyChp1(AdminError):
+    """A server that follows RFC 12 and no more: it has no admin requests."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
+
+
+class AdminRefused(AdminError):
+    """The server said no: `code` is one of SPEC.md's, `detail` its reason."""
+
+    def __init__(self, server: str, code: str, detail: Any) -> None:
+        why = str(detail) if code == "bad" else f"({code}) {detail}"  # "bad" comes with a text that says it all
+        super().__init__(server, f"refused: {why}")
+        self.code = code
+        self.detail = detail
+
+
+Answer = Reply | AdminError
+
+
+class Admin:
+    """One line to each server's P and P+1. Not for use by several threads at once."""
+
+    def __init__(self, servers: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+        if not servers:
+            raise BadInput("no servers; name one or two, such as tcp://127.0.0.1:5556")
+        self.servers = tuple(servers)
+        self.timeout_s = timeout_s
+        self._ids = itertools.count(1)
+        self._context = zmq.Context()
+        self._lines: dict[str, _Line] = {}
+        try:
+            for server in self.servers:
+                self._lines[server] = _Line(self._context, server)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, server: str, command: str, **arguments: Any) -> Reply:
+        """One server's answer; raises `Unreachable`, `SpeaksOnlyChp1` or `AdminRefused`."""
+        answer = self._ask((server,), command, arguments)[server]
+        if isinstance(answer, AdminError):
+            raise answer
+        return answer
+
+    def ask_all(self, command: str, **arguments: Any) -> dict[str, Answer]:
+        """Every server's answer, or what was wrong, by server; takes at most `timeout_s`."""
+        return self._ask(self.servers, command, arguments)
+
+    def ask_active(self, command: str, **arguments: Any) -> Reply:
+        """The answer of the server that serves: found by asking each what it is."""
+        answers = self.ask_all("status")
+        for server, answer in answers.items():
+            if isinstance(answer, Reply) and str(answer.facts.get("state", "")).lower() == "active":
+                return self.ask(server, command, **arguments)
+        states = {s: a.facts.get("state") if isinstance(a, Reply) else a.text for s, a in answers.items()}
+        raise AdminError(self.servers[0], "none is active: " + "; ".join(f"{s} {state}" for s, state in states.items()))
+
+    def _ask(self, servers: Sequence[str], command: str, arguments: dict[str, Any]) -> dict[str, Answer]:
+        request_id = next(self._ids)
+        frames = [ICANHAZ, STX + command.encode() + ETX, packb({"chp": 2, "id": request_id, **arguments})]
+        lines = [self._lines[server] for server in servers]
+        for line in lines:
+            line.begin(request_id, frames, again=command in REPEATABLE)
+        deadline = time.monotonic() + self.timeout_s
+        while (waiting := [line for line in lines if line.answer is None]) and time.monotonic() < deadline:
+            _turn(waiting, deadline)
+        return {line.server: line.answer or Unreachable(line.server, self.timeout_s, line.connected) for line in lines}
+
+    def close(self) -> None:
+        """Close the sockets; twice is fine."""
+        for line in self._lines.values():
+            line.close()
+        self._context.term()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _turn(waiting: list[_Line], deadline: float) -> None:
+    """Wait until something happens on one of the lines, or a request is due again, and take it."""
+    now = time.monotonic()
+    poller = zmq.Poller()
+    for line in waiting:
+        poller.register(line.updates, zmq.POLLIN)
+        poller.register(line.snapshot, zmq.POLLIN | (zmq.POLLOUT if line.may_send(now) else 0))
+    events = dict(poller.poll(max(1, math.ceil(1000 * min(deadline - now, RETRY_S)))))
+    for line in waiting:
+        if events.get(line.updates):
+            line.hear()
+        ready = events.get(line.snapshot, 0)
+        if ready & zmq.POLLOUT:
+            line.send(now)
+        if ready & zmq.POLLIN:
+            line.receive()
+
+
+class _Line:
+    """Both sockets to one server, and the one request on its way."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: str) -> None:
+        self.server = server
+        self.connected = False
+        self.answer: Answer | None = None
+        self._greeted = False
+        self._request_id = 0
+        self._frames: list[bytes] = []
+        self._again = False
+        self._sent_at: float | None = None
+        self.snapshot = context.socket(zmq.DEALER)
+        self.updates = context.socket(zmq.SUB)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        for socket in (self.snapshot, self.updates):
+            socket.linger = 0
+            socket.maxmsgsize = DEFAULT.frame_bytes_max
+        self.snapshot.immediate = 1  # queue nothing for a server that is not there
+        self._topic = session_topic(secrets.token_bytes(16))  # a channel of our own: only a greeting comes on it
+        self.updates.subscribe(self._topic)
+        self.updates.subscribe(HUGZ)
+        try:
+            host, _, port = self.server.rpartition(":")
+            self.snapshot.connect(self.server)
+            self.updates.connect(f"{host}:{int(port) + 1}")
+        except (zmq.ZMQError, ValueError) as error:
+            self.close()
+            raise BadInput(f"{self.server!r} can't be connected to ({error}); give tcp://host:port") from None
+
+    def begin(self, request_id: int, frames: list[bytes], again: bool) -> None:
+        """Take up a request; an answer to an earlier one will be dropped."""
+        self._request_id, self._frames, self._again = request_id, frames, again
+        self._sent_at = self.answer = None
+
+    def may_send(self, now: float) -> bool:
+        """Whether the request may go out: to a server known to speak CHP/2, once, or again when it is due."""
+        if not self._greeted:
+            return not self.connected  # only to learn whether a connection stands
+        return self._sent_at is None or (self._again and now - self._sent_at >= RETRY_S)
+
+    def hear(self) -> None:
+        """A message on P+1: a greeting shows CHP/2, a HUGZ that does not say so shows CHP/1."""
+        topic, *rest = self.updates.recv_multipart()
+        if topic == self._topic or (topic == HUGZ and len(rest) > 2 and _CHP2 in rest[2]):
+            self._greeted = True
+        elif topic == HUGZ and not self._greeted:
+            self.answer = SpeaksOnlyChp1(self.server)
+
+    def send(self, now: float) -> None:
+        """The connection takes messages: send the request if it may go."""
+        self.connected = True
+        if not self._greeted:
+            return
+        try:
+            self.snapshot.send_multipart(self._frames, zmq.DONTWAIT)
+        except zmq.Again:
+            return  # the connection went away between poll and send
+        self._sent_at = now
+
+    def receive(self) -> None:
+        """Take the answer to this request; what answers an earlier one is dropped."""
+        try:
+            self.answer = parse_answer(self.server, self.snapshot.recv_multipart(zmq.DONTWAIT), self._request_id)
+        except zmq.Again:
+            return
+        except BadFrame as bad:
+            self.answer = AdminError(self.server, f"answers with something that is not CHP/2 ({bad})")
+
+    def close(self) -> None:
+        self.snapshot.close()
+        self.updates.close()
+
+
+def parse_answer(server: str, frames: list[bytes], request_id: int) -> Answer | None:
+    """The answer in a message, or None if it is to another request; `BadFrame` if it is none at all."""
+    if len(frames) != 5:
+        raise BadFrame(f"an answer has 5 frames, not {len(frames)}")
+    header = split(frames[4])[0]
+    if header[0] not in (REPLY, REFUSED):
+        raise BadFrame(f"an answer is a REPLY or REFUSED, not a {KIND_NAMES[header[0]]}")
+    if header[1] != request_id:
+        return None
+    if header[0] == REFUSED:
+        return AdminRefused(server, str(header[2]), header[3])
+    if type(header[2]) is not dict:
+        raise BadFrame("a REPLY carries a map")
+    return Reply(server, unpack(frames[1]), header[2])

@@ -1,0 +1,239 @@
+"""AsyncClone: the Clone for asyncio; the same words, with `await` on what waits and `async for` on changes.
+
+    async with AsyncClone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
+        value = clone["/rates/EUR/USD"]                    # reading is a dict's, and never waits
+        ack = await clone.set("/rates/EUR/USD", b"1.08")   # returns when it is acknowledged
+        async for change in clone.watch("/rates/EUR/"): ...
+
+It stands on a Clone and its agent; results come over by `loop.call_soon_threadsafe`. To have many sets under way, start
+them together (`asyncio.gather`, or `submit`, which returns the ticket at once): they travel in the same batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from .clone import Clone
+from .errors import Full
+from .events import Ack, State
+from .reading import Entry
+from .tickets import Ticket
+from .watch import Change, Watch, changes_of
+from .worth import Check
+
+Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
+
+
+class AsyncClone(Mapping[str, Any]):
+    """A replicated dictionary for one event loop; arguments are those of `Clone`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self._blocks = settings.pop("on_full", "block") == "block"
+        self._clone = Clone(*args, on_full="raise", **settings)
+
+    # -- reading, as of a dict
+
+    def __getitem__(self, key: str) -> Any:
+        return self._clone[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._clone
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clone)
+
+    def __len__(self) -> int:
+        return len(self._clone)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+        return self._clone.get(key, default)
+
+    def entry(self, key: str) -> Entry | None:
+        """As of `Clone`."""
+        return self._clone.entry(key)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As of `Clone`."""
+        return self._clone.snapshot()
+
+    def verify(self) -> Check:
+        """As of `Clone`."""
+        return self._clone.verify()
+
+    @property
+    def state(self) -> State:
+        """As of `Clone`."""
+        return self._clone.state
+
+    @property
+    def staleness_s(self) -> float:
+        """As of `Clone`."""
+        return self._clone.staleness_s
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """As of `Clone`."""
+        return self._clone.stats
+
+    @property
+    def revision(self) -> int:
+        """As of `Clone`."""
+        return self._clone.revision
+
+    @property
+    def active(self) -> str | None:
+        """As of `Clone`."""
+        return self._clone.active
+
+    # -- writing
+
+    async def set(
+        self,
+        key: str,
+        value: Any,
+        ttl: float | None = None,
+        if_revision: int | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Set a key; returns when it is acknowledged. `TimeoutError` after `timeout`; it is then still on its way."""
+        return await self._done(partial(self._clone.set, key, value, ttl, if_revision), timeout)
+
+    async def delete(self, key: str, timeout: float | None = None) -> Ack:
+        """Delete a key."""
+        return await self._done(partial(self._clone.delete, key), timeout)
+
+    async def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ack:
+        """Set many keys together."""
+        return await self._done(partial(self._clone.set_many, items, ttl), timeout)
+
+    async def delete_many(self, keys: Sequence[str], timeout: float | None = None) -> Ack:
+        """Delete many keys together."""
+        return await self._done(partial(self._clone.delete_many, keys), timeout)
+
+    def submit(self, key: str, value: Any, ttl: float | None = None) -> Ticket:
+        """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
+        return self._clone.set(key, value, ttl)
+
+    async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
+        """The acknowledgement of a ticket."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        ticket.add_done_callback(lambda _: call_soon(loop, done.set))
+        try:
+            await asyncio.wait_for(done.wait(), timeout)
+        except TimeoutError:
+            return ticket.wait(0)  # raises what says how the servers look
+        return ticket.wait(0)
+
+    async def _done(self, act: Callable[[], Ticket], timeout: float | None) -> Ack:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            try:
+                ticket = act()
+                break
+            except Full:
+                if not self._blocks:
+                    raise
+            await self._room(None if deadline is None else max(0.0, deadline - loop.time()))
+        return await self.settled(ticket, None if deadline is None else max(0.0, deadline - loop.time()))
+
+    async def _room(self, timeout: float | None) -> None:
+        """Until some batch is settled."""
+        ticket = self._clone.oldest_ticket()
+        if ticket is not None:
+            try:
+                await self.settled(ticket, timeout)
+            except TimeoutError:
+                raise
+            except Exception:
+                return  # refused: there is room now, and whoever made it has been told
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Until every set made so far is acknowledged."""
+        await asyncio.to_thread(self._clone.flush, timeout)
+
+    # -- waiting
+
+    async def wait_until_synced(self, timeout: float | None = None) -> None:
+        """Until the copy is complete and current."""
+        await asyncio.to_thread(self._clone.wait_until_synced, timeout)
+
+    def watch(
+        self,
+        prefix: str = "",
+        start: Literal["now", "snapshot"] | int = "now",
+        *,
+        conflate: bool = False,
+        queue_max: int | None = None,
+    ) -> AsyncWatch:
+        """As of `Clone`, for `async for`."""
+        watch = self._clone.watch(prefix, start, conflate=conflate, queue_max=queue_max)
+        return AsyncWatch(watch, asyncio.get_running_loop())
+
+    # -- the end
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """As of `Clone`."""
+        await asyncio.to_thread(self._clone.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._clone).replace("<Clone", "<AsyncClone", 1)
+
+
+class AsyncWatch:
+    """Changes for `async for`; `close()` ends it, and so does leaving `async with`."""
+
+    def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+        self._watch = watch
+        self._came = asyncio.Event()
+        self._rest: Iterator[Change] = iter(())
+        watch.queue.on_offer = partial(call_soon, loop, self._came.set)
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        for change in self._rest:
+            return change
+        queue = self._watch.queue
+        while True:
+            self._came.clear()
+            columns = queue.poll()
+            if columns is not None:
+                self._rest = iter(changes_of(columns, self._watch.decode))
+                return next(self._rest)
+            if queue.closed:
+                raise StopAsyncIteration
+            await self._came.wait()
+
+    def close(self) -> None:
+        """No more changes."""
+        self._watch.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """On the loop's thread; nothing if the loop has ended."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        pass

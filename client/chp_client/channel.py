@@ -1,0 +1,320 @@
+"""One subscribed subtree: how far it is complete, and how it gets there (SPEC.md, "Following a channel").
+
+    at      the number up to which this channel is complete
+    live    nothing is missing: batches are applied as they come
+    sync    a request for a snapshot or for what changed since `at`, on its way
+
+        BATCH   last <= at            seen already: drop
+                epoch older           a stale server: drop
+                epoch newer           history may have changed: resync
+                prev <= at            it follows: apply, at = last
+                prev >  at            a hole: count it, resync
+        while a sync is under way, batches are held back (bounded) and looked at again when it is done
+
+A channel decides nothing about servers; it is told whom to ask. It never asks a clock or a socket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from chp import batch as b
+from chp.batch import Segment
+from chp.errors import BadFrame
+from chp.hashmap import Hashmap
+from chp.keys import channel_topic
+from chp.numbers import epoch_of
+
+from .events import Changed
+from .outbox import Batch
+from .replica import Replica
+
+CREDIT = 16
+
+
+class Verdict(Enum):
+    """What a channel makes of a message from the active."""
+
+    FINE = "fine"
+    RESUME = "resume"  # ask for what changed since `at`
+    REFETCH = "refetch"  # the copy differs: ask for all of it
+
+
+@dataclass(slots=True)
+class Sync:
+    """A request under way."""
+
+    id: int
+    server: int
+    start: int  # the number asked from; 0 for everything
+    asked_at: float
+    progress_at: float
+    session: bytes = b""  # whose last batch number KTHXBAI will tell
+    fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come
+    next_index: int = -1
+    granted: int = CREDIT
+
+
+@dataclass(slots=True)
+class Held:
+    """A record of several parts, until the last is here: each follows on the `last` of the one before."""
+
+    first: int
+    last: int
+    segments: list[Segment] = field(default_factory=list)
+    origins: list[Any] = field(default_factory=list)
+
+
+class Channel:
+    """A subtree's replica, its position, and its messages."""
+
+    def __init__(
+        self,
+        subtree: str,
+        shown: dict[str, bytes],
+        stats: Counter[str],
+        join_buffer_bytes: int,
+        own_batches: Callable[[int, int], list[Batch]],
+    ) -> None:
+        self.subtree = subtree
+        self.topic = channel_topic(subtree)
+        self.replica = Replica(shown)
+        self.at = 0
+        self.live = False
+        self.synced_once = False
+        self.sync: Sync | None = None
+        self.watching = False
+        self.changes: list[Changed] = []
+        self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
+        self._stats = stats
+        self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
+        self._buffer: list[list[Any]] = []
+        self._buffered = 0
+        self._buffer_max = join_buffer_bytes
+        self._held: Held | None = None
+
+    # -- from P+1
+
+    def on_batch(self, parts: list[Any], size: int, session: bytes, now: float) -> Verdict:
+        """A BATCH of the active."""
+        header = parts[0]
+        _, prev, _, last = _numbers(header, 4)
+        if last <= self.at or epoch_of(last) < epoch_of(self.at):
+            return Verdict.FINE
+        if self.sync is not None or not self.live:
+            return self._hold_back(parts, size)
+        if epoch_of(last) > epoch_of(self.at):
+            return Verdict.RESUME
+        if prev > self.reached:
+            self._stats["holes"] += 1
+            return Verdict.RESUME
+        if last > self.reached:
+            self._record(header, _segments(parts), session, now)
+        return Verdict.FINE
+
+    @property
+    def reached(self) -> int:
+        """What the next batch has to follow on: the last part of an unfinished record, else `at`."""
+        return self.at if self._held is None else self._held.last
+
+    def on_echo(self, header: list[Any], segments: list[Segment], now: float) -> bool:
+        """A BATCH of nothing but own batches that are shown already; False if it has to be looked at as any other."""
+        _, prev, first, last = _numbers(header, 4)
+        follows = prev <= self.at < last and self._held is None and self.sync is None
+        if not follows or header[6] or epoch_of(last) != epoch_of(self.at):
+            return False
+        self.replica.apply(segments, first, header[5][-1][1], True, now)
+        self.at = last
+        self._stats["records_applied"] += 1
+        self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
+        return True
+
+    def _hold_back(self, parts: list[Any], size: int) -> Verdict:
+        self._buffered += size
+        if self._buffered > self._buffer_max:
+            self._stats["join_overflows"] += 1
+            self._forget_buffer()
+            return Verdict.FINE  # what is missing now shows as a hole once the snapshot is here
+        self._buffer.append(parts)
+        return Verdict.FINE
+
+    def _forget_buffer(self) -> None:
+        self._buffer, self._buffered = [], 0
+
+    def on_heartbeat(self, header: list[Any], now: float) -> Verdict:
+        """A HEARTBEAT of the active: is anything missing, is the copy the same?"""
+        _, _, number, channel_last, count, revsum = _numbers(header, 6)
+        if self.sync is not None or not self.live or epoch_of(number) < epoch_of(self.at):
+            return Verdict.FINE
+        if channel_last > self.at:
+            self._stats["holes"] += 1
+            return Verdict.RESUME
+        if number < self.at or self._held is not None:
+            return Verdict.FINE
+        if (count, revsum) != self.replica.map.fingerprint():
+            self._stats["mismatches"] += 1
+            return Verdict.REFETCH
+        if epoch_of(number) > epoch_of(self.at):
+            return Verdict.RESUME
+        self.at = number
+        self.compared = (number, count, revsum)
+        return Verdict.FINE
+
+    def _record(self, header: list[Any], segments: list[Segment], session: bytes, now: float) -> None:
+        """A record, or one part of it, that follows on `at`."""
+        _, _, first, last, _, origins, more = header[:7]
+        if type(origins) is not list:
+            raise BadFrame("the origins of a BATCH are an array")
+        if more or self._held is not None:
+            held = self._held if self._held is not None else Held(first, last)
+            held.last = last
+            held.segments += segments
+            held.origins += [o for o in origins if o not in held.origins]
+            self._held = held if more else None
+            if more:
+                return
+            first, segments, origins = held.first, held.segments, held.origins
+        own, others = own_origin(origins, session)
+        echo_only = own > 0 and not others and self._shown_already(segments, own)
+        self.replica.apply(segments, first, own, echo_only, now)
+        self.at = last
+        self._stats["records_applied"] += 1
+        self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
+        if self.watching:
+            self.changes += [changed for s in segments if (changed := changed_by(s, first)) is not None]
+
+    def _shown_already(self, segments: list[Segment], own: int) -> bool:
+        """Whether a record is exactly the own batches up to `own`, whose sets are shown already."""
+        batches = self._own_batches(self.replica.pending.confirmed, own)
+        return len(segments) == len(batches) and all(
+            segment.keys == batch.keys for segment, batch in zip(segments, batches, strict=True)
+        )
+
+    # -- asking, and what comes from P
+
+    def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
+        """Begin to ask `server`; what was under way is forgotten."""
+        self.sync = Sync(request_id, server, start, now, now)
+        self._held = None
+        return self.sync
+
+    def on_chunk(self, parts: list[Any], session: bytes, now: float) -> int:
+        """A SYNC or RECORDS chunk; how many more chunks to grant now."""
+        sync = self.sync
+        assert sync is not None, "the core looked the request up"
+        header = parts[0]
+        index = header[2]
+        if type(index) is not int or sync.next_index not in (-1, index):
+            raise BadFrame(f"chunk {index!r} came where {sync.next_index} was due")
+        sync.next_index = index + 1
+        sync.progress_at = now
+        if header[0] == b.SYNC:
+            for segment in _segments(parts):
+                sync.fresh.load(segment, now)
+        else:
+            for item in parts[1:]:
+                self._replay(item, session, now)
+        sync.granted -= 1
+        if sync.granted > CREDIT // 2:
+            return 0
+        more = CREDIT - sync.granted
+        sync.granted = CREDIT
+        return more
+
+    def _replay(self, item: Any, session: bytes, now: float) -> None:
+        if type(item) is not list or not item:
+            raise BadFrame("an item of RECORDS is a whole body")
+        header = b.check_header(item[0])
+        last = _numbers(header, 4)[3]
+        if last > self.reached:
+            self._record(header, _segments(item), session, now)
+
+    def on_kthxbai(self, header: list[Any], session: bytes, now: float) -> Verdict:
+        """The end of a snapshot or resume: show it, then go through what was held back."""
+        sync = self.sync
+        assert sync is not None, "the core looked the request up"
+        _, _, number, count, revsum = _numbers(header, 5)
+        own = header[5] if type(header[5]) is int and sync.session == session else 0
+        resumed = bool(header[6])
+        if resumed:
+            self.replica.pending.confirm(own)
+        else:
+            fresh = sync.fresh
+            self._stats["updates_synced"] += len(fresh)
+            changed = self.replica.replace(fresh, own, number if self.watching else 0)
+            if changed is not None and changed.keys:
+                self.changes.append(changed)
+        self.sync, self._held = None, None
+        self._stats["resyncs_resumed" if resumed else "resyncs_snapshot"] += 1
+        self.at = number
+        self.live = self.synced_once = True
+        if (count, revsum) != self.replica.map.fingerprint():
+            self._stats["mismatches"] += 1
+            return Verdict.REFETCH
+        return self._release(session, now)
+
+    def _release(self, session: bytes, now: float) -> Verdict:
+        waiting, self._buffer, self._buffered = self._buffer, [], 0
+        for parts in waiting:
+            verdict = self.on_batch(parts, 0, session, now)
+            if verdict is not Verdict.FINE:
+                return verdict
+        return Verdict.FINE
+
+    def stop(self) -> None:
+        """There is nobody to follow: keep the copy, ask nobody."""
+        self.live = False
+        self.sync = self._held = None
+        self._forget_buffer()
+
+    def check(self) -> None:
+        """Assert the channel's invariants."""
+        self.replica.check()
+        assert not (self.live and not self.synced_once), "a live channel was synced"
+
+
+def own_origin(origins: list[Any], session: bytes) -> tuple[int, bool]:
+    """The highest batch number of ours among origins (0: none), and whether there are others."""
+    own, others = 0, False
+    for origin in origins:
+        if type(origin) is not list or len(origin) < 2 or type(origin[1]) is not int:
+            raise BadFrame("an origin is [session, batch number]")
+        if origin[0] == session:
+            own = max(own, origin[1])
+        else:
+            others = True
+    return own, others
+
+
+def own_number(origins: Any, session: bytes) -> int:
+    """The batch number of ours if a record's origins name nobody else; 0 otherwise."""
+    own, others = own_origin(origins, session) if type(origins) is list else (0, True)
+    return 0 if others else own
+
+
+def changed_by(segment: Segment, revision: int) -> Changed | None:
+    """What a watcher is told of a segment."""
+    if not segment.keys:
+        return None
+    deletes = (segment.extras or {}).get("d")
+    values: list[bytes | None] = list(segment.values)
+    for i in deletes or ():
+        values[i] = None
+    return Changed(segment.keys, values, revision)
+
+
+def _segments(parts: list[Any]) -> list[Segment]:
+    return [b.segment_of(part) for part in parts[1:]]
+
+
+def _numbers(header: list[Any], n: int) -> list[int]:
+    """The first `n` fields, all numbers; `BadFrame` otherwise."""
+    fields = header[:n]
+    for value in fields:
+        if type(value) is not int or value < 0:
+            raise BadFrame(f"a {b.KIND_NAMES[header[0]]} header has {value!r:.40} where a number belongs")
+    return fields

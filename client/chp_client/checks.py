@@ -1,0 +1,123 @@
+"""What an application gave, checked before anything is sent: addresses, subtrees, values, times to live.
+
+Each error names the thing and what to do about it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from chp.errors import BadInput, BadKey, BadTtl, BadValue
+from chp.keys import check_key, check_subtree
+from chp.limits import DEFAULT, Limits
+from chp.properties import ttl_ms
+
+_TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
+_VALUE_MAX = DEFAULT.value_bytes_max
+
+
+def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
+    """The three endpoints of each server, from `tcp://host:P` each (or one text with commas between)."""
+    given = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = []
+    for server in given:
+        match = _TCP.fullmatch(server.strip()) if isinstance(server, str) else None
+        port = int(match[2]) if match else 0
+        if match is None or not 0 < port <= 65_533:
+            raise BadInput(f"server {server!r} is not tcp://host:port with a port of 1 to 65533; such as tcp://a:5556")
+        found.append(tuple(f"tcp://{match[1]}:{port + i}" for i in range(3)))
+    if not found:
+        raise BadInput("no server is given; name one or two, such as ['tcp://a:5556', 'tcp://b:5566']")
+    return [(a, b, c) for a, b, c in found]
+
+
+def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str]:
+    """The subtrees to hold, none inside another; empty for a write-only Clone."""
+    if isinstance(subtrees, str):
+        raise BadInput(f"subtrees is a list of texts; use subtree={subtrees!r} for one")
+    given = ([] if subtree is None else [subtree]) if subtrees is None else list(subtrees)
+    if len(given) > DEFAULT.subtrees_max:
+        raise BadInput(f"{len(given)} subtrees are more than {DEFAULT.subtrees_max}; hold one that contains them")
+    checked = sorted({check_subtree(each) for each in given})
+    outer: list[str] = []
+    for each in checked:
+        if not outer or not each.startswith(outer[-1]):
+            outer.append(each)
+    return outer
+
+
+def limits_with(window_bytes: int | None) -> Limits:
+    """The limits, with this window."""
+    if window_bytes is None:
+        return DEFAULT
+    if type(window_bytes) is not int or window_bytes < 1024:
+        raise BadInput(f"window_bytes={window_bytes!r} is not a number of at least 1024")
+    return replace(DEFAULT, window_bytes=window_bytes)
+
+
+def seconds(name: str, value: float | None) -> float | None:
+    """A positive number of seconds, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise BadInput(f"{name}={value!r} is not a number of seconds above 0")
+    return float(value)
+
+
+def ttl_in_ms(ttl: float | None) -> int | None:
+    """A time to live in ms, None for none; `BadTtl` for what is not a number above 0 within the limits."""
+    if ttl is None:
+        return None
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float):
+        raise BadTtl(f"ttl={ttl!r:.40} is not a number of seconds; give one above 0, or None")
+    if ttl == 0:
+        raise BadTtl("ttl=0 is no time to live; give seconds above 0, or None for a key that stays")
+    return ttl_ms(ttl)
+
+
+def value_bytes(value: object) -> bytes:
+    """The value as bytes, within its limit."""
+    if type(value) is not bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise BadValue(f"a value is bytes, not {type(value).__name__}; encode it, or use codec='text' or 'json'")
+        value = bytes(value)
+    if len(value) > _VALUE_MAX:
+        raise BadValue(f"the value has {len(value)} bytes; at most {_VALUE_MAX} are allowed; split it")
+    return value
+
+
+def value_column(values: list[bytes]) -> list[bytes]:
+    """A column of values, checked by C-level passes; one by one only if something is not plain."""
+    if values and (set(map(type, values)) != {bytes} or max(map(len, values)) > _VALUE_MAX):
+        return [value_bytes(value) for value in values]
+    return values
+
+
+def held_key(key: object, subtrees: tuple[str, ...]) -> str:
+    """A key that lies in one of the held subtrees (or anywhere, for a write-only Clone)."""
+    checked = check_key(key)
+    if subtrees and not checked.startswith(subtrees):
+        raise not_held(checked, subtrees)
+    return checked
+
+
+def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
+    """That a column of checked keys lies in the held subtrees: two comparisons, if it is one subtree."""
+    if not subtrees or not keys:
+        return
+    if len(subtrees) == 1 and min(keys).startswith(subtrees) and max(keys).startswith(subtrees):
+        return
+    for key in keys:
+        if not key.startswith(subtrees):
+            raise not_held(key, subtrees)
+
+
+def not_held(key: str, subtrees: tuple[str, ...]) -> BadKey:
+    """The error for a key outside."""
+    return BadKey(
+        f"key {key!r:.80} is outside what this Clone holds ({', '.join(map(repr, subtrees))}); "
+        "use a Clone with subtree=None, which only writes, or one that holds it"
+    )

@@ -1,0 +1,346 @@
+"""Following servers that speak RFC 12 only: what the Guide's programs do, without the holes that can be closed here.
+
+    a HUGZ without `chp=2`, and no greeting: the server is a CHP/1 one
+    subscribe to the raw subtrees; at the next HUGZ, which shows that the subscription is there, ICANHAZ to one server
+    KVSYNC ... KTHXBAI     held apart, then put in the place of the map as a whole, so deleted keys are gone
+    KVPUB                  applied when strictly greater; an empty value is a delete
+    no answer, or silence  the other server, again and again, for as long as it takes
+
+What it can find out it mends: a HUGZ with a lower number is a server that began anew; one with a higher number, to a
+client of everything, is a hole; a KVPUB from the other server means that this one is not active. A set travels as plain
+KVSETs with a uuid each, to both collectors; its echo is its acknowledgement, worth "applied". What has no echo when a
+server is joined is sent again. Conditional sets and leases have no form in CHP/1 and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chp.batch import Segment
+from chp.errors import BadFrame, ChpError
+from chp.hashmap import Hashmap
+from chp.messages import HUGZ, KTHXBAI, Kvpub, icanhaz, kvset, parse_hugz, parse_kthxbai, parse_kvpub, parse_kvsync
+from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
+
+from .channel import Channel, changed_by
+from .link import Link
+from .outbox import Batch
+
+if TYPE_CHECKING:
+    from .corestate import CoreState
+
+ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
+SETTLE_S = 0.1  # a HUGZ that comes later than this after a subscription was sent after it
+ECHO_S = 5.0  # without an echo, before unechoed sets are sent again
+SILENT_HUGZ = 4
+
+
+class Classic:
+    """The part of the core that follows CHP/1 servers; idle as long as there is none."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        self.following = False
+        self._link: Link | None = None  # the server asked or followed
+        self._subscribed: dict[int, float] = {}
+        self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
+        self._fresh: Hashmap | None = None
+        self._held: list[Kvpub] = []
+        self._asked_at = self._echo_at = 0.0
+        self._hugz_is_number = True  # whether this server's HUGZ carries its current number
+        self._uuids: dict[bytes, Batch] = {}
+        self._left: dict[int, set[bytes]] = {}  # of each batch, what has no echo
+        self._counter = 0
+
+    @property
+    def address(self) -> str | None:
+        """The server that is followed."""
+        return self._link.address if self._link is not None else None
+
+    # -- from P+1
+
+    def on_update(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+        """A HUGZ or KVPUB."""
+        core = self._core
+        if frames[0] == HUGZ:
+            self._hugz(link, frames, now)
+            return
+        if not self.following or link.protocol != 1:
+            return
+        update = parse_kvpub(frames)
+        if link is not self._link:
+            if now - self._asked_at >= ANSWER_S:  # only the active publishes
+                core.stats["failovers"] += 1
+                self._join(link, now)
+            return
+        link.heard_at = now
+        if self._todo:
+            if len(self._held) < core.limits.watch_queue_max:
+                self._held.append(update)
+        else:
+            self._apply(update, now)
+        core.update_state(now)
+
+    def _hugz(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+        hugz = parse_hugz(frames)
+        if link.protocol == 2 or parse_properties(hugz.properties).get("chp") == "2":
+            return  # its greeting will come, or has
+        link.protocol, link.heard_at, link.heartbeat_s = 1, now, 1.0
+        core = self._core
+        if core.active is not None:
+            return
+        if link.index not in self._subscribed:
+            self._subscribed[link.index] = now
+            topics = [b""] if core.write_only else [c.subtree.encode() for c in core.channels]
+            core.effects.subscribe += [(link.index, topic) for topic in topics]
+            core.effects.notes.append(f"{link.address} speaks CHP/1")
+        if not self.following:
+            self.following = True
+            self.pump()
+        if self._link is None or (not self.is_alive(now) and not self._todo):
+            if now - self._subscribed[link.index] > SETTLE_S:
+                self._join(link, now)
+        elif link is self._link and not self._todo:
+            self._compare(hugz.sequence, now)
+        core.update_state(now)
+
+    def _compare(self, number: int, now: float) -> None:
+        """What a HUGZ's number tells of the map."""
+        core = self._core
+        at = max(channel.at for channel in core.channels)
+        if not number or core.write_only or self._link is None:
+            return
+        if number < at:
+            core.stats["histories_restarted"] += 1
+            self._join(self._link, now)
+        elif number > at and self._hugz_is_number and core.channels[0].subtree == "":
+            core.stats["holes"] += 1
+            self._hugz_is_number = False  # until a join shows that there was one
+            self._join(self._link, now)
+
+    def _apply(self, update: Kvpub, now: float) -> None:
+        key, sequence, uuid, properties, value = update
+        core = self._core
+        batch = self._uuids.pop(uuid, None) if uuid else None
+        for channel in core.channels:
+            if not core.write_only and key.startswith(channel.subtree) and sequence > channel.at:
+                segment = segment_of(key, value, properties)
+                done = batch.no if batch is not None and self._left.get(batch.no) == {uuid} else 0
+                channel.replica.apply([segment], sequence, done, batch is not None, now)
+                channel.at = sequence
+                core.stats["updates_applied"] += 1
+                if channel.watching and (changed := changed_by(segment, sequence)) is not None:
+                    core.effects.changes.append(changed)
+        if batch is not None:
+            self._echoed(batch, uuid, sequence, now)
+
+    def _echoed(self, batch: Batch, uuid: bytes, sequence: int, now: float) -> None:
+        self._echo_at = now
+        left = self._left.get(batch.no)
+        if left is None:
+            return
+        left.discard(uuid)
+        if not left:
+            del self._left[batch.no]
+            if self._core.outbox.take(batch.no) is not None:
+                self._core.settle(batch, sequence, "applied")
+            self.pump()
+
+    # -- joining
+
+    @property
+    def heard_at(self) -> float:
+        """When the server that is followed was last heard."""
+        return self._link.heard_at if self._link is not None else float("-inf")
+
+    def is_alive(self, now: float) -> bool:
+        """Whether it has been heard lately."""
+        silence_s = max(self._core.timing.silence_s, SILENT_HUGZ * 1.0)
+        return self._link is not None and now - self._link.heard_at <= silence_s
+
+    def _join(self, link: Link, now: float) -> None:
+        """Ask this server for everything."""
+        core = self._core
+        self._link = link
+        self._held.clear()
+        for channel in core.channels:
+            channel.live = core.write_only
+            channel.synced_once = channel.synced_once or core.write_only
+        self._todo = [] if core.write_only else list(core.channels)
+        core.effects.notes.append(f"asking {link.address} for a snapshot (CHP/1)")
+        self._ask(now)
+        if core.write_only:
+            self._resend(now)
+        core.update_state(now)
+
+    def _ask(self, now: float) -> None:
+        self._asked_at = now
+        if self._todo and self._link is not None:
+            self._fresh = Hashmap()
+            self._core.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
+
+    def on_reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+        """A KVSYNC or KTHXBAI."""
+        if not self._todo or link is not self._link or self._fresh is None:
+            return
+        self._asked_at = link.heard_at = now
+        if frames[0] == KTHXBAI:
+            self._kthxbai(parse_kthxbai(frames).sequence, now)
+            return
+        key, sequence, _, _, value = parse_kvsync(frames)  # its ttl is a moment on a clock that is not ours
+        if value:
+            self._fresh.load(Segment([key], [value], {"r": [[sequence, 1]]}), now)
+
+    def _kthxbai(self, sequence: int, now: float) -> None:
+        core, fresh = self._core, self._fresh
+        assert fresh is not None, "on_reply looked"
+        channel = self._todo.pop(0)
+        differs = fresh.revisions != channel.replica.map.revisions
+        changed = channel.replica.replace(fresh, 0, sequence if channel.watching else 0)
+        if changed is not None and changed.keys:
+            core.effects.changes.append(changed)
+        channel.at, channel.live, channel.synced_once = sequence, True, True
+        core.stats["updates_synced"] += len(fresh)
+        self._hugz_is_number = self._hugz_is_number or differs
+        self._fresh = None
+        if self._todo:
+            self._ask(now)
+            return
+        core.stats["resyncs_snapshot"] += 1
+        held, self._held = self._held, []
+        for update in held:
+            self._apply(update, now)
+        self._resend(now)
+        core.update_state(now)
+
+    # -- own sets
+
+    def pump(self) -> None:
+        """Send to each collector what it has not had yet."""
+        core = self._core
+        for link in core.links:
+            if link.protocol == 1 and link.collector_up:
+                for batch in [b for no, b in core.outbox.batches.items() if no > link.sent]:
+                    link.sent = batch.no
+                    self._send(link, batch)
+
+    def _send(self, link: Link, batch: Batch) -> None:
+        core = self._core
+        segment = batch.columns()
+        extras = segment.extras or {}
+        if "c" in extras or "l" in extras or "lease" in extras or "unlease" in extras:
+            core.outbox.take(batch.no)
+            core.refuse(batch, "unsupported", "the server speaks CHP/1, which has no conditions and no leases", 0.0)
+            return
+        uuids = self._name(batch, len(segment.keys))
+        properties = ttl_properties(segment)
+        deletes = set(extras.get("d", ()))
+        left = self._left[batch.no]
+        for i, (key, value, uuid) in enumerate(zip(segment.keys, segment.values, uuids, strict=True)):
+            if uuid in left:
+                frames = kvset(key, b"" if i in deletes else value, uuid=uuid, properties=properties.get(i, b""))
+                core.effects.publish.append((link.index, frames))
+
+    def _name(self, batch: Batch, n: int) -> list[bytes]:
+        """A uuid for each set of a batch, the same each time it is sent."""
+        prefix = self._core.outbox.session[:8]
+        if batch.no not in self._left:
+            batch.uuids_from = self._counter + 1
+            self._counter += n
+            uuids = [prefix + i.to_bytes(8, "big") for i in range(batch.uuids_from, self._counter + 1)]
+            self._left[batch.no] = set(uuids)
+            self._uuids.update(dict.fromkeys(uuids, batch))
+            return uuids
+        return [prefix + i.to_bytes(8, "big") for i in range(batch.uuids_from, batch.uuids_from + n)]
+
+    def _resend(self, now: float) -> None:
+        """What has no echo goes to the server that is followed again."""
+        core, link = self._core, self._link
+        self._echo_at = now
+        if link is None or not link.collector_up:
+            return
+        for batch in list(core.outbox.batches.values()):
+            if batch.no in self._left and batch.no <= link.sent:
+                core.stats["resends"] += 1
+                self._send(link, batch)
+        self.pump()
+
+    # -- time
+
+    def lost(self, link: Link) -> None:
+        """This server speaks CHP/2 now, or one that does is followed."""
+        if self._subscribed.pop(link.index, None) is not None:
+            core = self._core
+            topics = [b""] if core.write_only else [c.subtree.encode() for c in core.channels]
+            core.effects.unsubscribe += [(link.index, topic) for topic in topics]
+        if link is self._link:
+            self.stop()
+
+    def stop(self) -> None:
+        """Follow no CHP/1 server any more."""
+        if not self.following:
+            return
+        self.following, self._link, self._fresh = False, None, None
+        self._todo, self._held = [], []
+        self._uuids.clear()
+        self._left.clear()
+        for channel in self._core.channels:
+            channel.live, channel.at = False, 0
+        for link in self._core.links:
+            link.sent = 0
+
+    def next_deadline(self) -> float:
+        """When to look again."""
+        if not self.following or self._link is None:
+            return float("inf")
+        due = [self._link.heard_at + max(self._core.timing.silence_s, SILENT_HUGZ * 1.0) + 0.001]
+        if self._todo or due[0] <= self._asked_at:
+            due = [self._asked_at + ANSWER_S]
+        if self._left and not self._todo:
+            due.append(self._echo_at + ECHO_S)
+        return min(due)
+
+    def on_timer(self, now: float) -> None:
+        """No answer, or silence: ask the next server. No echo: send again."""
+        if not self.following or self._link is None:
+            return
+        core = self._core
+        if self._todo or not self.is_alive(now):
+            if now - self._asked_at >= ANSWER_S:
+                if not self._todo:
+                    core.stats["failovers"] += 1
+                core.stats["sync_retries"] += 1
+                self._join(self._next_server(), now)
+        elif self._left and now - self._echo_at >= ECHO_S:
+            self._resend(now)
+        core.update_state(now)
+
+    def _next_server(self) -> Link:
+        """The next of the servers that speak CHP/1 or have not been heard."""
+        links = self._core.links
+        start = links.index(self._link) if self._link is not None else -1
+        for i in range(1, len(links) + 1):
+            link = links[(start + i) % len(links)]
+            if link.protocol != 2:
+                return link
+        raise AssertionError("the server that is followed speaks CHP/1")
+
+
+def segment_of(key: str, value: bytes, properties: bytes) -> Segment:
+    """A KVPUB as a segment; an empty value deletes, and the ttl of a delete is of no interest."""
+    if not value:
+        return Segment([key], [b""], {"d": [0]})
+    try:
+        ms = ttl_ms_of(properties) if properties else None
+    except ChpError as error:
+        raise BadFrame(f"the KVPUB of {key!r:.60}: {error}") from None
+    return Segment([key], [value], None if ms is None else {"t": ms})
+
+
+def ttl_properties(segment: Segment) -> dict[int, bytes]:
+    """The properties of each set that has a ttl."""
+    ttl = (segment.extras or {}).get("t")
+    if type(ttl) is int:
+        return dict.fromkeys(range(len(segment.keys)), with_ttl_s(b"", ttl))
+    return {i: with_ttl_s(b"", ms) for i, ms in zip(*ttl, strict=True)} if ttl else {}

@@ -1,0 +1,5 @@
+"""`python -m chp_client.cli` is `chp`."""
+
+from . import main
+
+main()

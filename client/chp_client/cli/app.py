@@ -1,0 +1,141 @@
+"""The group `chp`: its commands, did-you-mean, errors in one line, exit codes, and commands of other packages.
+
+A command ends in one of four ways, and this is the one place that turns them into an exit code: it returns (0, or
+what it gave `ctx.exit`), it raises a `Fault` or a usage error (one line on standard error), its reader goes away
+(quiet, 141), or somebody presses Ctrl-C (quiet, 130).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+
+from . import bench, operate, plugins, read, recording, status, transfer, watching, write
+from .faults import INTERRUPTED, PIPE_CLOSED, USAGE
+from .settings import examples, shared
+
+ORDER = (
+    "get", "set", "del", "ls", "watch", "dump", "load", "record", "replay", "status", "top", "bench",
+    "switch", "backup", "restore",
+)  # fmt: skip
+
+
+class ChpGroup(click.Group):
+    """A group whose errors are one line, and that knows what was meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Ours in the order people need them, then those of other packages."""
+        return [*(n for n in ORDER if n in self.commands), *sorted(set(plugins.names()) - set(ORDER))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command of ours, or one that another package offers."""
+        return self.commands.get(cmd_name) or plugins.command(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command named, or an error that names the nearest."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, name: str) -> str:
+        near = difflib.get_close_matches(name, [*self.list_commands(ctx), *_HABITS], n=1, cutoff=0.5)
+        if not near:
+            return "`chp --help` lists them"
+        return f"did you mean `chp {_HABITS.get(near[0], near[0])}`?"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that went away ends it quietly."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            _forget_stdout()
+            ctx.exit(PIPE_CLOSED)
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        """Run a command line and leave with its exit code."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name, **extra)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except click.UsageError as error:
+            _say(error, f"; see `{_path(error)} --help`" if _wants_help(error) else "")
+            sys.exit(USAGE)
+        except click.ClickException as error:
+            _say(error)
+            sys.exit(error.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+# what people type who come from a neighbouring tool, and what it is called here
+_HABITS = {
+    "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "sub": "watch",
+    "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench", "verify": "check",
+}  # fmt: skip
+
+
+def _say(error: click.ClickException, remedy: str = "") -> None:
+    text = error.format_message().strip().rstrip(".").replace("\n", " ")
+    click.echo(f"{_path(error)}: {text}{remedy}", err=True)
+
+
+def _path(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return ctx.command_path if ctx else "chp"
+
+
+def _wants_help(error: click.UsageError) -> bool:
+    return "--help" not in error.format_message() and "did you mean" not in error.format_message()
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: nobody reads us any more."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass  # not a real file: nothing to flush
+
+
+def _version() -> str:
+    try:
+        return version("chp-clone")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group(
+    cls=ChpGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("""
+        chp set /config/motd hello          # set a key, acknowledged by the pair
+        chp get /config/motd
+        chp watch /rates/                   # every change, as it happens
+        chp dump /rates/ -o rates.jsonl     # and back: chp load rates.jsonl
+        chp status                          # both servers at a glance
+        chp --servers tcp://a:5556,tcp://b:5566 status --json
+    """),
+)
+@click.version_option(_version(), prog_name="chp", message="%(prog)s %(version)s")
+@shared
+def chp() -> None:
+    """Look at a shared dictionary of a CHP pair, and act on it.
+
+    Answers go to standard output, JSON lines with --json. Exit codes: 0 done, 1 not found or degraded, 2 used
+    wrongly, 3 no server within --timeout, 4 refused.
+    """
+
+
+for _module in (read, write, watching, transfer, recording, status, operate, bench):
+    for _command in _module.COMMANDS:
+        chp.add_command(_command)

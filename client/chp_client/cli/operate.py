@@ -1,0 +1,144 @@
+"""`chp switch`, `chp backup`, `chp restore`: what an operator tells a live pair to do.
+
+Each is one admin request to the active server, found by asking; the server does the work and answers when it is done.
+Paths are on the server's machine. A command that the server does not know is refused (exit code 4).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..admin import Admin, Answer, Reply, Unreachable
+from . import pair
+from .faults import Misused, NoServer, Refused
+from .out import Out
+from .pair import View
+from .settings import Settings, examples, pass_settings, shared
+from .store import explained
+from .text import escape, show_bytes, show_count, show_latency
+from .write import somebody_to_ask
+
+LOOK_S = 0.02  # between looks while a hand-over is under way
+HAND_OVER_S = 10.0
+COPY_S = 300.0  # a backup or restore may take its time
+
+
+@click.command(short_help="Hand over to the passive server.", epilog=examples("""
+    chp switch            # the passive becomes active
+    chp switch && chp status
+"""))  # fmt: skip
+@shared
+@pass_settings
+def switch(settings: Settings) -> None:
+    """Hand over: make the passive server active, losing no set. Needs both, in sync."""
+    with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
+        seen = pair.views(_quick_look(admin), named=True)
+        active, passive = _who(seen)
+        began = time.monotonic()
+        admin.ask(active.server, "switch")
+        _until_active(admin, passive.server)
+        took_s = time.monotonic() - began
+    if settings.out.json:
+        settings.out.record({"active": passive.server, "was": active.server, "seconds": round(took_s, 4)})
+    else:
+        settings.out.line(f"{passive.server} is active now, instead of {active.server}; it took {show_latency(took_s)}")
+
+
+def _quick_look(admin: Admin) -> dict[str, Answer]:
+    patience, admin.timeout_s = admin.timeout_s, min(admin.timeout_s, 2.0)
+    try:
+        return admin.ask_all("status")
+    finally:
+        admin.timeout_s = patience
+
+
+def _who(seen: list[View]) -> tuple[View, View]:
+    verdict = pair.verdict(seen)
+    active = [v for v in seen if v.active]
+    passive = [v for v in seen if v.state == "PASSIVE"]
+    if len(active) == 1 and len(passive) == 1:
+        return active[0], passive[0]
+    fault = Refused if any(v.reachable or v.classic for v in seen) else NoServer
+    raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
+
+
+def _until_active(admin: Admin, server: str) -> None:
+    deadline = time.monotonic() + admin.timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if pair.view(server, admin.ask(server, "status")).active:
+                return
+        except Unreachable:
+            pass  # it may be busy taking over; the deadline holds
+        threading.Event().wait(LOOK_S)
+    raise Refused(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
+
+
+@click.command(short_help="Have the server write a copy of its state.", epilog=examples("""
+    chp backup                        # where the server keeps its backups
+    chp backup /var/backups/chp.db    # on the server's machine
+"""))  # fmt: skip
+@click.argument("path", required=False)
+@shared
+@pass_settings
+def backup(settings: Settings, path: str | None) -> None:
+    """Have the active server write a consistent copy of its state, while it goes on serving."""
+    _do(settings, "backup", {} if path is None else {"path": _absolute(path)})
+
+
+@click.command(short_help="Replace the whole state by a backup.", epilog=examples("""
+    chp restore /var/backups/chp.db         # asks first
+    chp restore --yes /var/backups/chp.db
+"""))  # fmt: skip
+@click.argument("path")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@shared
+@pass_settings
+def restore(settings: Settings, path: str, yes: bool) -> None:
+    """Have the active server replace the whole state by a backup; every client follows."""
+    where = _absolute(path)
+    if not yes:
+        if not somebody_to_ask():
+            raise Misused("every key would be replaced and there is nobody to ask; add --yes")
+        click.confirm(f"Replace every key by those of {escape(where)}?", abort=True, err=True)
+    _do(settings, "restore", {"path": where})
+
+
+def _absolute(path: str) -> str:
+    if not os.path.isabs(path):
+        raise Misused(f"path {path!r} is the server's; give it from the root, such as /var/backups/chp.db")
+    return path
+
+
+def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
+    with explained(settings), Admin(settings.servers, settings.patience(COPY_S)) as admin:
+        seen = pair.views(_quick_look(admin), named=True)
+        active = next((v for v in seen if v.active), None)
+        if active is None:
+            verdict = pair.verdict(seen)
+            raise NoServer(f"no active server to {command} from: {verdict.word}: {verdict.why}")
+        _report(settings.out, command, admin.ask(active.server, command, **arguments))
+
+
+_TOLD: dict[str, Callable[[Any], str]] = {
+    "path": str,
+    "keys": lambda n: f"{show_count(n)} keys",
+    "bytes": show_bytes,
+}
+
+
+def _report(out: Out, command: str, reply: Reply) -> None:
+    if out.json:
+        out.record({"server": reply.server, "done": command, **reply.facts})
+        return
+    said = ", ".join(show(reply.facts[name]) for name, show in _TOLD.items() if name in reply.facts)
+    out.line(f"{command} done by {reply.server}" + (f": {escape(said)}" if said else ""))
+
+
+COMMANDS = (switch, backup, restore)

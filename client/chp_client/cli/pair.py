@@ -1,0 +1,179 @@
+"""What a pair's status replies mean: each server as a view, and one verdict on both. Pure.
+
+A server's reply is a map (SPEC.md, "Admin requests"); what is missing is shown as "-", what is unknown is left alone,
+so that this program and a server of another version still understand each other:
+
+    name role state since_s uptime_s epoch sequence in_sync peer {...}
+    keys sessions channels {subtree: subscribers} pending pending_bytes journal {...} counts {name: n since its start}
+
+Verdicts, which are also exit codes of `chp status`:
+
+    0 healthy         one is active, and in sync with a passive (or it is a server without a peer)
+    1 degraded        one is active, but the other is away, starting, not in sync, or active too; or it speaks CHP/1
+                      only, and so can't tell how it is
+    2 nobody active   somebody answers, nobody serves
+    3 no server       nobody answers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
+
+from ..admin import Answer, Reply, SpeaksOnlyChp1
+from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK
+
+STATES = {1: "STARTING", 2: "STARTING", 3: "ACTIVE", 4: "PASSIVE"}
+_REFUSALS = ("refused_", "garbage_", "defects")
+_STATE_WORDS = {"PRIMARY": "STARTING", "BACKUP": "STARTING"}
+
+
+@dataclass(slots=True)
+class View:
+    """One server, as far as it told us."""
+
+    server: str
+    problem: str = ""  # why there is nothing to show
+    classic: bool = False  # it is there, but follows RFC 12 and no more
+    number: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reachable(self) -> bool:
+        return not self.problem
+
+    @property
+    def state(self) -> str:
+        """ACTIVE, PASSIVE, STARTING, CHP/1, or UNREACHABLE."""
+        if self.classic:
+            return "CHP/1"
+        if not self.reachable:
+            return "UNREACHABLE"
+        said = self.facts.get("state")
+        if isinstance(said, int):
+            return STATES.get(said, str(said))
+        return _STATE_WORDS.get(str(said).upper(), str(said).upper())
+
+    @property
+    def active(self) -> bool:
+        return self.state == "ACTIVE"
+
+    @property
+    def has_peer(self) -> bool:
+        """Whether it was configured with another server."""
+        if self.facts.get("role") == "alone":
+            return False
+        return bool(self.facts.get("peer", True))
+
+    @property
+    def epoch(self) -> int:
+        return int(self.facts.get("epoch", epoch_of(self.number)))
+
+    @property
+    def sequence(self) -> int:
+        return int(self.facts.get("sequence", sequence_of(self.number)))
+
+    @property
+    def position(self) -> int:
+        """Epoch and sequence as one number."""
+        return self.epoch << EPOCH_SHIFT | self.sequence
+
+    @property
+    def in_sync(self) -> bool | None:
+        """Whether it says that both hold the same; None if it does not say."""
+        said = self.facts.get("in_sync")
+        return said if isinstance(said, bool) else None
+
+    def counts(self) -> dict[str, float]:
+        """Everything it counts, by name, since its start."""
+        counts = self.facts.get("counts")
+        return {str(k): float(v) for k, v in counts.items() if is_number(v)} if isinstance(counts, dict) else {}
+
+    def refusals(self) -> dict[str, int]:
+        """What it refused or could not read, by kind."""
+        counts = {k: int(n) for k, n in self.counts().items() if n and k.startswith(_REFUSALS)}
+        return {k.removeprefix("refused_").replace("_", " on "): n for k, n in counts.items()}
+
+    def subscribers(self) -> int | None:
+        """How many subscriptions it publishes to."""
+        channels, plain = self.facts.get("channels"), self.facts.get("plain_subscriptions")
+        if not isinstance(channels, dict):
+            return None
+        return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
+
+    def behind(self, others: list[View]) -> int:
+        """Updates that another server was told of and this one was not, when they were asked."""
+        return max(0, *(v.sequence - self.sequence for v in others if v.reachable), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to think of the pair."""
+
+    code: int
+    word: str
+    why: str
+
+
+def is_number(thing: object) -> TypeGuard[float]:
+    """Whether it counts as a number here: no booleans."""
+    return isinstance(thing, int | float) and not isinstance(thing, bool)
+
+
+def view(server: str, answer: Answer) -> View:
+    """An answer, or the lack of one, as a view."""
+    if isinstance(answer, Reply):
+        return View(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
+    return View(server, problem=answer.text, classic=isinstance(answer, SpeaksOnlyChp1))
+
+
+def views(answers: Mapping[str, Answer], named: bool) -> list[View]:
+    """All servers; where the user named none, a lone server hides the default address nobody uses."""
+    seen = [view(server, answer) for server, answer in answers.items()]
+    alone = [v for v in seen if v.reachable and not v.has_peer]
+    return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
+
+
+def verdict(seen: list[View]) -> Verdict:
+    """One verdict on all servers."""
+    active = [v for v in seen if v.active]
+    away = [v for v in seen if not v.reachable]
+    if len(away) == len(seen):
+        classic = [v for v in seen if v.classic]
+        return Verdict(DEGRADED, "degraded", _why_away(classic)) if classic else _nobody(away)
+    if not active:
+        found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
+        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; give it a moment, or start its peer")
+    if len(active) > 1:
+        return Verdict(DEGRADED, "degraded", "both are active: the link between them (P+3) is cut; mend it")
+    return _of_the_rest(active[0], [v for v in seen if not v.active])
+
+
+def _nobody(away: list[View]) -> Verdict:
+    return Verdict(NO_SERVER, "no server", _why_away(away))
+
+
+def _why_away(away: list[View]) -> str:
+    problems = {v.problem: "" for v in away}
+    for v in away:
+        problems[v.problem] += (", " if problems[v.problem] else "") + v.server
+    return "; ".join(f"{servers}: {problem}" for problem, servers in problems.items())
+
+
+def _of_the_rest(active: View, others: list[View]) -> Verdict:
+    for other in others:
+        if not other.reachable:
+            return Verdict(DEGRADED, "degraded", f"{other.server} is away; {active.server} serves alone")
+        if other.state != "PASSIVE":
+            return Verdict(DEGRADED, "degraded", f"{other.server} is {other.state}")
+    if active.has_peer and active.in_sync is False:
+        return Verdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
+    why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
+    return Verdict(OK, "healthy", why)
+
+
+def _alone(active: View) -> str:
+    return "" if active.has_peer else ", alone as configured"

@@ -1,0 +1,68 @@
+"""Commands that other packages add to `chp`, by the entry point group `chp.commands`.
+
+The client never imports the server, so what needs the server's code (`chp check` reads a journal) comes from there:
+
+    [project.entry-points."chp.commands"]
+    check = "chp_server.check_command:check"
+
+An entry point is a plain function `(args: list[str]) -> int`: it reads its own arguments (`--help` too), prints, and
+returns the exit code. It needs no click. The first line of its docstring stands in the list of commands.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from .faults import Refused
+
+GROUP = "chp.commands"
+
+
+def _found() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """The names of all plug-ins, without loading any."""
+    return list(_found())
+
+
+def command(name: str) -> click.Command | None:
+    """The plug-in as a command of click, which hands it all arguments as they are; None if there is none."""
+    point = _found().get(name)
+    return None if point is None else _wrap(point)
+
+
+def _wrap(point: EntryPoint) -> click.Command:
+    try:
+        function = point.load()
+    except Exception as error:
+        # a broken plug-in must not break the list of commands, only itself
+        return _broken(point, error)
+
+    @click.pass_context
+    def run(ctx: click.Context, args: tuple[str, ...]) -> None:
+        ctx.exit(function(list(args)))
+
+    return click.Command(
+        point.name,
+        callback=run,
+        params=[click.Argument(["args"], nargs=-1, type=click.UNPROCESSED)],
+        help=function.__doc__ or f"From {point.value}.",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    )
+
+
+def _broken(point: EntryPoint, error: Exception) -> click.Command:
+    text = f"the command {point.name!r} of {point.value} can't be loaded ({error}); reinstall the package it comes from"
+
+    def fail(args: tuple[str, ...]) -> None:
+        raise Refused(text)
+
+    return click.Command(
+        point.name, callback=fail, params=[click.Argument(["args"], nargs=-1, type=click.UNPROCESSED)],
+        help="(can't be loaded)", context_settings={"ignore_unknown_options": True},
+    )  # fmt: skip

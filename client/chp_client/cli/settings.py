@@ -1,0 +1,123 @@
+"""What every command takes: --servers, --timeout, --json; and how words become values.
+
+The three stand before or after the command, whichever comes to the fingers: the nearest to the end wins, then the
+environment variable CHP_SERVERS, then the default pair of this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+from .out import Out
+from .text import read_duration, read_revision
+
+DEFAULT_SERVERS = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
+TIMEOUT_S = 5.0
+SERVERS_MAX = 2
+_ENDPOINT = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+):(?P<port>[0-9]{1,5})\Z")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Settings:
+    """The shared options of one command line."""
+
+    servers: tuple[str, ...] = DEFAULT_SERVERS
+    named: bool = False  # whether the user said which servers, rather than the default
+    timeout_s: float = TIMEOUT_S
+    timeout_named: bool = False
+    out: Out = field(default_factory=Out)
+
+    def patience(self, otherwise_s: float) -> float:
+        """The user's --timeout, or what suits the command if there is none."""
+        return self.timeout_s if self.timeout_named else otherwise_s
+
+
+def read_servers(text: str) -> tuple[str, ...]:
+    """One or two endpoints, comma-separated; `tcp://` may be left out; ValueError with the remedy."""
+    found = []
+    for word in filter(None, re.split(r"[,\s]+", text)):
+        endpoint = word if "://" in word else f"tcp://{word}"
+        match = _ENDPOINT.match(endpoint)
+        if not match or not 0 < int(match["port"]) <= 65_533:
+            raise ValueError(f"{word!r} is not tcp://host:port; name a server's first port, as {DEFAULT_SERVERS[0]}")
+        found.append(endpoint)
+    if not 1 <= len(found) <= SERVERS_MAX:
+        raise ValueError(f"{len(found)} servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
+    return tuple(found)
+
+
+class _Word(click.ParamType[Any]):
+    """A parameter read by a function that raises ValueError with the remedy."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self.read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}" if not str(error).startswith(repr(value)) else str(error), param, ctx)
+
+
+DURATION = _Word("duration", read_duration)
+REVISION = _Word("revision", read_revision)
+SERVERS = _Word("servers", read_servers)
+
+
+def _settings(ctx: click.Context) -> Settings:
+    return ctx.ensure_object(Settings)
+
+
+def _note_servers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
+    source = ctx.get_parameter_source(param.name or "")
+    if value is None or (source is click.core.ParameterSource.ENVIRONMENT and _settings(ctx).named):
+        return
+    _settings(ctx).servers, _settings(ctx).named = value, True
+
+
+def _note_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
+    if value is not None:
+        _settings(ctx).timeout_s, _settings(ctx).timeout_named = value, True
+
+
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        _settings(ctx).out.json = True
+
+
+_SHARED = (
+    click.option(
+        "--servers", type=SERVERS, metavar="URL[,URL]", envvar="CHP_SERVERS",
+        expose_value=False, callback=_note_servers,
+        help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
+    ),
+    click.option(
+        "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
+        help="How long to look for a server, or wait for its answer.  [default: 5s]",
+    ),
+    click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines."),
+)  # fmt: skip
+
+pass_settings = click.make_pass_decorator(Settings, ensure=True)
+
+
+def shared(command: F) -> F:
+    """Give a command the shared options."""
+    for option in reversed(_SHARED):
+        command = option(command)
+    return command
+
+
+def examples(text: str) -> str:
+    """An epilog of examples that click leaves as it is written."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

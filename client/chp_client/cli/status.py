@@ -1,0 +1,293 @@
+"""`chp status` and `chp top`: both servers at a glance, once or live.
+
+What each row means, and what a missing fact is, says `pair.py`. Rates are what the counters moved between two looks,
+so `status` looks twice, a moment apart; `--no-rates` looks once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..admin import Admin
+from . import pair
+from .out import Out
+from .pair import Verdict, View
+from .settings import DURATION, Settings, examples, pass_settings, shared
+from .store import explained
+from .text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LOOK_S = 0.5  # between the two looks of `status`
+TIMEOUT_S = 1.0  # what a server gets for its answer, unless --timeout says otherwise
+HISTORY = 30
+RATES = ("updates", "records")
+_COLOURS = {
+    "ACTIVE": "green", "PASSIVE": "cyan", "STARTING": "yellow", "UNREACHABLE": "red", "CHP/1": "yellow",
+    "healthy": "green", "degraded": "yellow", "nobody active": "red", "no server": "red",
+}  # fmt: skip
+
+
+class Look:
+    """Successive looks at the servers: views, and rates since the look before."""
+
+    def __init__(self, admin: Admin, named: bool) -> None:
+        self.admin = admin
+        self.named = named
+        self.views: list[View] = []
+        self.rates: dict[str, dict[str, float]] = {}
+        self.history: dict[str, deque[float]] = {}
+        self._before: dict[str, tuple[float, dict[str, float]]] = {}
+
+    def again(self) -> None:
+        """Ask both servers, now."""
+        self.views = pair.views(self.admin.ask_all("status"), self.named)
+        now = time.monotonic()
+        for view in self.views:
+            self._note(view, now)
+
+    def _note(self, view: View, now: float) -> None:
+        counts = view.counts()
+        then, before = self._before.get(view.server, (now, counts))
+        took = now - then
+        rates = {k: max(0.0, counts.get(k, 0.0) - before.get(k, 0.0)) / took for k in RATES} if took > 0 else {}
+        self.rates[view.server] = rates
+        self._before[view.server] = (now, counts)
+        if took > 0:
+            self.history.setdefault(view.server, deque(maxlen=HISTORY)).append(rates.get("updates", 0.0))
+
+
+@click.command(short_help="Both servers at a glance.", epilog=examples("""
+    chp status
+    chp status --json | jq .state
+    chp status > /dev/null || page-somebody
+"""))  # fmt: skip
+@click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
+@shared
+@pass_settings
+@click.pass_context
+def status(ctx: click.Context, settings: Settings, rates: bool) -> None:
+    """Show both servers: role, epoch and sequence, in sync, clients, rates, lag, pending, journal.
+
+    Exit code: 0 healthy, 1 degraded, 2 nobody active, 3 no server answers.
+    """
+    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+        look = Look(admin, settings.named)
+        look.again()
+        if rates and any(v.reachable for v in look.views):
+            _wait(LOOK_S)
+            look.again()
+    verdict = pair.verdict(look.views)
+    show(settings.out, look, verdict)
+    ctx.exit(verdict.code)
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+# -- as text, JSON, or a table
+
+
+def show(out: Out, look: Look, verdict: Verdict) -> None:
+    """One look, in the form that suits where it goes."""
+    if out.json:
+        for view in look.views:
+            out.record(_fields(view, look.rates.get(view.server, {})))
+        out.record({"verdict": verdict.word, "why": verdict.why, "exit": verdict.code})
+    elif out.terminal:
+        out.console().print(table(look, verdict))
+    else:
+        out.lines([*columns(rows(look)), f"{verdict.word}: {verdict.why}"])
+
+
+def _fields(view: View, rates: dict[str, float]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"server": view.server, "reachable": view.reachable, "state": view.state}
+    if not view.reachable:
+        return {**fields, "problem": view.problem}
+    said = {("server_id" if k == "server" else k): v for k, v in view.facts.items() if k != "state"}
+    return {**fields, **said, "rates_per_s": {k: round(v, 1) for k, v in rates.items()}}
+
+
+def rows(look: Look) -> list[list[str]]:
+    """A row a fact, a column a server; rows nobody can fill are left out."""
+    found = [["", *(v.server for v in look.views)]]
+    for title, tell in _ROWS:
+        cells = [tell(v, look) if v.reachable else "" for v in look.views]
+        if any(cell not in ("", "-") for cell in cells):
+            found.append([title, *cells])
+    found[1:1] = [["state", *(v.state for v in look.views)]]
+    return found
+
+
+Tell = Callable[[View, Look], str]
+
+
+def _number(name: str) -> Tell:
+    def tell(v: View, look: Look) -> str:
+        said = v.facts.get(name)
+        return show_count(said) if pair.is_number(said) else "-"
+
+    return tell
+
+
+def _text(name: str) -> Tell:
+    return lambda v, look: escape(str(v.facts[name])) if v.facts.get(name) is not None else "-"
+
+
+def _role(v: View, look: Look) -> str:
+    return ", ".join(escape(str(v.facts[name])) for name in ("role", "name") if v.facts.get(name)) or "-"
+
+
+def _since(v: View, look: Look) -> str:
+    spans = [v.facts.get(name) for name in ("since_s", "uptime_s")]
+    return ", ".join(show_duration(span) for span in spans if pair.is_number(span)) or "-"
+
+
+def _sync(v: View, look: Look) -> str:
+    if v.in_sync is None or not v.has_peer:
+        return "-"
+    since = v.facts.get("in_sync_since_s")
+    return ("yes" if v.in_sync else "NO") + (f", for {show_duration(since)}" if pair.is_number(since) else "")
+
+
+def _peer(v: View, look: Look) -> str:
+    peer = v.facts.get("peer")
+    if not v.has_peer:
+        return "none, as configured"
+    if not isinstance(peer, dict):
+        return "never seen"
+    if peer.get("alive"):
+        return f"{escape(str(peer.get('name', '?')))}, heard"
+    return f"{escape(str(peer.get('name', '?')))}, SILENT for {show_duration(peer.get('silent_s'))}"
+
+
+def _rate(name: str) -> Tell:
+    def tell(v: View, look: Look) -> str:
+        rate = look.rates.get(v.server, {}).get(name)
+        return "-" if rate is None else f"{rate:,.0f}"
+
+    return tell
+
+
+def _pending(v: View, look: Look) -> str:
+    n, size = v.facts.get("pending"), v.facts.get("pending_bytes")
+    if not pair.is_number(n):
+        return "-"
+    return show_count(n) + (f" ({show_bytes(size)})" if n and pair.is_number(size) else "")
+
+
+def _journal(v: View, look: Look) -> str:
+    journal = v.facts.get("journal")
+    if not isinstance(journal, dict):
+        return "-"
+    size, sync = journal.get("bytes"), journal.get("sync")
+    if not pair.is_number(size):
+        return escape(str(journal.get("store", "-")))
+    return show_bytes(size) + (f", sync {escape(str(sync))}" if sync else "")
+
+
+def _journal_sync(v: View, look: Look) -> str:
+    journal = v.facts.get("journal")
+    if not isinstance(journal, dict) or not pair.is_number(journal.get("sync_p50_s")):
+        return "-"
+    return f"{show_latency(journal['sync_p50_s'])}, {show_latency(journal.get('sync_p99_s', 0.0))}"
+
+
+def _refusals(v: View, look: Look) -> str:
+    return ", ".join(f"{n:,} {escape(kind)}" for kind, n in v.refusals().items()) or "none"
+
+
+_ROWS: tuple[tuple[str, Tell], ...] = (
+    ("role, name", _role),
+    ("number", lambda v, look: show_revision(v.position)),
+    ("behind by", lambda v, look: show_count(v.behind(look.views))),
+    ("in sync", _sync),
+    ("peer", _peer),
+    ("so since, up", _since),
+    ("subscribers", lambda v, look: show_count(v.subscribers())),
+    ("sessions", _number("sessions")),
+    ("keys", _number("keys")),
+    ("updates/s", _rate("updates")),
+    ("records/s", _rate("records")),
+    ("pending", _pending),
+    ("journal", _journal),
+    ("sync p50, p99", _journal_sync),
+    ("refused", _refusals),
+    ("version", _text("version")),
+)
+
+
+def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
+    """The rows as a table of rich, the verdict below."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head, *body = rows(look)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, title in enumerate(head):
+        grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
+    for row in body:
+        grid.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+    if trend:
+        grid.add_row("trend", *(sparkline(list(look.history.get(v.server, ()))) for v in look.views))
+    problems = [Text(f"{v.server}: {v.problem}", style="red") for v in look.views if not v.reachable]
+    last = Text.assemble((verdict.word, f"bold {_COLOURS[verdict.word]}"), f": {verdict.why}")
+    return Group(grid, *([] if verdict.word == "no server" else problems), last)
+
+
+# -- live
+
+
+@click.command(short_help="Both servers, live.", epilog=examples("""
+    chp top
+    chp top --interval 5s
+    chp top --count 60 --json > minute.jsonl
+"""))  # fmt: skip
+@click.option("--interval", type=DURATION, default="1s", metavar="DURATION", help="Between looks.  [default: 1s]")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
+@shared
+@pass_settings
+def top(settings: Settings, interval: float, count: int | None) -> None:
+    """Show both servers live, with rates. Ctrl-C ends it. In a pipe: a block of lines a look."""
+    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+        look = Look(admin, settings.named)
+        if settings.out.terminal:
+            _live(settings.out, look, interval, count)
+            return
+        for _ in _looks(look, interval, count):
+            show(settings.out, look, pair.verdict(look.views))
+
+
+def _looks(look: Look, interval: float, count: int | None) -> Iterator[None]:
+    done = 0
+    next_at = time.monotonic()
+    while True:
+        look.again()
+        yield
+        done += 1
+        if done == count:
+            return
+        next_at = max(next_at + interval, time.monotonic())
+        _wait(next_at - time.monotonic())
+
+
+def _live(out: Out, look: Look, interval: float, count: int | None) -> None:
+    from rich.live import Live
+
+    with Live(console=out.console(), screen=count is None and sys.stdin.isatty(), auto_refresh=False) as live:
+        for _ in _looks(look, interval, count):
+            live.update(table(look, pair.verdict(look.views), trend=True), refresh=True)
+
+
+COMMANDS = (status, top)

@@ -1,0 +1,179 @@
+"""What the commands need of a `Clone`: opened on no more than they read, its errors turned into faults.
+
+A command that reads opens the smallest subtrees that hold its keys, and has them synced before it reads. A command
+that only writes holds nothing (`subtree=None`), and waits for its acknowledgement.
+
+This is the one module of the command line that knows the Clone's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chp.errors import BadInput, ChpError
+
+from ..admin import Admin, AdminError, Reply
+from .faults import Misused, NoServer, Refused
+from .pair import view
+from .settings import Settings
+from .text import covering_subtrees, show_revision
+
+if TYPE_CHECKING:
+    from chp_client import Change, Clone, Ticket
+
+EXPLAIN_S = 0.5  # how long a failed command looks for the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A key as it stands: revision 0 where the server speaks CHP/1."""
+
+    key: str
+    value: bytes
+    revision: int
+    ttl_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An acknowledgement."""
+
+    revision: int
+    durability: str
+
+
+def make_clone(settings: Settings, subtrees: list[str], on_state: Callable[[Any], object] | None = None) -> Clone:
+    """The Clone itself; no subtrees make one that only writes. Tests put theirs here."""
+    from chp_client import Clone
+
+    servers = list(settings.servers)
+    if not subtrees:
+        return Clone(servers, subtree=None)
+    return Clone(servers, subtrees=subtrees, on_state=on_state)
+
+
+@contextmanager
+def reading(
+    settings: Settings, prefixes: list[str], on_state: Callable[[Any], object] | None = None
+) -> Iterator[Store]:
+    """A store that holds everything under these keys or prefixes, synced."""
+    with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes), on_state)) as clone:
+        clone.wait_until_synced(settings.timeout_s)
+        yield Store(clone, settings)
+
+
+@contextmanager
+def writing(settings: Settings) -> Iterator[Store]:
+    """A store that holds nothing, for sets."""
+    with explained(settings), closing(make_clone(settings, [])) as clone:
+        yield Store(clone, settings)
+
+
+@contextmanager
+def closing(clone: Clone) -> Iterator[Clone]:
+    """The Clone, closed at the end: at once, since who wanted acknowledgements has waited for them."""
+    try:
+        yield clone
+    finally:
+        clone.close(timeout=0)
+
+
+class Store:
+    """A Clone, in the command line's words."""
+
+    def __init__(self, clone: Clone, settings: Settings) -> None:
+        self.clone = clone
+        self.settings = settings
+
+    def item(self, key: str) -> Item | None:
+        """A key as it stands, or None."""
+        entry = self.clone.entry(key)
+        return None if entry is None else Item(key, entry.value, entry.revision, entry.ttl)
+
+    def items(self, prefix: str) -> Iterator[Item]:
+        """All keys under a prefix, in order."""
+        for key in self.keys(prefix):
+            item = self.item(key)
+            if item is not None:
+                yield item
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys under a prefix, in order."""
+        return sorted(key for key in self.clone if key.startswith(prefix))
+
+    def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> Done:
+        """Set a key and wait for the acknowledgement."""
+        return self.wait(self.clone.set(key, value, ttl=ttl_s, if_revision=if_revision))
+
+    def set_many(self, values: Mapping[str, bytes], ttl_s: float | None = None) -> Ticket:
+        """Set many keys."""
+        return self.clone.set_many(values, ttl=ttl_s, timeout=self.settings.timeout_s)
+
+    def delete_many(self, keys: list[str]) -> Ticket:
+        """Delete many keys."""
+        return self.clone.delete_many(keys, timeout=self.settings.timeout_s)
+
+    def wait(self, ticket: Ticket) -> Done:
+        """Wait for a ticket's acknowledgement."""
+        ack = ticket.wait(timeout=self.settings.timeout_s)
+        return Done(ack.revision, ack.durability)
+
+    def changes(self, prefix: str, start: Any) -> Iterator[list[Change]]:
+        """Changes under a prefix as they come, those that came together in one list; without end."""
+        with self.clone.watch(prefix, start=start) as watch:
+            yield from watch.batches()
+
+
+# -- errors
+
+
+@contextmanager
+def explained(settings: Settings) -> Iterator[None]:
+    """Turn a Clone's errors into faults with an exit code and a remedy."""
+    try:
+        yield
+    except TimeoutError:
+        raise NoServer(why_no_server(settings)) from None
+    except BadInput as error:
+        raise Misused(str(error)) from None
+    except AdminError as error:
+        raise Refused(str(error)) from None
+    except ChpError as error:
+        raise Refused(_refusal(error)) from None
+
+
+def _refusal(error: ChpError) -> str:
+    if getattr(error, "code", None) == "revision":
+        return _conflict(getattr(error, "detail", None))
+    return str(error)
+
+
+def _conflict(detail: Any) -> str:
+    present = detail if isinstance(detail, dict) else {}
+    shown = ", ".join(f"{k!r} is " + (f"at revision {show_revision(r)}" if r else "absent") for k, r in present.items())
+    return f"not set: {shown or 'the revision is another'}; read it again and decide anew"
+
+
+def why_no_server(settings: Settings) -> str:
+    """One line that says what was found at each address, and the remedy."""
+    waited = f"no server within {settings.timeout_s:g} s"
+    remedy = "start chp-server, or name the pair with --servers or CHP_SERVERS"
+    try:
+        with Admin(settings.servers, min(EXPLAIN_S, settings.timeout_s)) as admin:
+            answers = admin.ask_all("status")
+    except ChpError as error:
+        return f"{waited}: {error}; {remedy}"
+    if not any(isinstance(a, Reply) or getattr(a, "connected", True) for a in answers.values()):
+        return f"{waited} ({', '.join(settings.servers)}); {remedy}"
+    found = "; ".join(f"{s} {_found_there(a)}" for s, a in answers.items())
+    return f"{waited}: {found}; see `chp status`"
+
+
+def _found_there(answer: Reply | AdminError) -> str:
+    if isinstance(answer, Reply):
+        state = view(answer.server, answer).state
+        return "is ACTIVE but took too long: give more --timeout" if state == "ACTIVE" else f"is {state}"
+    return "is not there" if not getattr(answer, "connected", True) else answer.text.split(";")[0]

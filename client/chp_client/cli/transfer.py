@@ -1,0 +1,262 @@
+"""`chp dump` and `chp load`: a subtree as JSON lines, there and back.
+
+    {"key": "/rates/EUR/USD", "value": "1.0832", "revision": "3.1042", "ttl": 29.4}
+    {"key": "/app/logo", "base64": "iVBORw0KGgo=", "revision": "3.17"}
+
+"key" and one of "value" and "base64" are what `load` needs; "ttl" (seconds left) is taken up if it is there;
+"revision" and anything else is ignored, since loading gives new revisions. A later line for the same key wins.
+
+`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump. `load` reads a line at
+a time, checks it, and sends portions that share a ttl; it never holds more than what is not acknowledged yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from chp.keys import check_key
+from chp.limits import DEFAULT
+from chp.properties import ttl_ms
+
+from .faults import NotFound, Refused
+from .out import Out, json_line
+from .read import item_fields
+from .settings import DURATION, Settings, examples, pass_settings, shared
+from .store import Item, Store, reading, writing
+from .text import escape, show_count, value_of
+
+if TYPE_CHECKING:
+    from chp_client import Ticket
+
+PORTION_ITEMS = 1000
+PORTION_BYTES = 1 << 20
+TICKETS_MAX = 64  # portions sent and not acknowledged yet
+LINES_A_WRITE = 1000
+CHECKED = "checked"  # instead of a durability, when nothing was set
+
+Advance = Callable[[int], None]
+
+
+# -- dump
+
+
+@click.command(short_help="Write keys as JSON lines.", epilog=examples("""
+    chp dump > everything.jsonl
+    chp dump /rates/ -o rates.jsonl
+    chp dump /rates/ | jq -r 'select(.ttl == null) | .key'
+    chp --servers tcp://a:5556 dump / | chp --servers tcp://b:5556 load -
+"""))  # fmt: skip
+@click.argument("prefix", default="")
+@click.option("-o", "--output", "path", metavar="FILE", help="Write to FILE, complete or not at all.")
+@shared
+@pass_settings
+def dump(settings: Settings, prefix: str, path: str | None) -> None:
+    """Write the keys that begin with PREFIX as JSON lines: key, value or base64, revision, ttl left."""
+    with reading(settings, [prefix]) as store:
+        keys = store.keys(prefix)
+        items = (item for item in map(store.item, keys) if item is not None)
+        if path is None or path == "-":
+            _write_items(settings.out.stream, items, lambda n: None)
+            return
+        with _complete_or_not(path) as file, progress(settings.out, "dumping", len(keys)) as advance:
+            n = _write_items(file, items, advance)
+    settings.out.note(f"{show_count(n)} keys under {escape(prefix) or '(everything)'} in {path}")
+
+
+def _write_items(file: IO[bytes], items: Iterable[Item], advance: Advance) -> int:
+    n, lines = 0, []
+    for item in items:
+        lines.append(json_line(item_fields(item)))
+        n += 1
+        if len(lines) == LINES_A_WRITE:
+            file.write(("\n".join(lines) + "\n").encode())
+            advance(len(lines))
+            lines.clear()
+    if lines:
+        file.write(("\n".join(lines) + "\n").encode())
+        advance(len(lines))
+    file.flush()
+    return n
+
+
+@contextmanager
+def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise NotFound(f"{path} can't be written: {error.strerror}; give another -o") from None
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)
+
+
+# -- load
+
+
+@dataclass(slots=True)
+class Portion:
+    """Lines that go out in one `set_many`: they share a ttl."""
+
+    ttl_s: float | None = None
+    values: dict[str, bytes] = field(default_factory=dict)
+    size: int = 0
+
+    def fits(self, ttl_s: float | None, value: bytes) -> bool:
+        """Whether one more line may join."""
+        room = len(self.values) < PORTION_ITEMS and self.size + len(value) <= PORTION_BYTES
+        return not self.values or (room and ttl_s == self.ttl_s)
+
+
+@click.command(short_help="Set keys from JSON lines.", epilog=examples("""
+    chp load rates.jsonl
+    chp load - < rates.jsonl
+    chp load --dry-run rates.jsonl     # only check the lines
+    jq -c '{key: ("/copy" + .key), value}' rates.jsonl | chp load -
+"""))  # fmt: skip
+@click.argument("path", metavar="FILE|-", type=click.Path())
+@click.option("--ttl", type=DURATION, metavar="DURATION", help="The ttl of every key, instead of the lines' own.")
+@click.option("-n", "--dry-run", is_flag=True, help="Check every line, and set nothing.")
+@shared
+@pass_settings
+def load(settings: Settings, path: str, ttl: float | None, dry_run: bool) -> None:
+    """Set what FILE (or standard input, -) holds as JSON lines, as `chp dump` writes them.
+
+    Ends when every set is acknowledged, and says how many a second that were.
+    """
+    began = time.monotonic()
+    with _opened(path) as (file, size), progress(settings.out, "loading", size, bytes_=True) as advance:
+        portions = _portions(_parsed(file, path, ttl, advance))
+        n, durability = (sum(len(p.values) for p in portions), CHECKED) if dry_run else _send(settings, portions)
+    _report(settings.out, n, time.monotonic() - began, durability)
+
+
+def _send(settings: Settings, portions: Iterator[Portion]) -> tuple[int, str]:
+    n, weakest = 0, ""
+    with writing(settings) as store:
+        tickets: deque[Ticket] = deque()
+        for portion in portions:
+            tickets.append(store.set_many(portion.values, portion.ttl_s))
+            n += len(portion.values)
+            if len(tickets) > TICKETS_MAX:
+                weakest = _weaker(weakest, store, tickets.popleft())
+        for ticket in tickets:
+            weakest = _weaker(weakest, store, ticket)
+    return n, weakest
+
+
+_STRENGTH = ("applied", "journaled", "replicated", "")
+
+
+def _weaker(so_far: str, store: Store, ticket: Ticket) -> str:
+    return min(so_far, store.wait(ticket).durability, key=_STRENGTH.index)
+
+
+def _report(out: Out, n: int, took_s: float, durability: str) -> None:
+    rate = n / took_s if took_s else 0.0
+    if out.json:
+        fields = {"keys": n, "seconds": round(took_s, 3), "sets_per_s": round(rate), "durability": durability}
+        out.record(fields)
+        return
+    keys = f"{n:,} key{'' if n == 1 else 's'}"
+    if durability == CHECKED:
+        click.echo(f"{keys} checked in {took_s:.2f} s; none set", err=True)
+    else:
+        click.echo(f"{keys} in {took_s:.2f} s: {rate:,.0f} sets/s{', ' * bool(n)}{durability}", err=True)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    if path == "-":
+        yield sys.stdin.buffer, None
+        return
+    try:
+        with open(path, "rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise NotFound(f"{path}: {error.strerror}; give a file that can be read, or - for standard input") from None
+
+
+def _parsed(
+    file: Iterable[bytes], path: str, ttl: float | None, advance: Advance
+) -> Iterator[tuple[str, bytes, float | None]]:
+    for i, line in enumerate(file, 1):
+        advance(len(line))
+        if not line.strip():
+            continue
+        try:
+            yield parse_line(line, ttl)
+        except ValueError as error:
+            raise Refused(f"{path}, line {i}: {error}") from None
+
+
+def parse_line(line: bytes, ttl: float | None = None) -> tuple[str, bytes, float | None]:
+    """Key, value and ttl of one line; ValueError that says what is wrong with it."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error}); is the file complete?") from None
+    if type(fields) is not dict:
+        raise ValueError('not an object; give {"key": ..., "value": ...}')
+    value = value_of(fields)
+    if len(value) > DEFAULT.value_bytes_max:
+        raise ValueError(f"the value has {len(value):,} bytes; at most {DEFAULT.value_bytes_max:,} are allowed")
+    return check_key(fields.get("key")), value, _ttl(fields.get("ttl")) if ttl is None else ttl
+
+
+def _ttl(given: object) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ValueError(f'"ttl" is a number of seconds, not {given!r:.40}')
+    ttl_ms(given)
+    return float(given) or None
+
+
+def _portions(lines: Iterable[tuple[str, bytes, float | None]]) -> Iterator[Portion]:
+    portion = Portion()
+    for key, value, ttl_s in lines:
+        if not portion.fits(ttl_s, value):
+            yield portion
+            portion = Portion()
+        portion.ttl_s = ttl_s
+        portion.values[key] = value
+        portion.size += len(value)
+    if portion.values:
+        yield portion
+
+
+# -- progress, on a terminal only
+
+
+@contextmanager
+def progress(out: Out, what: str, total: int | None, bytes_: bool = False) -> Iterator[Advance]:
+    """A bar on standard error while somebody looks; else nothing. Gives the function that moves it on."""
+    if not out.err_terminal or out.json:
+        yield lambda n: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    done = DownloadColumn() if bytes_ else MofNCompleteColumn()
+    console = Console(file=sys.stderr)
+    with Progress(TextColumn(what), BarColumn(), done, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n: bar.update(task, advance=n)
+
+
+COMMANDS = (dump, load)

@@ -1,0 +1,97 @@
+"""`chp watch`: every change under a prefix, as it happens, until Ctrl-C.
+
+set     /rates/EUR/USD   1.0832        a pipe gets op, key, value, with tabs between; --json has the rest
+del     /rates/EUR/XXX
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .faults import Misused
+from .out import Out, json_line
+from .settings import Settings, examples, pass_settings, shared
+from .store import reading
+from .text import escape, read_revision, show_revision, show_value, value_fields
+
+if TYPE_CHECKING:
+    from chp_client import Change
+
+
+def _start(text: str) -> str | int:
+    if text in ("now", "snapshot"):
+        return text
+    try:
+        return read_revision(text)
+    except ValueError:
+        raise Misused(f"--start {text!r}: give now, snapshot, or a revision such as 1.42") from None
+
+
+@click.command(short_help="Print every change as it happens.", epilog=examples("""
+    chp watch                                # everything
+    chp watch /rates/EUR/ --start snapshot   # what is there, then what changes
+    chp watch /jobs/done --count 1           # wait for one change, then end
+    chp watch --json /rates/ | jq -r .value
+"""))  # fmt: skip
+@click.argument("prefix", default="")
+@click.option("--start", default="now", metavar="now|snapshot|REVISION", help="Where to begin.  [default: now]")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@shared
+@pass_settings
+def watch(settings: Settings, prefix: str, start: str, count: int | None) -> None:
+    """Print each change of the keys that begin with PREFIX, once and in order."""
+    begin = _start(start)
+    out = settings.out
+    left = count
+    with reading(settings, [prefix], _noting(out)) as store:
+        out.note(f"watching {escape(prefix) or 'everything'}; Ctrl-C ends it")
+        for changes in store.changes(prefix, begin):
+            out.raw(b"".join(_line(out, change) for change in changes[:left]))
+            if left is not None:
+                left -= len(changes)
+                if left <= 0:
+                    return
+
+
+def _noting(out: Out) -> Callable[[Any], None]:
+    """Tells a person when the servers fall silent, and when they are back."""
+    silent = False
+
+    def note(state: Any) -> None:
+        nonlocal silent
+        if (state == "STALE") is not silent:
+            silent = not silent
+            out.note("no server is heard; changes will follow when one is" if silent else "a server is heard again")
+
+    return note
+
+
+def _line(out: Out, change: Change) -> bytes:
+    key, value = change.key.encode(), change.value
+    if out.json:
+        return json_line(_fields(change)).encode() + b"\n"
+    if out.terminal:
+        return _coloured(out, change).encode() + b"\n"
+    return b"del\t%b\n" % key if value is None else b"set\t%b\t%b\n" % (key, value)
+
+
+def _fields(change: Change) -> dict[str, Any]:
+    fields: dict[str, Any] = {"op": "del" if change.value is None else "set", "key": change.key}
+    if change.value is not None:
+        fields.update(value_fields(change.value))
+    return {**fields, "revision": show_revision(change.revision)}
+
+
+def _coloured(out: Out, change: Change) -> str:
+    at = out.style(time.strftime("%H:%M:%S"), dim=True)
+    revision = out.style(show_revision(change.revision), dim=True)
+    if change.value is None:
+        return f"{at}  {out.style('del', fg='red')}  {escape(change.key)}  {revision}"
+    return f"{at}  {out.style('set', fg='green')}  {escape(change.key)}  {show_value(change.value)}  {revision}"
+
+
+COMMANDS = (watch,)

@@ -1,0 +1,290 @@
+"""The client's core: it is told what arrived and what time it is, and says what to do. No socket, clock or thread.
+
+    inputs     on_update (from a P+1)   on_reply, on_wire (a P)   on_link (a P+2 is up or down)   submit   on_timer
+    outputs    take() gives the `Effects` gathered since it was last called; next_deadline() says when to call on_timer
+
+It follows the ACTIVE server of the highest epoch. When that one has been silent for `silence_s` it asks the others for
+a snapshot again and again, which is the vote of Binary Star, until one is active and serves. Own sets are numbered,
+kept until acknowledged, and sent to every server whose collector is up; to whoever becomes active again, in order.
+
+    greeting ACTIVE, higher epoch ---> follow it: ask on every channel for what changed since `at`
+    heartbeat                     ---> heard; fingerprint compared; a difference is mended by a full resync
+    silence                       ---> STALE, vote
+    REFUSED "expected"            ---> resend from there         "session" ---> a new session, renumber, resend
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chp import batch as b
+from chp.batch import Segment
+from chp.errors import BadFrame, ChpError
+from chp.keys import STX
+from chp.messages import HUGZ
+from chp.numbers import U64_MASK, epoch_of, unpack
+
+from .channel import Channel, own_number
+from .corestate import PULSE, Timing
+from .events import Changed, State
+from .link import ACTIVE, AWAY, SPEAKS, Link
+from .outbox import echoed
+from .sending import Sending
+
+__all__ = ["PULSE", "ClientCore", "Timing"]
+
+
+class ClientCore(Sending):
+    """Decides everything a Clone does on the wire."""
+
+    def watch(self, on: bool) -> None:
+        """Whether changes are to be told at all: it costs a little a record."""
+        for channel in self.channels:
+            channel.watching = on and not self.write_only
+
+    @property
+    def position(self) -> int:
+        """The highest number up to which everything held is complete."""
+        return min(channel.at for channel in self.channels)
+
+    def held(self, prefix: str, after: int) -> Changed:
+        """What is confirmed under a prefix and newer than a revision, by revision."""
+        keys: list[str] = []
+        values: list[bytes | None] = []
+        revisions: list[int] = []
+        for channel in self.channels:
+            found = channel.replica.held(prefix, after)
+            keys += found.keys
+            values += found.values
+            revisions += found.revision_column()
+        return Changed(keys, values, revisions)
+
+    def verify(self) -> tuple[bool, int, int, int]:
+        """Whether each channel's sums are those of its map; keys and revision sum in all; the number last compared."""
+        ok, keys, total, compared = True, 0, 0, []
+        for channel in self.channels:
+            revisions = channel.replica.map.revisions
+            summed = sum(revisions.values())
+            ok = ok and summed == channel.replica.map.revision_sum
+            ok = ok and not revisions.keys() - self.shown.keys() - channel.replica.pending.keys()
+            keys, total = keys + len(revisions), total + summed
+            compared.append(channel.compared[0] if channel.compared else 0)
+        return ok, keys, total & U64_MASK, min(compared)
+
+    def describe(self, now: float) -> str:
+        """One line: the state and how each server looks."""
+        return f"{self.state}; " + "; ".join(link.describe(now) for link in self.links)
+
+    def on_link(self, i: int, up: bool, now: float) -> None:
+        """The subscription of a collector arrived at our XPUB, or went away."""
+        link = self.links[i]
+        link.collector_up = up
+        link.sent = 0
+        if up:
+            self._pump()
+
+    def on_wire(self, i: int, wire: str) -> None:
+        """The connection to P was made ("connected"), turned out to be ZeroMQ's ("speaks"), or went ("away")."""
+        link = self.links[i]
+        if wire != AWAY or link.wire == SPEAKS:  # what takes connections and drops them is there, but is no server
+            link.wire = wire
+
+    def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
+        """A message on the SUB of server `i`; what is malformed is counted and dropped."""
+        try:
+            self._update(self.links[i], frames, now)
+        except ChpError as error:
+            self._garbage(i, error)
+
+    def _update(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+        if not frames or len(frames) != 5:
+            raise BadFrame(f"a message of {len(frames)} frames came, not 5")
+        topic = frames[0]
+        if topic[:1] != STX:
+            self.classic.on_update(link, frames, now)
+            return
+        number = unpack(frames[1])
+        channel = self._by_topic.get(topic)
+        if channel is not None and self.outbox.batches and self._own_echo(link, channel, frames[4], now):
+            return
+        parts = b.split(frames[4])
+        header = parts[0]
+        kind = header[0]
+        if kind == b.GREETING:
+            self._greeting(link, topic, header, now)
+        elif kind in {b.BATCH, b.HEARTBEAT}:
+            if channel is not None:
+                self._on_channel(link, channel, parts, len(frames[4]), now)
+        elif topic == self._own_topic and epoch_of(number) >= self.epoch:
+            if kind == b.ACK:
+                self._acks(header, now)
+            elif kind == b.REFUSED:
+                self._refused(link, header, now)
+
+    def _own_echo(self, link: Link, channel: Channel, body: bytes, now: float) -> bool:
+        """Whether it was a record of nothing but own batches, which need not be unpacked to be confirmed."""
+        if link is not self.active or channel.watching or not channel.live or len(self.channels) > 1:
+            return False
+        head = b.peek_header(body)
+        if head is None or head[0][0] != b.BATCH or not head[0][5]:
+            return False
+        header, start = head
+        own = own_number(header[5], self.outbox.session)
+        known = self._own_batches(channel.replica.pending.confirmed, own) if own else []
+        if not known or not echoed(known, body, start):
+            return False
+        segments = [Segment(batch.keys, [], batch.extras) for batch in known]
+        if not channel.on_echo(header, segments, now):
+            return False
+        link.heard_at = now
+        self._measure_lag(channel, header[4], now)
+        self._update_state(now)
+        return True
+
+    def _greeting(self, link: Link, topic: bytes, header: list[Any], now: float) -> None:
+        _, _, state, number, heartbeat_ms, server, name = header[:7]
+        if type(state) is not int or type(number) is not int or type(heartbeat_ms) is not int:
+            raise BadFrame("a GREETING has a state, a number and a heartbeat in ms")
+        restarted = link.server not in {b"", server}
+        link.heartbeat_s = max(0.001, heartbeat_ms / 1000)
+        link.server, link.name = server if type(server) is bytes else b"", str(name)[:200]
+        self._speaks_chp2(link)
+        if restarted:
+            link.greeted.clear()
+            link.beats = 0
+        news = topic not in link.greeted
+        link.greeted.add(topic)
+        self._told(link, state, number, now, restarted)
+        channel = self._by_topic.get(topic)
+        if channel is not None and news and link is self.active and not channel.live and channel.sync is None:
+            self._ask(channel, link, channel.at, now)
+        if topic == self._own_topic:
+            self._pump()
+
+    def _speaks_chp2(self, link: Link) -> None:
+        if link.protocol != 2:
+            link.protocol = 2
+            self._effects.unsubscribe.append((link.index, HUGZ))
+            self.classic.lost(link)
+
+    def _greeted_by_heartbeat(self, link: Link, channel: Channel) -> None:
+        """A greeting may be lost, and comes once; a HEARTBEAT shows as well that the server has our subscriptions.
+
+        For our own channel it takes two of them: the first may have been on its way when we subscribed to it.
+        """
+        self._speaks_chp2(link)
+        link.greeted.add(channel.topic)
+        if channel is self.channels[0] and self._own_topic not in link.greeted:
+            link.beats += 1
+            if link.beats >= 2:
+                link.greeted.add(self._own_topic)
+                self._pump()
+
+    def _on_channel(self, link: Link, channel: Channel, parts: list[Any], size: int, now: float) -> None:
+        header = parts[0]
+        kind = header[0]
+        number = header[2] if kind == b.HEARTBEAT else header[3]
+        wall_ms = header[7] if kind == b.HEARTBEAT else header[4]
+        if type(number) is not int or type(wall_ms) is not int or number < 0:
+            raise BadFrame("a BATCH or HEARTBEAT has numbers and a time in ms")
+        if kind == b.HEARTBEAT:
+            self._greeted_by_heartbeat(link, channel)
+        if kind == b.HEARTBEAT or epoch_of(number) > self.epoch:
+            self._told(link, ACTIVE, number, now)
+        if link is not self.active:
+            self.stats["stale_messages"] += 1
+            return
+        link.heard_at = now
+        self._measure_lag(channel, wall_ms, now)
+        if self.write_only:
+            channel.live = channel.synced_once = True
+            channel.at = max(channel.at, number)
+        elif kind == b.HEARTBEAT:
+            self._obey(channel, channel.on_heartbeat(header, now), now)
+            if not channel.live and channel.sync is None:
+                self._ask(channel, link, channel.at, now)
+        else:
+            self._obey(channel, channel.on_batch(parts, size, self.outbox.session, now), now)
+        self._after(channel, now)
+
+    def _measure_lag(self, channel: Channel, wall_ms: int, now: float) -> None:
+        """How much later than at its best a message arrived: clocks need not agree, only run."""
+        offset = now - wall_ms / 1000
+        if self._lag_base is None or offset < self._lag_base:
+            self._lag_base = offset
+        self.lag_s = offset - self._lag_base
+        if self.max_lag_s is not None and self.lag_s > self.max_lag_s and channel.live:
+            self.stats["lags"] += 1
+            self._effects.lags.append(self.lag_s)
+            self._lag_base = None
+
+    def on_reply(self, i: int, frames: Sequence[bytes], now: float) -> None:
+        """A message on the DEALER of server `i`; what is malformed is counted and dropped."""
+        try:
+            self._reply(self.links[i], frames, now)
+        except ChpError as error:
+            self._garbage(i, error)
+
+    def next_deadline(self) -> float:
+        """When `on_timer` should be called, if nothing else happens."""
+        leases_due = self.leases.next_due()
+        if self.classic.following:
+            return min(leases_due, self.classic.next_deadline())
+        due = self._vote_at
+        if self.active is not None:
+            silent_at = self.active.heard_at + self.silence_s() + 0.001
+            due = silent_at if self.state is State.SYNCED else max(due, silent_at)
+        for channel in self.channels:
+            if channel.sync is not None:
+                due = min(due, channel.sync.progress_at + self.timing.sync_retry_s)
+        if self.outbox.batches:
+            due = min(due, self._progress_at + self._resend_wait_s)
+        return min(due, leases_due)
+
+    def on_timer(self, now: float) -> None:
+        """Do what has fallen due."""
+        for segment in self.leases.due(now):
+            self.submit(segment, None, now)
+        self.classic.on_timer(now)
+        if self.classic.following:
+            return
+        if self._silent(now):
+            if now >= self._vote_at:
+                self._vote(now)
+            self._put_off(now)
+        else:
+            self._retry(now)
+        self._update_state(now)
+
+    def _put_off(self, now: float) -> None:
+        """Nobody is there to ask or send to again: look at what is overdue with the next vote, not at once for ever."""
+        self._progress_at = max(self._progress_at, self._vote_at - self._resend_wait_s)
+        for channel in self.channels:
+            if channel.sync is not None:
+                channel.sync.progress_at = max(channel.sync.progress_at, self._vote_at - self.timing.sync_retry_s)
+
+    def _retry(self, now: float) -> None:
+        active = self.active
+        assert active is not None, "not silent, so somebody is followed"
+        for channel in self.channels:
+            if channel.sync is not None and now - channel.sync.progress_at >= self.timing.sync_retry_s:
+                self.stats["sync_retries"] += 1
+                self._ask(channel, active, channel.at, now)
+        if self.outbox.batches and now - self._progress_at >= self._resend_wait_s:
+            self._progress_at = now
+            self._resend_wait_s = min(30.0, 2 * self._resend_wait_s)
+            self._resend(active, self.outbox.first)
+
+    def close(self) -> None:
+        """The end: nothing more is asked or sent."""
+        self.closed = True
+        self.state = State.CLOSED
+        self._effects.states.append(State.CLOSED)
+
+    def check(self) -> None:
+        """Assert every invariant; for users' tests and ours."""
+        for channel in self.channels:
+            channel.check()
+        assert list(self.outbox.batches) == sorted(self.outbox.batches), "batches leave in order"
+        assert self.outbox.size == sum(batch.size for batch in self.outbox.batches.values()), "the window is counted"

@@ -1,0 +1,66 @@
+"""A thread for the application's own callbacks, started when there is the first one: never the agent's.
+
+A listener that raises is logged and goes on being called; one that blocks delays only other callbacks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from .events import State
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+log = logging.getLogger("chp_client")
+Listener = Callable[[State], object]
+
+
+class Dispatcher:
+    """Calls listeners in order."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self.listeners: list[Listener] = []
+        self._on_lag: str | Callable[[float], object] = "resync"
+        self._hub: Hub | None = None
+
+    def set_lag(self, on_lag: str | Callable[[float], object], hub: Hub) -> None:
+        """What to do when the Clone lags: "resync", "raise", or call."""
+        self._on_lag, self._hub = on_lag, hub
+
+    def state(self, state: State) -> None:
+        """The state changed; by the agent."""
+        for listener in self.listeners:
+            self._put(lambda listener=listener: listener(state))  # type: ignore[misc]
+        if state is State.CLOSED and self._thread is not None:
+            self._queue.put(None)
+
+    def lag(self, lag_s: float) -> None:
+        """The Clone is behind by more than it wants; by the agent."""
+        on_lag, hub = self._on_lag, self._hub
+        if callable(on_lag):
+            self._put(lambda: on_lag(lag_s))
+        elif hub is not None and on_lag == "raise":
+            hub.lagging = lag_s
+        elif hub is not None:
+            with hub.lock:
+                hub.commands.append(hub.core.refetch)
+
+    def _put(self, callback: Callable[[], object]) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="chp-dispatch", daemon=True)
+            self._thread.start()
+        self._queue.put(callback)
+
+    def _run(self) -> None:
+        while (callback := self._queue.get()) is not None:
+            try:
+                callback()
+            except Exception:
+                log.exception("a listener of a Clone raised")

@@ -1,0 +1,55 @@
+"""What a Clone may raise besides the input errors of `chp.errors`, each naming the thing and the remedy.
+
+    Closed      the Clone has been closed                  Full      the window of unacknowledged sets is full
+    Forked      used in a child of the process it lives in  Lagging   a watcher, or the Clone, fell too far behind
+    Refused     the server took none of a batch of sets    Conflict  ... because a key's revision was another
+
+A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
+"""
+
+from __future__ import annotations
+
+from chp.errors import ChpError
+
+
+class Closed(ChpError):
+    """The Clone is closed: what it held can still be read, but nothing can be set."""
+
+
+class Forked(ChpError):
+    """A Clone was used in a forked child, where its agent does not run."""
+
+
+class Full(ChpError):
+    """The window of unacknowledged sets is full and `on_full` is "raise"."""
+
+
+class Lagging(ChpError):
+    """A reader is further behind than it allowed itself to be."""
+
+
+class Refused(ChpError):
+    """The server took nothing of the batch; `code` is the protocol's word for why, `detail` what it said."""
+
+    def __init__(self, text: str, code: str = "", detail: object = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.detail = detail
+
+
+class Conflict(Refused):
+    """A conditional set found another revision; `revisions` are the present ones (0: the key is absent)."""
+
+    @property
+    def revisions(self) -> dict[str, int]:
+        """The present revision of each key whose condition failed."""
+        return self.detail if isinstance(self.detail, dict) else {}
+
+
+def refusal(code: str, detail: object) -> Refused:
+    """The error for a REFUSED."""
+    if code == "revision":
+        found = list(detail.items())[:4] if isinstance(detail, dict) else []
+        shown = ", ".join(f"{key!r} is at {revision}" for key, revision in found) or detail
+        return Conflict(f"nothing was set: {shown}; read the entry again and retry", code, detail)
+    return Refused(f"the server refused the batch ({code}): {detail}", code, detail)

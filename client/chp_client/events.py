@@ -1,0 +1,69 @@
+"""What the core tells its shell to do, and what it tells the application: plain values, no behaviour.
+
+A shell performs one `Effects` a turn, in this order: subscribe, request, publish, then settle tickets, hand
+changes to watchers and report states. By then the map already shows what happened, so a program that wakes from a
+ticket or a watch reads at least what it was told about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from chp.numbers import epoch_of, sequence_of
+
+
+class State(StrEnum):
+    """What a Clone's copy is worth."""
+
+    CONNECTING = "CONNECTING"  # nothing held yet
+    SYNCED = "SYNCED"  # complete, and the active server is heard
+    STALE = "STALE"  # serving its copy; the active is silent, or the copy is being mended
+    CLOSED = "CLOSED"
+
+
+class Ack(NamedTuple):
+    """A set was taken: at which number, and what that is worth ("applied", "journaled", "replicated")."""
+
+    epoch: int
+    sequence: int
+    durability: str
+
+    @property
+    def revision(self) -> int:
+        """The revision that the keys of this set got; 1 if the answer was lost and no server remembers it."""
+        return self.epoch << 48 | self.sequence
+
+
+def ack_of(revision: int, durability: str) -> Ack:
+    """The Ack for a revision as the wire has it."""
+    return Ack(epoch_of(revision), sequence_of(revision), durability)
+
+
+class Changed(NamedTuple):
+    """Confirmed changes in their order; a value of None is a delete; one revision for all, or one each."""
+
+    keys: list[str]
+    values: list[bytes | None]
+    revisions: int | list[int]
+
+    def revision_column(self) -> list[int]:
+        """A revision for each change."""
+        revisions = self.revisions
+        return revisions if isinstance(revisions, list) else [revisions] * len(self.keys)
+
+
+@dataclass(slots=True)
+class Effects:
+    """Everything one or more inputs asked for."""
+
+    subscribe: list[tuple[int, bytes]] = field(default_factory=list)  # server, topic
+    unsubscribe: list[tuple[int, bytes]] = field(default_factory=list)
+    request: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P, on the DEALER
+    publish: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P+2, on the XPUB
+    settled: list[tuple[Any, Ack | Exception]] = field(default_factory=list)  # what `submit` was given, result
+    changes: list[Changed] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # one line a fact, for logs and transcripts
+    lags: list[float] = field(default_factory=list)  # seconds behind, each time it exceeded the bound

@@ -1,0 +1,328 @@
+"""The change feed: every record after a number, once and in order, as columns. For whoever needs all changes.
+
+    with Feed(["tcp://a:5556", "tcp://b:5566"], "/rates/") as feed:
+        number = feed.latest()                              # where the store is now
+        for records in feed.fetch(after=number - 1000): ... # what is retained after a number, then it ends
+        for records in feed.follow(after=number): ...       # the same, then what comes; never ends
+
+For the stream reader of `format("chp")`, for `chp record`, and for anybody like them: a watch of a `Clone` gives net
+changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothing, and can go on where it stopped.
+
+- A `FeedRecord` is what one turn of the active committed: parallel lists `keys` and `values`, the indices of those
+  that are deletes, the ttls of some, `first` (their revision), `last` (the offset: go on with `after=record.last`),
+  `wall_ms` (the active's clock). Its rows belong together: nobody should show some of them without the others.
+- Records come in lists, as they arrived together. Nothing here runs per row, but for rows that have a ttl.
+- What was missed comes from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), what is new from the
+  channel. `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; a hole is asked for.
+- `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history (another store, or
+  updates that only a server that died had seen). Never a silent gap. `snapshot()` gives where to begin anew.
+- One thread, no background agent: sockets are read while you iterate. Not to be shared by threads or processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from chp.batch import BATCH, GREETING, HEARTBEAT, RECORDS, SYNC, Segment, check_header, segment_of
+from chp.errors import ChpError
+from chp.keys import check_subtree
+from chp.numbers import describe, epoch_of, unpack
+
+from .checks import endpoints_of
+from .feedlink import ACTIVE, Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
+
+SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
+RETRY_S = 0.25
+
+
+class NotRetained(ChpError):
+    """The records after `after` can't be had; `oldest` is the oldest number the active's log follows on, if known."""
+
+    def __init__(self, after: int, oldest: int | None) -> None:
+        known = f"; its log begins after {describe(oldest)}" if oldest else ""
+        super().__init__(
+            f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
+            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
+        )
+        self.after = after
+        self.oldest = oldest
+
+
+@dataclass(slots=True)
+class FeedRecord:
+    """One record's updates of the subtree, in order: item i sets `keys[i]`, or deletes it if i is in `deletes`."""
+
+    first: int  # the revision of all its keys
+    last: int  # the number after which to go on
+    wall_ms: int
+    keys: list[str]
+    values: list[bytes]
+    deletes: list[int] = field(default_factory=list)
+    ttls_ms: dict[int, int] = field(default_factory=dict)  # item: ttl
+
+
+@dataclass(slots=True)
+class FeedSnapshot:
+    """The subtree at one number."""
+
+    number: int
+    chunks: list[FeedRecord]  # `first` and `last` are the number; `revisions` has each key's own
+    revisions: list[list[int]]
+
+
+class Feed:
+    """Reads the feed of a subtree from whichever server is active."""
+
+    def __init__(self, servers: str | Sequence[str], subtree: str = "", *, silence_s: float = SILENCE_S) -> None:
+        endpoints = endpoints_of(servers)
+        self.subtree = check_subtree(subtree)
+        self.complete = 0  # the number up to which everything was given
+        self.stats = {"fetches": 0, "holes": 0, "silences": 0}
+        self._silence_s = silence_s
+        self._ids = itertools.count(1)
+        self._context = zmq.Context()
+        self._links = [FeedLink(self._context, each, self.subtree) for each in endpoints]
+        self._turn = itertools.cycle(self._links)
+        self._server = self._links[0]  # the one that answered last
+
+    # -- reading
+
+    def latest(self, timeout_s: float | None = 30.0) -> int:
+        """The store's number now, as the active tells a new subscriber."""
+        deadline = deadline_in(timeout_s)
+        while True:
+            active = self._told_active()
+            if active is not None:
+                return active.number
+            self._wait(deadline, "for an active server to greet")
+
+    def fetch(self, after: int, timeout_s: float | None = 30.0) -> Iterator[list[FeedRecord]]:
+        """The records after `after` that the store has now; `complete` is how far that reached.
+
+        Raises `NotRetained`, or `TimeoutError` when no server answers for `timeout_s` (None: it goes on trying).
+        """
+        self.complete = after
+        deadline = deadline_in(timeout_s)
+        while True:
+            parts = _Parts()
+            try:
+                for _, body in self._ask(self.complete, True, deadline):
+                    deadline = deadline_in(timeout_s)
+                    if body[0][0] != RECORDS:
+                        self.complete = max(self.complete, int(body[0][2]))
+                        return
+                    records = [r for item in body[1:] if (r := parts.take(check_header(item[0]), item)) is not None]
+                    if records:
+                        self.complete = records[-1].last
+                        yield records
+            except FeedRefused as refused:
+                if refused.code != "retained":
+                    raise
+                oldest = refused.detail if isinstance(refused.detail, int) else None
+                raise NotRetained(self.complete, oldest) from None
+            except Elsewhere:
+                self.stats["silences"] += 1
+
+    def follow(self, after: int, idle_s: float = 1.0) -> Iterator[list[FeedRecord]]:
+        """The records after `after`, then what comes; an empty list when nothing came for `idle_s`. Never ends.
+
+        It waits for ever for a server to be active; raises `NotRetained` as `fetch` does.
+        """
+        self.complete = after
+        while True:
+            yield from self._fetch_idly(idle_s)
+            yield from self._live(idle_s)
+
+    def snapshot(self, timeout_s: float | None = 30.0) -> FeedSnapshot:
+        """The subtree as it is now, at one number, from which `follow` can go on."""
+        deadline = deadline_in(timeout_s)
+        while True:
+            found = FeedSnapshot(0, [], [])
+            try:
+                for number, body in self._ask(0, False, deadline):
+                    found.number = unpack(number)
+                    if body[0][0] == SYNC:
+                        for item in body[1:]:
+                            _add_chunk(found, segment_of(item))
+                return found
+            except Elsewhere:
+                self.stats["silences"] += 1
+
+    def _fetch_idly(self, idle_s: float) -> Iterator[list[FeedRecord]]:
+        """As `fetch`, without an end to trying; says so with an empty list now and then."""
+        while True:
+            try:
+                yield from self.fetch(self.complete, idle_s)
+                return
+            except TimeoutError:
+                yield []
+
+    # -- what comes on the channel
+
+    def _live(self, idle_s: float) -> Iterator[list[FeedRecord]]:
+        """Records as they are published, until one is missing or another server is to be asked."""
+        server, parts = self._server, _Parts()
+        heard_at = spoke_at = monotonic()
+        while True:
+            ready = wait_any(self._links, min(idle_s, RETRY_S))
+            now = monotonic()
+            for link in ready:
+                if link is not server:
+                    for _ in link.hear():
+                        pass
+            records: list[FeedRecord] = []
+            follows = True
+            if server in ready:
+                heard_at = now
+                follows = self._take(server, parts, records)
+            if records:
+                yield records
+            if records or now - spoke_at >= idle_s:
+                if not records:
+                    yield []
+                spoke_at = monotonic()
+            if not follows or self._successor(server):
+                return
+            if now - heard_at > max(self._silence_s / 2, 4 * server.heartbeat_s):
+                server.state = 0
+                self.stats["silences"] += 1
+                return
+
+    def _take(self, server: FeedLink, parts: _Parts, records: list[FeedRecord]) -> bool:
+        """Add what came and follows; False if something is missing."""
+        for header, body in server.hear():
+            kind = header[0]
+            if kind == BATCH:
+                _, prev, _, last = header[:4]
+                if last <= self.complete or epoch_of(last) < epoch_of(self.complete):
+                    continue
+                if epoch_of(last) > epoch_of(self.complete) or prev > max(self.complete, parts.last):
+                    self.stats["holes"] += 1
+                    return False
+                record = parts.take(header, body)
+                if record is not None:
+                    records.append(record)
+                    self.complete = record.last
+            elif kind == HEARTBEAT and not parts.last and header[1] == ACTIVE:
+                if epoch_of(header[2]) > epoch_of(self.complete) or header[3] > self.complete:
+                    self.stats["holes"] += 1
+                    return False
+                self.complete = max(self.complete, header[2])
+            elif kind in (GREETING, HEARTBEAT) and (server.state != ACTIVE or server.lost):
+                return False
+        return True
+
+    def _successor(self, server: FeedLink) -> bool:
+        mine = epoch_of(self.complete)
+        return any(o is not server and o.state == ACTIVE and epoch_of(o.number) > mine for o in self._links)
+
+    # -- asking
+
+    def _ask(self, after: int, feed: bool, deadline: float) -> Iterator[tuple[bytes, list[Any]]]:
+        """One server's answer; the one that says it is active, else each in turn."""
+        request_id = next(self._ids)
+        self.stats["fetches"] += 1
+        while True:
+            link = self._told_active() or next(self._turn)
+            if feed and link.lost:
+                raise NotRetained(after, None)
+            if link.ask(request_id, after, feed):
+                self._server = link
+                try:
+                    yield from link.answer(request_id, self._silence_s)
+                    link.state = ACTIVE
+                    return
+                except Elsewhere:
+                    if link.state == ACTIVE:
+                        link.state = 0  # it says so no more: the others' turn
+                    self._wait(deadline, "for an active server")
+                    raise
+            link.state = 0
+            self._wait(deadline, "for a server to take connections")
+
+    def _told_active(self) -> FeedLink | None:
+        for link in wait_any(self._links, 0):
+            for _ in link.hear():
+                pass  # nothing is lost: what it says of records will be fetched
+        active = [link for link in self._links if link.state == ACTIVE]
+        return max(active, key=lambda link: epoch_of(link.number), default=None)
+
+    def _wait(self, deadline: float, what: str) -> None:
+        left = deadline - monotonic()
+        if left <= 0:
+            raise TimeoutError(f"waited {what}: {', '.join(link.address for link in self._links)}; see `chp status`")
+        for link in wait_any(self._links, min(RETRY_S, left)):
+            for _ in link.hear():
+                pass
+
+    def close(self) -> None:
+        """Close the sockets; twice is fine."""
+        for link in self._links:
+            link.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class _Parts:
+    """Puts the parts of a large record together: they are one record, when the last is here."""
+
+    def __init__(self) -> None:
+        self.last = 0  # of the part before; 0 while none is held
+        self._record: FeedRecord | None = None
+
+    def take(self, header: list[Any], body: list[Any]) -> FeedRecord | None:
+        """The record that this part completes; None if more follow, or it holds nothing (an epoch)."""
+        if header[0] != BATCH:
+            return None
+        segments = [segment_of(item) for item in body[1:]]
+        record = self._record
+        if record is None:
+            record = FeedRecord(header[2], header[3], header[4], [], [])
+        for segment in segments:
+            _extend(record, segment)
+        record.last = header[3]
+        if header[6]:
+            self._record, self.last = record, header[3]
+            return None
+        self._record, self.last = None, 0
+        return record
+
+
+def _extend(record: FeedRecord, segment: Segment) -> None:
+    """Add a segment's columns."""
+    start = len(record.keys)
+    extras = segment.extras
+    if not start:
+        record.keys, record.values = segment.keys, segment.values
+    else:
+        record.keys = record.keys + segment.keys
+        record.values = record.values + segment.values
+    if not extras:
+        return
+    if "d" in extras:
+        record.deletes = record.deletes + [start + i for i in extras["d"]]
+    ttls = extras.get("t")
+    if type(ttls) is int:
+        record.ttls_ms.update(dict.fromkeys(range(start, start + len(segment.keys)), ttls))
+    elif ttls:
+        record.ttls_ms.update((start + i, ms) for i, ms in zip(*ttls, strict=True))
+
+
+def _add_chunk(found: FeedSnapshot, segment: Segment) -> None:
+    extras = segment.extras or {}
+    chunk = FeedRecord(found.number, found.number, 0, [], [])
+    _extend(chunk, segment)
+    found.chunks.append(chunk)
+    found.revisions.append([revision for revision, n in extras.get("r", []) for _ in range(n)])

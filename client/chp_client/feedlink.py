@@ -1,0 +1,146 @@
+"""One server as the reader of a feed sees it: a DEALER to P for what was missed, a SUB to P+1 for what comes.
+
+    ask       sends ICANHAZ; False if no connection stands
+    answer    the messages that answer it, with more credit granted as they come; `Elsewhere` when this server won't
+    hear      what has come on the channel, a bounded number of messages
+
+A feed's link knows no rules about numbers; those are in `feed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from chp.batch import GREETING, HEARTBEAT, KTHXBAI, REFUSED, packb, split
+from chp.errors import BadFrame, ChpError
+from chp.keys import channel_topic
+from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
+from chp.numbers import epoch_of
+
+from .agent import drain
+
+CREDIT = 16
+GRANT = 8  # chunks taken before room for as many is granted
+ACTIVE = 3
+MARK = 20_000  # messages held while the reader is busy; a hole beyond that heals from the log
+MESSAGES_A_TURN = 200
+
+
+class Elsewhere(Exception):
+    """This server doesn't answer, or is not the active: ask another."""
+
+
+class FeedRefused(ChpError):
+    """The active said no; `code` and `detail` are the protocol's."""
+
+    def __init__(self, server: str, code: str, detail: Any) -> None:
+        super().__init__(f"{server} refused to give the feed ({code}): {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class FeedLink:
+    """Both sockets to one server, and what it said of itself."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: tuple[str, str, str], subtree: str) -> None:
+        self.address = endpoints[0]
+        self.state = 0
+        self.number = 0  # its last, when it last told its state
+        self.heartbeat_s = 1.0
+        self.lost = False  # it serves an epoch that another run of it had opened: a store in memory, restarted
+        self._opened: dict[int, bytes] = {}  # by epoch: which run of the server was active in it
+        self._subtree = subtree.encode()
+        self.requests = context.socket(zmq.DEALER)
+        self.updates = context.socket(zmq.SUB)
+        for socket in (self.requests, self.updates):
+            socket.linger = 0
+            socket.maxmsgsize = DEFAULT.frame_bytes_max
+            socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 500
+            socket.rcvhwm = MARK
+        self.requests.immediate = 1  # a request that waits for a server that is away would be stale
+        self.updates.subscribe(channel_topic(subtree))
+        self.requests.connect(endpoints[0])
+        self.updates.connect(endpoints[1])
+
+    def ask(self, request_id: int, after: int, feed: bool) -> bool:
+        """Ask for the records after `after`, or, unless `feed`, for a snapshot."""
+        drain(self.requests, 1 << 30)  # what answers somebody who no longer waits
+        options: dict[str, Any] = {"chp": 2, "id": request_id, "from": after, "credit": CREDIT}
+        if feed:
+            options["feed"] = True
+        try:
+            self.requests.send_multipart([ICANHAZ, self._subtree, packb(options)], zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def answer(self, request_id: int, silence_s: float) -> Iterator[tuple[bytes, list[Any]]]:
+        """(number frame, body) of each message of the answer, KTHXBAI last."""
+        taken = 0
+        while True:
+            if not self.requests.poll(int(silence_s * 1000)):
+                raise Elsewhere(f"{self.address} said nothing for {silence_s:g} s")
+            frames = self.requests.recv_multipart()
+            if len(frames) != 5:
+                raise BadFrame(f"{self.address} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
+            parts = split(frames[4])
+            header = parts[0]
+            if header[1] != request_id:
+                continue
+            if header[0] == REFUSED:
+                self._refused(header[2], header[3])
+            yield frames[1], parts
+            if header[0] == KTHXBAI:
+                return
+            taken += 1
+            if taken % GRANT == 0:
+                more = packb({"chp": 2, "id": request_id, "more": GRANT})
+                self.requests.send_multipart([ICANHAZ, self._subtree, more], zmq.DONTWAIT)
+
+    def _refused(self, code: str, detail: Any) -> None:
+        if code == "passive":
+            self.state = int(detail)
+        if code in ("passive", "busy"):
+            raise Elsewhere(f"{self.address} refused ({code})")
+        raise FeedRefused(self.address, code, detail)
+
+    def hear(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """(header, parts) of what has come on the channel; greetings and heartbeats are noted."""
+        for frames in drain(self.updates, MESSAGES_A_TURN):
+            if len(frames) != 5:
+                continue  # HUGZ and KVPUB of CHP/1 don't come on this topic
+            parts = split(frames[4])
+            header = parts[0]
+            if header[0] == GREETING:
+                self.state, self.number, self.heartbeat_s = header[2], header[3], header[4] / 1000
+                if self.state == ACTIVE:
+                    self.lost |= self._opened.setdefault(epoch_of(self.number), header[5]) != header[5]
+            elif header[0] == HEARTBEAT:
+                self.state, self.number, self.heartbeat_s = header[1], header[2], header[6] / 1000
+            yield header, parts
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self.requests.close()
+        self.updates.close()
+
+
+def wait_any(links: list[FeedLink], timeout_s: float, connected: bool = False) -> list[FeedLink]:
+    """Wait until something has come on a channel, or (`connected`) a request could be sent; the links it came from."""
+    poller = zmq.Poller()
+    for link in links:
+        poller.register(link.updates, zmq.POLLIN)
+        if connected:
+            poller.register(link.requests, zmq.POLLOUT)
+    ready = dict(poller.poll(max(0, int(timeout_s * 1000 + 0.999))))
+    return [link for link in links if ready.get(link.updates)]
+
+
+def deadline_in(timeout_s: float | None) -> float:
+    """The moment `timeout_s` from now; never, for None."""
+    return float("inf") if timeout_s is None else monotonic() + timeout_s

@@ -1,0 +1,194 @@
+"""Which server the client follows, and how its channels get complete there.
+
+ACTIVE of a higher epoch  --> follow it: ask on every channel for what changed since `at`
+silence                   --> every `vote_s`, ask the others for a snapshot, which a passive takes as a vote
+REFUSED "passive"         --> not this one               a chunk, or KTHXBAI --> it serves
+a hole, a difference      --> ask the active again, from `at` or for everything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chp import batch as b
+from chp.errors import BadFrame, ChpError
+from chp.keys import STX
+from chp.messages import ICANHAZ
+from chp.numbers import describe, epoch_of, unpack
+
+from .channel import CREDIT, Channel, Sync, Verdict
+from .corestate import CoreState
+from .link import ACTIVE, Link
+
+
+class Following(CoreState):
+    """The part of the core that decides whom to believe and what to ask."""
+
+    def _told(self, link: Link, state: int, number: int, now: float, restarted: bool = False) -> None:
+        """A server said which state it is in, and how far it is."""
+        link.state, link.heard_at = state, now
+        link.epoch = epoch_of(number)
+        if state != ACTIVE:
+            if link is self.active:
+                self._effects.notes.append(f"{link.address} is no longer active")
+                self._unfollow(now)
+        elif self._is_to_be_followed(link, now, restarted):
+            self._follow(link, now)
+
+    def _is_to_be_followed(self, link: Link, now: float, restarted: bool) -> bool:
+        """Whether an ACTIVE is another than the one we follow, and to be believed."""
+        if link.epoch > self.epoch:
+            return True
+        if link is self.active:
+            return restarted
+        return self._silent(now) and (link.epoch == self.epoch or self._is_history_over(now))
+
+    def _is_history_over(self, now: float) -> bool:
+        """Nobody of our epoch has been heard for long: what has a lower one is all there is (a memory store)."""
+        heard = max((link.heard_at for link in self.links if link.epoch >= self.epoch), default=float("-inf"))
+        return now - heard > 3 * self.silence_s()
+
+    def _follow(self, link: Link, now: float) -> None:
+        if self.active is not None:
+            self.stats["failovers"] += link is not self.active
+        went_back = link.epoch < self.epoch or (link is self.active and link.epoch == self.epoch)
+        if went_back:
+            self.stats["histories_restarted"] += 1
+        self.classic.stop()
+        self.active, self.epoch = link, link.epoch
+        self._lag_base = None
+        self._effects.notes.append(f"following {link.address} in epoch {link.epoch}")
+        for channel in self.channels:
+            channel.stop()
+            if went_back:
+                channel.at = 0
+            if self.write_only:
+                channel.live = channel.synced_once = True
+            elif channel.topic in link.greeted:
+                self._ask(channel, link, channel.at, now)
+        self._votes.clear()
+        if self.outbox.batches:
+            self._resend(link, self.outbox.first)
+        self._progress_at = now
+        self._resend_wait_s = self.timing.resend_s
+        self._update_state(now)
+
+    def _unfollow(self, now: float) -> None:
+        self.active = None
+        for channel in self.channels:
+            channel.stop()
+        self._vote_at = now + self.timing.vote_s
+        self._update_state(now)
+
+    def _ask(self, channel: Channel, link: Link, start: int, now: float) -> None:
+        """ICANHAZ of CHP/2: a snapshot, or what changed since `start`."""
+        if channel.sync is not None:
+            self._requests.pop(channel.sync.id, None)
+        if channel.replica.orphans:
+            start = 0  # only a snapshot tells what they are
+        channel.ask(self._next_id(), link.index, start, now).session = self.outbox.session
+        self._requests[self._last_id] = channel
+        self._send_request(link, channel, start, CREDIT)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _send_request(self, link: Link, channel: Channel, start: int, credit: int) -> None:
+        body = {"chp": 2, "id": self._last_id, "from": start, "session": self.outbox.session, "credit": credit}
+        self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), b.packb(body)]))
+
+    def _vote(self, now: float) -> None:
+        """Ask every server but the silent one for the first channel; a passive takes it as a vote."""
+        self._vote_at = now + self.timing.vote_s
+        channel = self.channels[0]
+        for link in self.links:
+            if link is not self.active and link.protocol != 1 and link.collector_up:  # or it would wait in a queue
+                self._requests.pop(self._votes.get(link.index, 0), None)
+                self._votes[link.index] = self._next_id()
+                self._requests[self._last_id] = channel
+                self._send_request(link, channel, channel.at, 1)
+                self.stats["votes"] += 1
+
+    def _reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+        if len(frames) != 5:
+            raise BadFrame(f"a reply of {len(frames)} frames came, not 5")
+        if frames[0][:1] != STX:
+            self.classic.on_reply(link, frames, now)
+            return
+        parts = b.split(frames[4])
+        header = parts[0]
+        channel = self._requests.get(header[1]) if type(header[1]) is int else None
+        if channel is None:
+            return  # answers to a request given up
+        if header[0] == b.REFUSED:
+            self._request_refused(link, channel, header, now)
+        elif header[0] in (b.SYNC, b.RECORDS, b.KTHXBAI):
+            self._synced(link, channel, unpack(frames[1]), parts, now)
+
+    def _synced(self, link: Link, channel: Channel, number: int, parts: list[Any], now: float) -> None:
+        header = parts[0]
+        sync = channel.sync
+        if sync is None or sync.id != header[1]:  # a vote was answered: it serves, so it is active
+            self._requests.pop(header[1], None)
+            self._votes.pop(link.index, None)
+            self._told(link, ACTIVE, number, now)
+            return
+        if sync.server != link.index:
+            return
+        link.heard_at = now
+        session = self.outbox.session
+        if header[0] == b.KTHXBAI:
+            del self._requests[sync.id]
+            self._obey(channel, channel.on_kthxbai(header, session, now), now)
+        else:
+            self._chunk(link, channel, sync, parts, now)
+        self._after(channel, now)
+
+    def _chunk(self, link: Link, channel: Channel, sync: Sync, parts: list[Any], now: float) -> None:
+        try:
+            more = channel.on_chunk(parts, self.outbox.session, now)
+        except ChpError as error:
+            self._garbage(link.index, error)
+            self._ask(channel, link, channel.at, now)
+            return
+        if more:
+            body = b.packb({"chp": 2, "id": sync.id, "more": more})
+            self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), body]))
+
+    def _request_refused(self, link: Link, channel: Channel, header: list[Any], now: float) -> None:
+        _, request, code, detail = header[:4]
+        del self._requests[request]
+        if code == "passive":
+            link.heard_at = now if link is not self.active else link.heard_at
+            if type(detail) is int and link is not self.active:
+                link.state = detail
+            elif link is self.active:
+                self._unfollow(now)
+            return
+        link.refusal = f"{code}: {detail}"[:200]
+        self.stats["requests_refused"] += 1
+        self._effects.notes.append(f"{link.address} refused {channel.subtree!r}: {link.refusal}")
+        if channel.sync is not None and channel.sync.id == request:  # on_timer asks again
+            channel.sync.progress_at = now - self.timing.sync_retry_s + self.timing.refused_retry_s
+
+    def _obey(self, channel: Channel, verdict: Verdict, now: float) -> None:
+        if verdict is not Verdict.FINE and self.active is not None:
+            self._effects.notes.append(f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}")
+            channel.live = False
+            self._ask(channel, self.active, channel.at if verdict is Verdict.RESUME else 0, now)
+
+    def _after(self, channel: Channel, now: float) -> None:
+        if channel.changes:
+            self._effects.changes += channel.changes
+            channel.changes = []
+        self._update_state(now)
+
+    def refetch(self, now: float) -> None:
+        """Fetch everything anew, as after a lag: what is queued is dropped unread."""
+        for channel in self.channels:
+            if self.active is not None and not self.write_only and channel.sync is None:
+                channel.live = False
+                self._ask(channel, self.active, 0, now)
+        self._update_state(now)

@@ -1,0 +1,83 @@
+"""A lease: keys that live together and go together, kept by one refresh however many there are.
+
+The lease's own batches carry its 16-byte name; the agent refreshes it at a third of its ttl. When it is closed its keys
+are deleted together; when its process is gone, the servers delete them a ttl later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chp.keys import check_column
+
+from . import checks
+from .errors import Closed
+from .tickets import Ticket
+
+if TYPE_CHECKING:
+    from .clone import Clone
+
+
+class Lease:
+    """Made by `Clone.lease`; use it as a context manager, or call `close`."""
+
+    def __init__(self, clone: Clone, lease_id: bytes, ttl_ms: int) -> None:
+        self.id = lease_id
+        self.ttl_s = ttl_ms / 1000
+        self._clone = clone
+        self._closed = False
+        self._push([], [], {"lease": [lease_id, ttl_ms]}, None)
+        clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now))
+
+    def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
+        """Set a key that lives as long as the lease."""
+        return self.set_many(([key], [value]), timeout)
+
+    def set_many(
+        self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]], timeout: float | None = None
+    ) -> Ticket:
+        """Set many keys that live as long as the lease."""
+        if self._closed:
+            raise Closed("this lease is closed; make another")
+        keys, values = self._clone.columns(items)
+        check_column(keys, {})
+        checks.held_column(keys, self._clone.subtrees)
+        return self._push(keys, values, {"l": self.id}, timeout)
+
+    def _push(self, keys: list[str], values: list[bytes], extras: dict[str, Any], timeout: float | None) -> Ticket:
+        hub = self._clone.hub
+        with hub.lock:
+            hub.make_room(timeout)
+            hub.seal()
+            last = hub.sealed[-1] if hub.sealed else None
+            if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < 8192:
+                last.keys += keys
+                last.values += values
+                hub.grown(last)
+                draft = last
+            else:
+                draft = hub.draft()
+                draft.keys, draft.values, draft.extras = keys, values, extras
+                hub.push(draft)
+            if self._clone.subtrees:
+                hub.shown.update(zip(keys, values, strict=True))
+            if hub.sleeping:
+                hub.wake()
+            return draft.ticket
+
+    def close(self, timeout: float | None = None) -> Ticket | None:
+        """End the lease: its keys are deleted together."""
+        if self._closed:
+            return None
+        self._closed = True
+        hub = self._clone.hub
+        hub.command(lambda now: hub.core.leases.drop(self.id))
+        return self._push([], [], {"unlease": self.id}, timeout)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._clone.closed:
+            self.close()

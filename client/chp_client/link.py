@@ -1,0 +1,58 @@
+"""One server as the client sees it: what it speaks, what state it told, what was heard from it, what was sent to it.
+
+protocol   0 nothing heard yet    1 a server of RFC 12 only (a HUGZ, no greeting)    2 a greeting was seen
+state      of Binary Star, as last told: 1 PRIMARY 2 BACKUP (both starting) 3 ACTIVE 4 PASSIVE
+ready      its collector's subscription has arrived here, and its greeting on our own channel (or two
+           HEARTBEATs, if that was lost): so a KVSET will reach it, and its answer will reach us
+wire       how far the connection to its P came: what is no CHP server is told from one that is not there
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PRIMARY, BACKUP, ACTIVE, PASSIVE = 1, 2, 3, 4
+STATE_NAMES = ("unheard", "starting as primary", "starting as backup", "active", "passive")
+AWAY, CONNECTED, SPEAKS = "away", "connected", "speaks"
+NOT_HEARD = {
+    AWAY: "nothing takes connections there",
+    CONNECTED: "it takes connections, but no ZeroMQ handshake follows; is this the first port of a CHP server?",
+    SPEAKS: "it speaks ZeroMQ but sends no CHP; is this the first port of a CHP server?",
+}
+
+
+@dataclass(slots=True)
+class Link:
+    """What is known of one server."""
+
+    index: int
+    address: str
+    protocol: int = 0
+    state: int = 0
+    epoch: int = 0
+    heard_at: float = float("-inf")
+    heartbeat_s: float = 1.0
+    server: bytes = b""
+    name: str = ""
+    greeted: set[bytes] = field(default_factory=set)
+    beats: int = 0  # HEARTBEATs heard while our own channel had no greeting
+    collector_up: bool = False
+    sent: int = 0  # highest batch number handed to this collector since its link came up
+    wanted: int = 0  # the number it last asked to be resent from, and when
+    wanted_at: float = float("-inf")
+    refusal: str = ""  # the last thing it refused to do for us, in words
+    wire: str = AWAY
+
+    def ready(self, own_topic: bytes) -> bool:
+        """Whether a KVSET sent now will be taken and its acknowledgement heard."""
+        return self.collector_up and (self.protocol == 1 or own_topic in self.greeted)
+
+    def describe(self, now: float) -> str:
+        """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
+        if self.protocol == 0:
+            return f"{self.address} not heard from: {NOT_HEARD[self.wire]}"
+        said = STATE_NAMES[self.state] if self.state < len(STATE_NAMES) else str(self.state)
+        old = " (CHP/1)" if self.protocol == 1 else f", epoch {self.epoch}"
+        link = "" if self.collector_up else ", its collector not connected"
+        refusal = f", refused: {self.refusal}" if self.refusal else ""
+        return f"{self.address} {said}{old}, heard {max(0.0, now - self.heard_at):.1f} s ago{link}{refusal}"

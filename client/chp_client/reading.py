@@ -1,0 +1,101 @@
+"""The reading half of a Clone: a mapping over this process's own memory; nothing here waits or sends.
+
+    clone["/a"]   clone.get("/a")   "/a" in clone   len(clone)   for key in clone   clone.snapshot()   clone.entry("/a")
+
+A read is a dict's own, and sees whole records only: the agent changes the map in one C-level call a record. Iteration
+goes over the keys there are at its beginning, since others change the map meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import monotonic
+from typing import Any, NamedTuple
+
+from .codecs import Codec
+from .core import ClientCore
+from .hub import Hub
+from .views import ItemsNow, KeysNow, ValuesNow
+
+
+class Entry(NamedTuple):
+    """A key with what the servers know of it; revision 0 while only an own set is known, ttl in seconds left."""
+
+    key: str
+    value: Any
+    revision: int
+    ttl: float | None
+
+
+class Reading(Mapping[str, Any]):
+    """What is held, as a mapping."""
+
+    subtrees: tuple[str, ...]  # that are held, none inside another; empty for a write-only Clone
+    _shown: dict[str, bytes]  # the map: what the servers confirmed, and own sets on top
+    _codec: Codec | None
+    _core: ClientCore
+    _hub: Hub
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._shown[key]
+        return value if self._codec is None else self._codec.decode(value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+        value = self._shown.get(key)
+        if value is None:
+            return default
+        return value if self._codec is None else self._codec.decode(value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._shown
+
+    def __len__(self) -> int:
+        return len(self._shown)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._shown))
+
+    def keys(self) -> KeysNow:
+        """The keys; iterating goes over those there are at its beginning."""
+        return KeysNow(self)
+
+    def values(self) -> ValuesNow:
+        """The values; iterating goes over those there are at its beginning."""
+        return ValuesNow(self)
+
+    def items(self) -> ItemsNow:
+        """Keys and values; iterating goes over those there are at its beginning."""
+        return ItemsNow(self)
+
+    def decoded_values(self) -> list[Any]:
+        """The values at this moment."""
+        values = list(self._shown.values())
+        return values if self._codec is None else list(map(self._codec.decode, values))
+
+    def decoded_items(self) -> list[tuple[str, Any]]:
+        """The items at this moment."""
+        if self._codec is None:
+            return list(self._shown.items())
+        decode = self._codec.decode
+        return [(key, decode(value)) for key, value in list(self._shown.items())]
+
+    def snapshot(self) -> dict[str, Any]:
+        """A plain dict of all that is held at this moment, at one point of the servers' order."""
+        copy = self._shown.copy()
+        if self._codec is None:
+            return copy
+        decode = self._codec.decode
+        return {key: decode(value) for key, value in copy.items()}
+
+    def entry(self, key: str) -> Entry | None:
+        """The key with its revision and remaining ttl; None if it is not there."""
+        with self._hub.lock:
+            value = self._shown.get(key)
+            if value is None:
+                return None
+            hashmap = self._core.channel_of(key).replica.map
+            revision = hashmap.revisions.get(key, 0)
+            left = hashmap.remaining_ms(key, monotonic())
+        decoded = value if self._codec is None else self._codec.decode(value)
+        return Entry(key, decoded, revision, None if left is None else left / 1000)

@@ -1,0 +1,374 @@
+"""Recordings: the change feed of a subtree as Parquet files in a directory (the Guide's Black Box).
+
+    DIR/00001.000000000000042-00001.000000000090017.parquet     what came after 1.42, up to 1.90017
+    DIR/00001.000000000090017-00001.000000000180023.parquet     the next file begins where this one ends
+    DIR/_writing.part  _position  _lock                         the recorder's own; Spark leaves out what begins with _
+
+    key, value      text; binary, null for a delete
+    operation       set | delete | snapshot (the key as it was when the recording began) | gap (see below)
+    epoch, sequence the number of the row's record: rows that share it were committed together, and stand together
+    revision        that its key got (epoch in the upper 16 bits)
+    timestamp       the active's clock, ms, UTC
+    ttl             seconds, null for none
+
+- A file appears by rename, complete and synced, and never changes; rows are in the store's order. So readers may come
+  at any time, and Spark reads the directory as plain Parquet: `spark.read.parquet(DIR)`.
+- A file ends after `file_bytes` of keys and values, or `every_s` after its first row.
+- The state is the last number in the files' names. A recorder that was killed goes on there: what it had not finished
+  it asks for again, so the server must retain (`--retain-bytes`, `--retain-s`) what comes in while it is away, and
+  the unfinished file. `_position` only spares a quiet subtree from outliving the log.
+- If that is not retained any more, it says so, and writes a row `gap` (key: the subtree) and a snapshot: a reader sees
+  where something is missing, and a replay ends with the right map.
+
+Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from chp.errors import BadInput
+from chp.limits import MIB
+from chp.numbers import describe, epoch_of, number, sequence_of
+
+from .feed import Feed, FeedRecord, NotRetained
+
+
+def need_parquet() -> tuple[Any, Any, Any]:
+    """numpy, pyarrow and its Parquet part; `ImportError` names the extra that brings them."""
+    try:
+        import numpy
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"{error}; recordings need the extra: pip install 'chp-clone[parquet]'") from error
+    return numpy, pyarrow, pyarrow.parquet
+
+
+np, pa, pq = need_parquet()
+log = logging.getLogger("chp_client")
+
+SET, DELETE, SNAPSHOT, GAP = range(4)
+OPERATIONS = ("set", "delete", "snapshot", "gap")
+EVERY_S = 60.0
+FILE_BYTES = 32 * MIB  # half of what a server retains by default: an unfinished file can be had again
+GROUP_ROWS = 65_536  # of a row group: bounds what is held in memory, and the time that writing takes
+GROUP_BYTES = 8 * MIB
+IDLE_S = 0.25
+FINISH_S = 2.0  # how long a server is looked for at the end
+STARTS = ("snapshot", "now", "earliest")
+PART, POSITION, LOCK = "_writing.part", "_position", "_lock"
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()), ("value", pa.binary()), ("operation", pa.string()),
+        ("epoch", pa.int32()), ("sequence", pa.int64()), ("revision", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")), ("ttl", pa.float64()),
+    ]
+)  # fmt: skip
+_NAME = re.compile(r"(\d{5})\.(\d{15})-(\d{5})\.(\d{15})\.parquet")
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordingFile:
+    """A finished file: rows after the number `start`, up to `until`."""
+
+    until: int
+    start: int
+    path: Path
+
+
+def files(directory: Path) -> list[RecordingFile]:
+    """The finished files, in the store's order."""
+    found = []
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            a, b, c, d = map(int, match.groups())
+            found.append(RecordingFile(number(c, d), number(a, b), path))
+    return sorted(found)
+
+
+def file_name(start: int, until: int) -> str:
+    """The name of the file with the rows after `start`, up to `until`."""
+    return f"{_digits(start)}-{_digits(until)}.parquet"
+
+
+def _digits(n: int) -> str:
+    return f"{epoch_of(n):05d}.{sequence_of(n):015d}"
+
+
+# -- recording
+
+
+def record(
+    servers: str | list[str],
+    directory: str | Path,
+    subtree: str = "",
+    *,
+    start: str = "snapshot",
+    every_s: float = EVERY_S,
+    file_bytes: int = FILE_BYTES,
+    stop: Event | None = None,
+    say: Say | None = None,
+    timeout_s: float | None = None,
+) -> Writer:
+    """Record until `stop` is set; returns the writer, which has counted.
+
+    In an empty directory it begins with a snapshot, or with what comes `now`, or with the `earliest` that the active's
+    log has; in another it goes on after the last number there. `say` is told what happens, a line at a time.
+    `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
+    """
+    if start not in STARTS:
+        raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    tell = say or log.warning
+    ends = stop or Event()
+    with _locked(folder), Feed(servers, subtree) as feed:
+        writer = Writer(folder, subtree, every_s, file_bytes)
+        feed.latest(timeout_s)
+        _begin(feed, writer, start, tell)
+        try:
+            while not ends.is_set():
+                try:
+                    _follow(feed, writer, ends)
+                except NotRetained as gap:
+                    writer.rotate(max(writer.reached, feed.complete))
+                    tell(f"GAP: {gap}")
+                    _snapshot(feed, writer, gap=True)
+            _catch_up(feed, writer)
+        finally:
+            writer.rotate(writer.reached)
+            writer.holes = feed.stats["holes"]
+        return writer
+
+
+def _begin(feed: Feed, writer: Writer, start: str, tell: Say) -> None:
+    if writer.reached:
+        tell(f"goes on after {describe(writer.reached)}")
+    elif start == "snapshot":
+        _snapshot(feed, writer, gap=False)
+        tell(f"begins with a snapshot at {describe(writer.reached)}, {writer.rows} keys")
+    else:
+        writer.begin(feed.latest(None) if start == "now" else _earliest(feed))
+        tell(f"begins after {describe(writer.reached)}")
+
+
+def _earliest(feed: Feed) -> int:
+    try:
+        for _ in feed.fetch(0):
+            break
+    except NotRetained as error:
+        return error.oldest or feed.latest(None)
+    return 0
+
+
+def _follow(feed: Feed, writer: Writer, stop: Event) -> None:
+    for records in feed.follow(writer.reached, min(IDLE_S, writer.every_s)):
+        for each in records:
+            writer.take(each)
+        writer.reached = feed.complete
+        writer.rotate_if_due()
+        if stop.is_set():
+            return
+
+
+def _catch_up(feed: Feed, writer: Writer) -> None:
+    """Take what the store has at the end; what can't be had now is asked for when recording goes on."""
+    try:
+        for records in feed.fetch(writer.reached, FINISH_S):
+            for each in records:
+                writer.take(each)
+        writer.reached = feed.complete
+    except (NotRetained, TimeoutError) as error:
+        log.info("the recording ends at %s: %s", describe(writer.reached), error)
+
+
+def _snapshot(feed: Feed, writer: Writer, gap: bool) -> None:
+    found = feed.snapshot(None)
+    if gap and found.number <= writer.reached:
+        raise BadInput(
+            f"{writer.folder} is recorded up to {describe(writer.reached)}; this store is at {describe(found.number)}: "
+            "it is another store, or one that lost its data; record it into another directory"
+        )
+    now_ms = int(time.time() * 1000)
+    if gap:
+        row = FeedRecord(found.number, found.number, now_ms, [writer.subtree], [b""], [0])
+        writer.add(row, GAP)
+    for chunk, revisions in zip(found.chunks, found.revisions, strict=True):
+        chunk.first = chunk.last = found.number
+        chunk.wall_ms = now_ms
+        writer.add(chunk, SNAPSHOT, revisions)
+    writer.begin(found.number)
+    writer.rotate_if_due()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"somebody records into {folder} already; end that, or give another directory") from None
+        yield
+
+
+class Writer:
+    """The directory as the recorder sees it: gathers rows, writes them in groups, finishes files."""
+
+    def __init__(self, folder: Path, subtree: str, every_s: float, file_bytes: int) -> None:
+        if every_s <= 0 or file_bytes < 1:
+            raise BadInput(f"a file of {file_bytes} bytes or {every_s} s can't be; give more than 0")
+        self.folder, self.subtree = folder, subtree
+        self.every_s, self.file_bytes = every_s, file_bytes
+        self.rows = self.bytes = self.finished = self.holes = 0
+        self._pending: list[tuple[FeedRecord, int, list[int] | None]] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._file: Any = None
+        self._file_bytes = 0
+        self._opened_at = self._noted_at = time.monotonic()
+        done = files(folder)
+        self._check(done)
+        self._start = done[-1].until if done else 0  # where the next file begins
+        self.reached = max(self._start, self._read_position())  # up to here all is added
+
+    def _check(self, done: list[RecordingFile]) -> None:
+        if done:
+            theirs = (pq.read_schema(done[-1].path).metadata or {}).get(b"chp.subtree", b"").decode()
+            if theirs != self.subtree:
+                raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
+
+    def begin(self, at: int) -> None:
+        """The recording is complete up to `at`, which is where it begins (anew)."""
+        self.reached = at
+        if not self._start or self._pending_rows or self._file:
+            self._start = at
+
+    def add(self, record: FeedRecord, operation: int = SET, revisions: list[int] | None = None) -> None:
+        """Take a record's rows."""
+        rows = len(record.keys)
+        if not rows:
+            return
+        if not self._pending_rows and self._file is None:
+            self._opened_at = time.monotonic()
+        size = sum(map(len, record.values)) + sum(map(len, record.keys))
+        self._pending.append((record, operation, revisions))
+        self._pending_rows += rows
+        self._pending_bytes += size
+        self.rows += rows
+        self.bytes += size
+        if self._pending_rows >= GROUP_ROWS or self._pending_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def take(self, record: FeedRecord) -> None:
+        """Add a record of the feed; the file may end with it."""
+        self.add(record)
+        self.reached = record.last
+        if self._file_bytes + self._pending_bytes >= self.file_bytes:
+            self.rotate(self.reached)
+
+    def rotate_if_due(self) -> None:
+        """Finish the file if it is large or old enough; note the position of a quiet subtree."""
+        now = time.monotonic()
+        if not (self._pending_rows or self._file):
+            if now - self._noted_at >= self.every_s and self.reached > self._start:
+                self._write_position()
+        elif self._file_bytes + self._pending_bytes >= self.file_bytes or now - self._opened_at >= self.every_s:
+            self.rotate(self.reached)
+
+    def rotate(self, until: int) -> None:
+        """Finish the file with what was added; it appears under its name, complete."""
+        self._write_group()
+        if self._file is None:
+            return
+        self._file.close()
+        self._file, self._file_bytes = None, 0
+        part = self.folder / PART
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, self.folder / file_name(self._start, until))
+        sync_folder(self.folder)
+        self._start = until
+        self.finished += 1
+
+    def _write_group(self) -> None:
+        if not self._pending_rows:
+            return
+        if self._file is None:
+            schema = SCHEMA.with_metadata({"chp.subtree": self.subtree})
+            self._file = pq.ParquetWriter(
+                self.folder / PART, schema, compression="zstd",
+                use_dictionary=[name for name in SCHEMA.names if name != "value"],
+            )  # fmt: skip
+        self._file.write_batch(batch_of(self._pending))
+        self._file_bytes += self._pending_bytes
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def _read_position(self) -> int:
+        try:
+            return int(json.loads((self.folder / POSITION).read_text())["number"])
+        except (OSError, ValueError, KeyError):
+            return 0
+
+    def _write_position(self) -> None:
+        self._noted_at = time.monotonic()
+        draft = self.folder / (POSITION + ".part")
+        draft.write_text(json.dumps({"number": self.reached}))
+        os.replace(draft, self.folder / POSITION)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames in a folder last."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def batch_of(added: list[tuple[FeedRecord, int, list[int] | None]]) -> Any:
+    """Records as one Arrow batch: what a record's rows share is repeated by numpy, not by Python."""
+    records = [record for record, _, _ in added]
+    counts = [len(record.keys) for record in records]
+    values: list[bytes | None] = list(chain.from_iterable(record.values for record in records))
+    operations = np.repeat(np.array([operation for _, operation, _ in added], np.int8), counts)
+    ttls = np.full(len(values), np.nan)
+    revisions = np.repeat(np.array([record.first for record in records], np.int64), counts)
+    start = 0
+    for (record, operation, own), count in zip(added, counts, strict=True):
+        for i in record.deletes:
+            values[start + i] = None
+            operations[start + i] = DELETE if operation == SET else operation
+        for i, ms in record.ttls_ms.items():
+            ttls[start + i] = ms / 1000
+        if own is not None:
+            revisions[start : start + count] = own
+        start += count
+    numbers = np.array([record.last for record in records], np.int64)
+    walls = np.array([record.wall_ms for record in records], np.int64)
+    return pa.record_batch(
+        [
+            pa.array(list(chain.from_iterable(record.keys for record in records)), pa.string()),
+            pa.array(values, pa.binary()),
+            pa.DictionaryArray.from_arrays(operations, list(OPERATIONS)).cast(pa.string()),
+            pa.array(np.repeat(numbers >> 48, counts).astype(np.int32)),
+            pa.array(np.repeat(numbers & ((1 << 48) - 1), counts)),
+            pa.array(revisions),
+            pa.array(np.repeat(walls, counts)).cast(SCHEMA.field("timestamp").type),
+            pa.array(ttls, from_pandas=True),  # nan is null
+        ],
+        schema=SCHEMA,
+    )

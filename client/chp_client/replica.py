@@ -1,0 +1,210 @@
+"""One channel's part of the map: what the servers confirmed, and own sets shown before they are.
+
+    shown      key -> bytes, one dict for all channels of a Clone; what the application reads
+    map        revisions, deadlines and fingerprint of this channel (chp.hashmap), its values being `shown`
+    pending    own keys whose echo has not come: key -> number of the own batch that last set it
+
+Rules:
+- A record is shown by one C-level call, so no reader ever sees half of it.
+- A key with a pending own set keeps the own value: what others wrote before is sequenced before it, and would only flip
+  the value back and forth. Its revision is noted all the same, so the fingerprint is the channel's.
+- The echo of an own batch confirms all own numbers up to it. An echo that holds nothing else has nothing to show.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain, repeat
+from operator import call
+
+from chp.batch import Segment
+from chp.hashmap import Hashmap
+
+from .events import Changed
+
+ROTATE_AT = 32_768
+
+
+class Pending:
+    """Own keys not confirmed yet, in two generations so that confirming never walks over keys.
+
+    Batches are folded into the generations only when somebody asks `among`; one that is confirmed before that, as all
+    are while nobody else writes, costs nothing.
+    """
+
+    __slots__ = ("_fresh", "_old", "_old_last", "_young", "_young_last", "confirmed", "last")
+
+    def __init__(self) -> None:
+        self._fresh: deque[tuple[int, list[str]]] = deque()
+        self._old: dict[str, int] = {}
+        self._young: dict[str, int] = {}
+        self._old_last = self._young_last = self.last = self.confirmed = 0
+
+    def add(self, keys: list[str], no: int) -> None:
+        """These keys are shown as own batch `no` has them."""
+        self._fresh.append((no, keys))
+        self.last = no
+
+    def confirm(self, no: int) -> None:
+        """Every own batch up to `no` has come back."""
+        if no <= self.confirmed:
+            return
+        self.confirmed = no
+        while self._fresh and self._fresh[0][0] <= no:
+            self._fresh.popleft()
+        if no >= self._young_last:
+            self._old, self._young = {}, {}
+        elif self._old and no >= self._old_last:
+            self._old, self._old_last, self._young = self._young, self._young_last, {}
+
+    def _fold(self) -> None:
+        while self._fresh:
+            no, keys = self._fresh.popleft()
+            self._young.update(dict.fromkeys(keys, no))
+            self._young_last = no
+            if not self._old and len(self._young) >= ROTATE_AT:
+                self._old, self._old_last, self._young = self._young, no, {}
+
+    def __bool__(self) -> bool:
+        return bool(self._fresh or self._young or self._old)
+
+    def among(self, keys: Iterable[str]) -> set[str]:
+        """Which of `keys` are still waiting for an echo."""
+        if not self:
+            return set()
+        self._fold()
+        keys = list(keys)
+        if self._young.keys().isdisjoint(keys) and self._old.keys().isdisjoint(keys):
+            return set()
+        young, old, confirmed = self._young.get, self._old.get, self.confirmed
+        return {k for k in keys if (young(k) or old(k, 0)) > confirmed}
+
+    def keys(self) -> set[str]:
+        """All keys still waiting."""
+        self._fold()
+        return self.among({**self._old, **self._young})
+
+    def drop(self, keys: set[str]) -> None:
+        """These keys are not waited for any more: the set was refused."""
+        self._fold()
+        for key in keys:
+            self._young.pop(key, None)
+            self._old.pop(key, None)
+
+    def forget(self) -> None:
+        """Nothing is pending: the session has been given up."""
+        self.__init__()  # type: ignore[misc]  # the one place that says what empty means
+
+
+class Replica:
+    """A channel's keys, as confirmed and as shown."""
+
+    __slots__ = ("map", "orphans", "pending", "shown")
+
+    def __init__(self, shown: dict[str, bytes]) -> None:
+        self.shown = shown
+        self.map = Hashmap()
+        self.map.values = shown
+        self.pending = Pending()
+        self.orphans: set[str] = set()  # shown, then refused: to go with the next snapshot unless it has them
+
+    def show(self, segment: Segment) -> None:
+        """Show an own set at once."""
+        if segment.extras and "d" in segment.extras:
+            self._show_some([segment], set())
+        else:
+            self.shown.update(zip(segment.keys, segment.values, strict=True))
+
+    def apply(self, segments: list[Segment], revision: int, own: int, echo_only: bool, now: float) -> None:
+        """Apply a record; `own` is the highest own batch number in it (0: none), `echo_only` that all of it is own."""
+        for segment in segments:
+            self.map.note(segment, revision, now)
+        if own:
+            self.pending.confirm(own)
+        if echo_only:
+            return
+        columns = [segment.keys for segment in segments]
+        held = self.pending.among(chain.from_iterable(columns)) if self.pending else set()
+        if held or any(s.extras is not None and "d" in s.extras for s in segments):
+            self._show_some(segments, held)
+        else:
+            self.shown.update(chain.from_iterable(map(zip, columns, [s.values for s in segments])))
+
+    def _show_some(self, segments: list[Segment], held: set[str]) -> None:
+        final: dict[str, bytes] = {}
+        gone: set[str] = set()
+        for segment in segments:
+            final.update(zip(segment.keys, segment.values, strict=True))
+            deleted = set(self.map.deleted_by(segment))
+            gone.difference_update(segment.keys)
+            gone |= deleted
+        for key in gone | held:
+            final.pop(key, None)
+        exchange(self.shown, gone - held, final)
+
+    def replace(self, fresh: Hashmap, own: int, want_changes: int = 0) -> Changed | None:
+        """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0."""
+        if own:
+            self.pending.confirm(own)
+        old = self.map
+        gone = old.revisions.keys() - fresh.revisions.keys() if old.revisions else set()
+        changed = self._difference(old, fresh, gone, want_changes) if want_changes else None
+        gone |= self.orphans - fresh.revisions.keys()
+        self.orphans = set()
+        values = fresh.values
+        if self.pending:
+            held = self.pending.keys()
+            gone -= held
+            for key in held:
+                values.pop(key, None)
+        exchange(self.shown, gone, values)
+        fresh.values = self.shown
+        self.map = fresh
+        return changed
+
+    @staticmethod
+    def _difference(old: Hashmap, fresh: Hashmap, gone: set[str], number: int) -> Changed:
+        if old.revisions:
+            newer = [k for k, _ in fresh.revisions.items() - old.revisions.items()]
+        else:
+            newer = list(fresh.revisions)
+        revision = fresh.revisions
+        newer.sort(key=revision.__getitem__)
+        values: list[bytes | None] = list(map(fresh.values.__getitem__, newer))
+        revisions = list(map(revision.__getitem__, newer))
+        lost = sorted(gone)
+        none: list[bytes | None] = [None] * len(lost)
+        return Changed(lost + newer, none + values, [number] * len(lost) + revisions)
+
+    def held(self, prefix: str, after: int) -> Changed:
+        """What is confirmed, begins with `prefix` and is newer than `after`; the oldest revision first.
+
+        A key with a pending own set is left out: its echo will tell.
+        """
+        waiting, shown = self.pending.keys(), self.shown
+        found = [
+            (revision, key)
+            for key, revision in self.map.revisions.items()
+            if revision > after and key.startswith(prefix) and key not in waiting and key in shown
+        ]
+        found.sort()
+        return Changed([k for _, k in found], [shown[k] for _, k in found], [r for r, _ in found])
+
+    def check(self) -> None:
+        """Assert that the map is consistent in itself; raises AssertionError naming what is not."""
+        revisions, held = self.map.revisions, self.pending.keys()
+        assert self.map.revision_sum == sum(revisions.values()), "the fingerprint is the map's"
+        missing = revisions.keys() - self.shown.keys() - held
+        assert not missing, f"{len(missing)} confirmed keys are not shown, such as {min(missing)!r}"
+
+
+def exchange(shown: dict[str, bytes], gone: set[str], fresh: dict[str, bytes]) -> None:
+    """Delete and set in one C-level call: no other thread runs in between, so no reader sees half of it."""
+    if gone:
+        delete: Callable[[], object] = partial(deque, map(shown.pop, gone, repeat(None)), 0)
+        update: Callable[[], object] = partial(shown.update, fresh)
+        deque(map(call, (delete, update)), 0)
+    else:
+        shown.update(fresh)

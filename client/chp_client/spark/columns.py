@@ -1,0 +1,129 @@
+"""What a reader delivers: the columns there are, those that a schema asks for, and the values decoded.
+
+    key string            value binary         null for a delete
+    revision bigint       of the key           epoch int, sequence bigint   its two parts
+    ttl double            seconds left, or as it was given; null for none
+    operation string      set or delete        timestamp timestamp          of a change; null in a snapshot
+
+A snapshot and a stream have the same columns, so that the one can be put on top of the other. A schema of one's own
+takes some of them (fewer are read faster), may have the value as string, and with a codec may name what is inside it:
+
+    spark.read.format("chp").option("codec", "json").schema("key string, bid double, ask double")
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
+
+from .publish import BadDataFrame
+
+SCHEMA = (
+    "key string, value binary, revision bigint, ttl double, "
+    "operation string, epoch int, sequence bigint, timestamp timestamp"
+)
+
+
+@dataclass
+class Updates:
+    """Columns as they were on the wire; a value that is None was deleted."""
+
+    keys: list[str]
+    values: list[bytes | None]
+    revisions: Any  # numpy, int64
+    ttls_ms: dict[int, int] | int | None = None  # by row, or of all rows
+    wall_ms: int | None = None
+
+
+def _ttls(u: Updates) -> pa.Array:
+    if type(u.ttls_ms) is int:
+        return pa.array(np.full(len(u.keys), u.ttls_ms / 1000))
+    ttls: list[float | None] = [None] * len(u.keys)
+    for i, ms in (u.ttls_ms or {}).items():  # type: ignore[union-attr]
+        ttls[i] = ms / 1000
+    return pa.array(ttls, pa.float64())
+
+
+def _operations(u: Updates) -> pa.Array:
+    codes = np.fromiter((value is None for value in u.values), np.int8, len(u.values))
+    return pa.array(["set", "delete"]).take(pa.array(codes))
+
+
+def _timestamps(u: Updates) -> pa.Array:
+    if u.wall_ms is None:
+        return pa.nulls(len(u.keys), pa.timestamp("us", "UTC"))
+    return pa.array(np.full(len(u.keys), u.wall_ms * 1000)).cast(pa.timestamp("us", "UTC"))
+
+
+_MAKE: dict[str, Callable[[Updates], pa.Array]] = {
+    "key": lambda u: pa.array(u.keys, pa.string()),
+    "value": lambda u: pa.array(u.values, pa.binary()),
+    "revision": lambda u: pa.array(u.revisions),
+    "ttl": _ttls,
+    "operation": _operations,
+    "epoch": lambda u: pa.array((u.revisions >> EPOCH_SHIFT).astype(np.int32)),
+    "sequence": lambda u: pa.array(u.revisions & SEQUENCE_MASK),
+    "timestamp": _timestamps,
+}
+
+
+class Layout:
+    """Makes record batches of one schema."""
+
+    def __init__(self, schema: Any, codec: str) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._inside = [field.name for field in self._schema if field.name not in _MAKE]
+        self._codec = codec
+        if self._inside and codec == "raw":
+            raise BadDataFrame(
+                f"there is no column {self._inside[0]!r}; there are {', '.join(_MAKE)}. What is inside the values "
+                "needs the option codec (json, msgpack)"
+            )
+
+    def batch(self, updates: Updates) -> pa.RecordBatch:
+        """The updates in the schema's columns."""
+        inside = self._decode(updates) if self._inside else []
+        arrays = [self._array(field, updates, inside) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field, updates: Updates, inside: list[dict[str, Any]]) -> pa.Array:
+        make = _MAKE.get(field.name)
+        try:
+            if make is not None:
+                array = make(updates)
+                return array if array.type.equals(field.type) else array.cast(field.type)
+            return _typed([thing.get(field.name) for thing in inside], field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise BadDataFrame(
+                f"column {field.name!r} can't be {field.type}: {error}; give another type, or read the value as binary"
+            ) from None
+
+    def _decode(self, updates: Updates) -> list[dict[str, Any]]:
+        decode = json.loads if self._codec == "json" else msgpack.unpackb
+        things: list[dict[str, Any]] = []
+        for key, value in zip(updates.keys, updates.values, strict=True):
+            try:
+                thing = {} if value is None else decode(value)
+            except Exception as error:
+                raise BadDataFrame(f"the value of {key!r} is not {self._codec}: {error}") from None
+            if type(thing) is not dict:
+                raise BadDataFrame(
+                    f"the value of {key!r} is not an object with names, so it has no {self._inside[0]!r}"
+                )
+            things.append(thing)
+        return things
+
+
+def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
+    """Days, times and decimals are text inside a value."""
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
+    return pa.array(column, kind)

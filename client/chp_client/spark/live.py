@@ -1,0 +1,214 @@
+"""Live tables: a mapping that a UDF reads from its worker's own replica, current within milliseconds.
+
+    rates = live(["tcp://a:5556", "tcp://b:5566"], "/rates/", codec="text")
+
+    @udf("double")
+    def in_euro(amount, currency):                      # `rates` travels with the function, as two addresses and a name
+        return amount / float(rates[f"/rates/EUR/{currency}"])
+
+    def convert(batches):                               # mapInPandas, mapInArrow
+        for batch in batches:
+            now = rates.pin()                           # one view for the whole batch
+            yield batch.assign(euro=batch.amount / batch.currency.map(lambda c: float(now[f"/rates/EUR/{c}"])))
+
+What a broadcast variable is not: it follows the store. What it costs, and what it promises:
+
+- **One replica a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree);
+  all later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
+  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default), so a thousand tasks on four
+  cores open four replicas. With reuse off, each task pays for its own.
+- **Start-up**: connecting and one snapshot: some 30 ms, and about a second for each million small keys. Until it is
+  complete, the first read waits, at most `timeout_s`; then it is a `TimeoutError` that says how the servers look.
+- **Consistency**: what a read returns was in the store at one moment, and a worker never goes back in time. Two reads
+  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` is one moment for many reads: a
+  plain dict of the subtree at one number, never half a record; `pin().revision` says which. If the servers fall silent
+  a table goes on with what it has: `state` and `staleness_s` tell.
+- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values;
+  mark it `asNondeterministic()` if it must run once a row and plan.
+- **End of life**: the replica ends with the worker (Spark ends idle ones after a minute, all with the executor); the
+  servers see the connection go. In a program of your own, `close()` ends it sooner.
+- **Fork**: workers are forked by Spark's daemon. A child never uses what its parent opened; it opens its own.
+
+Reads only: publish with `format("chp")`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from chp.errors import BadInput
+from chp.keys import check_subtree
+
+from ..checks import endpoints_of
+from ..clone import Clone
+from ..codecs import Codec, codec_of
+from ..events import State
+
+TIMEOUT_S = 30.0
+REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread
+Place = tuple[tuple[str, ...], str]
+
+
+def live(
+    servers: str | Iterable[str], subtree: str = "", *, codec: str | Codec = "raw", timeout_s: float = TIMEOUT_S
+) -> Live:
+    """A live table of a subtree; nothing is opened before the first read, in the process that reads.
+
+    A `codec` that is an object travels with the table, so it must be picklable.
+    """
+    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+
+
+class Pinned(dict[str, Any]):
+    """A live table at one moment; `revision` is the number up to which it is complete."""
+
+    def __init__(self, values: Mapping[str, Any], revision: int) -> None:
+        super().__init__(values)
+        self.revision = revision
+
+
+class Live(Mapping[str, Any]):
+    """A mapping onto this process's replica of a subtree; see the module. Make one with `live`."""
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        subtree: str = "",
+        *,
+        codec: str | Codec = "raw",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        endpoints = endpoints_of(servers)
+        self._place: Place = tuple(each[0] for each in endpoints), check_subtree(subtree)
+        self._codec, self._timeout_s = codec, timeout_s
+        found = codec_of(codec)
+        self._decode = None if found is None else found.decode
+        self._clone: Clone | None = None
+        self._pinned: Pinned | None = None
+        _TABLES.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (*self._place, self._codec, self._timeout_s)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- reading
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._here()[key]
+        return value if self._decode is None else self._decode(value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+        value = self._here().get(key)
+        if value is None:
+            return default
+        return value if self._decode is None else self._decode(value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._here()
+
+    def __len__(self) -> int:
+        return len(self._here())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._here())
+
+    def pin(self) -> Pinned:
+        """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""
+        raw, revision = self._pin()
+        before = self._pinned
+        if before is None or before.revision != revision:
+            decode = self._decode
+            values = raw if decode is None else {key: decode(value) for key, value in raw.items()}
+            before = self._pinned = Pinned(values, revision)
+        return before
+
+    # -- about it
+
+    @property
+    def revision(self) -> int:
+        """The number up to which this process's replica is complete."""
+        return self._here().revision
+
+    @property
+    def state(self) -> State:
+        """SYNCED, or STALE while no active server is heard."""
+        return self._here().state
+
+    @property
+    def staleness_s(self) -> float:
+        """For how long this process's replica has not been known to be current."""
+        return self._here().staleness_s
+
+    def close(self) -> None:
+        """End this process's replica of the subtree, for all tables that share it; the next read opens it anew."""
+        with _lock:
+            clone = _replicas.pop(self._place, None)
+            for table in list(_TABLES):
+                if table._clone is clone:
+                    table._clone = table._pinned = None
+        if clone is not None:
+            clone.close()
+
+    def __repr__(self) -> str:
+        where = "not opened here" if self._clone is None else repr(self._clone)
+        return f"<live {self._place[1] or '(everything)'} of {', '.join(self._place[0])}: {where}>"
+
+    def _here(self) -> Clone:
+        clone = self._clone  # not by its truth: an empty mapping is false
+        return clone if clone is not None else self._open()
+
+    def _pin(self) -> tuple[dict[str, bytes], int]:
+        clone = self._here()
+        with clone._hub.lock:  # the agent applies a record, and moves the number, with this lock held
+            return clone.snapshot(), clone.revision
+
+    def _open(self) -> Clone:
+        clone = _replica(self._place)
+        clone.wait_until_synced(self._timeout_s)
+        self._clone = clone
+        return clone
+
+
+# -- this process's replicas
+
+_lock = threading.Lock()
+_replicas: dict[Place, Clone] = {}
+_parents: list[dict[Place, Clone]] = []  # of the processes this one was forked from: kept, so that nothing closes them
+_TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
+
+
+def _again(servers: tuple[str, ...], subtree: str, codec: str | Codec, timeout_s: float) -> Live:
+    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+
+
+def _replica(place: Place) -> Clone:
+    with _lock:
+        clone = _replicas.get(place)
+        if clone is None or clone.closed:
+            if len(_replicas) >= REPLICAS_MAX:
+                raise BadInput(
+                    f"{REPLICAS_MAX} live tables are open in this process; use one of a larger subtree, or close() some"
+                )
+            servers, subtree = place
+            clone = _replicas[place] = Clone(servers, subtree, name=f"live-{os.getpid()}-{subtree.strip('/')[:40]}")
+        return clone
+
+
+def _after_fork_in_child() -> None:
+    """What was open belongs to the parent, threads and sockets alike; let go of it without touching it."""
+    global _lock, _replicas
+    _lock = threading.Lock()
+    _parents.append(_replicas)
+    _replicas = {}
+    for table in list(_TABLES):
+        table._clone = table._pinned = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

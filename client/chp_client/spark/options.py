@@ -1,0 +1,171 @@
+"""Every option of format("chp") in one table: what it is called, what it takes, and what it is if it isn't given.
+
+    options = parse({"servers": "tcp://a:5556,tcp://b:5566", "subtree": "/rates/", "key.template": "/rates/{base}/{quote}"})
+    options["null.value"]           -> "error"
+
+Names are taken as Spark hands them over, in any case. An option that is not in the table is an error that suggests
+the one that was meant: a misspelt `confirm.overwrite` or `ttl` that is silently ignored is worse than a job that
+does not start.
+"""
+
+# ruff: noqa: E501 (a table has a row a line)
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chp.errors import BadInput
+from chp.keys import check_subtree
+from chp.limits import DEFAULT
+
+from .. import checks
+
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark hands these to a sink too
+
+
+class BadOption(BadInput):
+    """An option that is unknown, missing, or has a value it can't have; the text says which and what to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table; `read` makes its value of the text, and raises `ValueError` that says what is wanted."""
+
+    name: str
+    where: str  # "all", "write", "read", "stream"
+    read: Callable[[str], Any]
+    default: Any
+    takes: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+
+def _servers(text: str) -> list[str]:
+    return [snapshot_port for snapshot_port, _, _ in checks.endpoints_of(text)]
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in names:
+            raise ValueError(f"it is one of {', '.join(names)}")
+        return text.lower()
+
+    return read
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it is true or false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise ValueError("it is a number from 1 on")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.strip().isdigit() or int(text) >= 1 << 63:
+        raise ValueError("it is a number from 0 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError("it is a number of seconds above 0")
+    return seconds
+
+
+def _ttl(text: str) -> float | str:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return text  # a column
+    if not 0 < seconds <= DEFAULT.ttl_s_max:
+        raise ValueError(f"it is seconds above 0 and at most {DEFAULT.ttl_s_max:.0f}, or the name of a column")
+    return seconds
+
+
+def _name(text: str) -> str:
+    if not 0 < len(text) <= 256:
+        raise ValueError("it has 1 to 256 characters")
+    return text
+
+
+def _start(text: str) -> str | dict[str, Any]:
+    if text.lower() in ("earliest", "latest", "snapshot"):
+        return text.lower()
+    try:
+        offset = json.loads(text)
+        good = all(type(offset[name]) is int and offset[name] >= 0 for name in ("epoch", "sequence"))
+    except (ValueError, TypeError, KeyError):
+        good = False
+    if not good:
+        raise ValueError('it is earliest, latest, snapshot, or an offset such as {"epoch": 1, "sequence": 42}')
+    return {"epoch": offset["epoch"], "sequence": offset["sequence"]}
+
+
+OPTIONS = (
+    Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair"),
+    Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
+    Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
+    Option("codec", "all", _choice("raw", "json", "msgpack"), "raw", "raw, json, msgpack", "how a value is made of columns, or columns of it"),
+    Option("key", "write", _name, "key", "column", "the column with the keys"),
+    Option("key.template", "write", _name, None, "/a/{column}/b", "the key made of several columns, in place of `key`"),
+    Option("value", "write", _name, None, "column", "the column with the values; default `value`, or with a codec all columns that are not named elsewhere"),
+    Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),
+    Option("revision", "write", _name, None, "column", "write a row only if its key has no later revision than this"),
+    Option("null.value", "write", _choice("error", "delete"), "error", "error, delete", "what a null value means"),
+    Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
+    Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
+    Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
+    Option("partitions", "read", _count, None, "number", "how many tasks read the snapshot; default: one for each 250,000 keys, at most 64"),
+    Option("startingOffsets", "stream", _start, "latest", "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes"),
+    Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "about how many changes a micro-batch has; it ends with a whole record"),
+    Option("failOnDataLoss", "stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),
+)  # fmt: skip
+_BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
+
+
+def parse(given: Mapping[str, str]) -> dict[str, Any]:
+    """Every option's value, by the name it has in the table; raises `BadOption`."""
+    values = {option.name: option.default for option in OPTIONS}
+    for name, text in given.items():
+        if name.lower() in SPARKS_OWN:
+            continue
+        option = _BY_NAME.get(name.lower())
+        if option is None:
+            raise BadOption(_unknown(name))
+        try:
+            values[option.name] = option.read(str(text))
+        except ValueError as error:
+            raise BadOption(f"option {option.name} is {text!r}: {error}") from None
+    if not values["servers"]:
+        raise BadOption("option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566")
+    return values
+
+
+def _unknown(name: str) -> str:
+    if name.lower() == "path":
+        return "option path is not used: give save() or load() no argument, and the option subtree"
+    close = difflib.get_close_matches(name.lower(), list(_BY_NAME), n=1, cutoff=0.5)
+    meant = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"there are {', '.join(o.name for o in OPTIONS)}"
+    return f"option {name} is not known; {meant}"
+
+
+def table() -> str:
+    """The table as Markdown, for the documents."""
+    rows = ["| option | for | takes | default | |", "|---|---|---|---|---|"]
+    for o in OPTIONS:
+        default = "" if o.default is None else str(o.default).lower() if isinstance(o.default, bool) else f"{o.default}"
+        names = ", ".join(f"`{name}`" for name in (o.name, *o.aliases))
+        rows.append(f"| {names} | {o.where} | {o.takes} | {default} | {o.help} |")
+    return "\n".join(rows)

@@ -1,0 +1,125 @@
+"""Reading a snapshot: every task reads a slice of one image, so all rows are as of one number.
+
+    plan      an image of what the filters leave is made on the active, and cut into slices        (SPEC.md, "Images")
+    task i    slice i, in chunks with credit, columns from end to end
+
+An image is kept for ten minutes after its last use, a minute once all slices were read. A data frame that is used again
+later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
+
+from chp.batch import SYNC
+from chp.numbers import describe
+
+from .columns import Layout, Updates
+from .snapshot_port import ReadFailed, ReadRefused, SnapshotPort
+
+KEYS_A_TASK, TASKS_MAX = 250_000, 64
+
+
+class Slice(InputPartition):
+    """One of the slices of an image."""
+
+    def __init__(self, image: bytes, part: int, number: int) -> None:
+        self.image, self.part, self.number = image, part, number
+
+
+def make_image(port: SnapshotPort, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
+    """An image of everything that begins with `prefix`, and its slices."""
+    name = secrets.token_bytes(16)
+    facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
+    if partitions is None:
+        partitions = max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
+        facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions)
+    return [Slice(name, i, facts["number"]) for i in range(partitions)]
+
+
+def read_slice(port: SnapshotPort, subtree: str, piece: Slice) -> Iterator[Updates]:
+    """The updates of a slice, chunk by chunk."""
+    at = describe(piece.number)
+    try:
+        for header, items in port.stream(subtree, image=piece.image, part=piece.part):
+            if header[0] == SYNC:
+                yield from map(updates_of, items)
+            elif header[2] != piece.number:
+                raise ReadFailed(f"the servers hold the snapshot at {describe(header[2])}, not at {at}; read again")
+    except ReadRefused as refused:
+        raise ReadFailed(
+            f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
+            "another server is active now; make the data frame anew, and cache() it if it is to last"
+        ) from None
+
+
+def updates_of(segment: list[Any]) -> Updates:
+    """A segment of a SYNC."""
+    keys, values, extras = segment
+    runs = extras["r"]
+    revisions = np.repeat(np.array([run[0] for run in runs], np.int64), [run[1] for run in runs])
+    ttls = extras.get("t")
+    return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls)
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("chp")`."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self._options = options
+        self._layout = Layout(schema, options["codec"])
+        self._prefix: str = options["subtree"]
+        # Spark refuses a reader whose class has pushFilters while pushdown is off (its default); it calls this if on.
+        self.pushFilters = _Pushdown(self)
+
+    def narrow(self, prefixes: list[str]) -> None:
+        """Read no more than what begins with each of these."""
+        for prefix in prefixes:
+            if prefix.startswith(self._prefix):
+                self._prefix = prefix
+
+    def partitions(self) -> list[InputPartition]:
+        """When the query is planned: one image for all tasks."""
+        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+            return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        assert isinstance(partition, Slice)
+        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+            for updates in read_slice(port, self._options["subtree"], partition):
+                yield self._layout.batch(updates)
+
+
+class _Pushdown:
+    """Narrows the reader by what filters say of the key; Spark applies them again: a prefix says less."""
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self._reader.narrow([prefix for each in filters if (prefix := key_prefix(each)) is not None])
+        return filters
+
+
+def key_prefix(condition: Filter) -> str | None:
+    """What keys begin with if they meet the condition; None if it says nothing of that."""
+    if getattr(condition, "attribute", None) != ("key",):
+        return None
+    if isinstance(condition, EqualTo | StringStartsWith):
+        return str(condition.value) if isinstance(condition.value, str) else None
+    if isinstance(condition, In):
+        return _common([str(value) for value in condition.value])
+    return None
+
+
+def _common(texts: list[str]) -> str:
+    """What all of them begin with: what the first and the last in order share."""
+    low, high = min(texts), max(texts)
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return low[:same]

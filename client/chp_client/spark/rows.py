@@ -1,0 +1,245 @@
+"""Rows become updates: Arrow columns in, columns of keys, values, ttls and conditions out, with no Python code a row.
+
+    shape = Shape(options, ["base", "quote", "bid"])       what is key, value, ttl: decided once, from names and types
+    for segment in shape.segments(batch): ...              each fits one batch of the protocol
+
+Only a codec looks at rows one by one, since it makes an object of each. A bad row is an error that names the
+column, and the row if there is one: a job that drops rows silently is worse than one that stops. The order of rows
+is kept, so of rows with the same key the last one wins.
+"""
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chp.batch import Segment
+from chp.errors import BadKey
+from chp.keys import check_column, check_subtree
+from chp.limits import DEFAULT
+
+from .publish import BadDataFrame, _column, _is_text, _template, _text_column, _ttls, _values
+
+PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
+
+
+class Shape:
+    """Which columns are the key, the value, the ttl and the condition."""
+
+    def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._template = options["key.template"]
+        self._key: str = self._template or options["key"]
+        self._subtree = check_subtree(options["subtree"])
+        self._codec: str = options["codec"]
+        self._ttl: float | str | None = options["ttl"]
+        self._revision: str | None = options["revision"]
+        self._nulls: str = options["null.value"]
+        self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
+        self.key_columns = [part for part, named in _template(self._key) if named] if self._template else [self._key]
+        self.value_columns = [self._value] if self._value else self._others()
+        for column, role in self.roles():
+            self._require(column, role)
+        if not self.value_columns:
+            raise BadDataFrame(
+                "no column is left for the value: all are key, ttl or revision; name one with the option value"
+            )
+
+    def roles(self) -> list[tuple[str, str]]:
+        """Each column that is used, and what for."""
+        found = [(name, "key") for name in self.key_columns] + [(name, "value") for name in self.value_columns]
+        found += [(self._ttl, "ttl")] if isinstance(self._ttl, str) else []
+        return found + ([(self._revision, "revision")] if self._revision else [])
+
+    def _others(self) -> list[str]:
+        used = {*self.key_columns, self._ttl, self._revision}
+        return [name for name in self._names if name not in used]
+
+    def _require(self, name: str, role: str) -> None:
+        if self._names.count(name) == 1:
+            return
+        if name in self._names:
+            raise BadDataFrame(f"{self._names.count(name)} columns are called {name!r}; rename all but one")
+        source = f" of the template {self._template!r}" if role == "key" and self._template else ""
+        option = "key.template" if role == "key" and self._template else role
+        raise BadDataFrame(
+            f"there is no column {name!r} for the {role}{source}; the frame has {', '.join(self._names)}. "
+            f"Name another with the option {option}"
+        )
+
+    # -- a batch
+
+    def segments(self, batch: pa.RecordBatch) -> Iterator[Segment]:
+        """The rows as segments, none larger than a batch may be."""
+        rows = batch.num_rows
+        if rows == 0:
+            return
+        table = pa.Table.from_batches([batch])
+        keys, (values, absent), ttls, revisions = self._columns(table)
+        step = self._step(rows, sum(map(len, values)) + sum(map(len, keys)))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            extras: dict[str, Any] = {}
+            if absent and (deletes := [i - start for i in absent if start <= i < stop]):
+                extras["d"] = deletes
+            if self._ttl is not None:
+                self._add_ttl(extras, None if ttls is None else ttls.slice(start, stop - start))
+            if revisions is not None:
+                _sparse(extras, "n", revisions[start:stop])
+            yield Segment(keys[start:stop], values[start:stop], extras or None)
+
+    def check(self, empty: pa.Table) -> None:
+        """Raise what the types of the columns alone give reason to."""
+        self._columns(empty)
+
+    def _columns(
+        self, table: pa.Table
+    ) -> tuple[list[str], tuple[list[bytes], list[int]], Any, list[int | None] | None]:
+        ttls = _ttls(table, self._ttl) if isinstance(self._ttl, str) else None
+        return self._keys(table), self._values(table), ttls, self._revisions(table)
+
+    @staticmethod
+    def _step(rows: int, size: int) -> int:
+        return max(1, min(rows, DEFAULT.batch_items_max, rows * PART_BYTES // max(size, 1)))
+
+    def _keys(self, table: pa.Table) -> list[str]:
+        column = self._templated(table) if self._template else _text_column(table, self._key)
+        if column.null_count:
+            row = pc.index(pc.is_null(column), True).as_py()
+            raise BadDataFrame(
+                f"key {self._key!r} is null in row {row} of a batch ({column.null_count} such rows); filter them out"
+            )
+        keys: list[str] = column.to_pylist()
+        try:
+            check_column(keys, {})
+        except BadKey as error:
+            raise BadDataFrame(f"column {self._key!r} has a key that can't be one: {error}") from None
+        if keys and self._subtree and not pc.all(pc.starts_with(column, self._subtree)).as_py():
+            stranger = next(key for key in keys if not key.startswith(self._subtree))
+            raise BadDataFrame(
+                f"key {stranger!r} is not in the subtree {self._subtree!r}; mend the key or the option subtree"
+            )
+        return keys
+
+    def _templated(self, table: pa.Table) -> pa.ChunkedArray:
+        parts = [
+            _part(table, part) if named else pa.scalar(part, pa.large_string()) for part, named in _template(self._key)
+        ]
+        return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")
+
+    def _values(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
+        """A value for each row, and the rows that have none."""
+        if self._codec != "raw":
+            encoded, absent = self._encoded(table)
+        else:
+            assert self._value is not None, "without a codec there is one column"
+            column = _values(table, self._value)
+            absent = [] if not column.null_count else pc.indices_nonzero(pc.is_null(column)).to_pylist()
+            encoded = column.fill_null(b"").to_pylist() if absent else column.to_pylist()
+        if absent and self._nulls == "error":
+            raise BadDataFrame(
+                f"column {self._value!r} is null in row {absent[0]} of a batch ({len(absent)} such rows); "
+                "fill it, or say null.value=delete"
+            )
+        return encoded, absent
+
+    def _encoded(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
+        for name in self.value_columns:
+            _check_encodable(name, table.schema.field(name).type)
+        if self._value:
+            things = table.column(self._value).to_pylist()
+            absent = [i for i, thing in enumerate(things) if thing is None]
+        else:
+            things, absent = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict"), []
+        encode = _to_json if self._codec == "json" else _to_msgpack
+        try:
+            encoded = [encode(thing) for thing in things]
+        except (TypeError, ValueError) as error:
+            names = ", ".join(map(repr, self.value_columns))
+            raise BadDataFrame(
+                f"columns {names} can't be written as {self._codec}: {error}; cast them in the job"
+            ) from None
+        _check_sizes(max(map(len, encoded), default=0), names=self.value_columns)
+        for i in absent:
+            encoded[i] = b""
+        return encoded, absent
+
+    def _add_ttl(self, extras: dict[str, Any], column: pa.ChunkedArray | None) -> None:
+        if column is None:
+            assert isinstance(self._ttl, float), "without a column it is a number"
+            extras["t"] = _ms(self._ttl)
+        else:
+            _sparse(extras, "t", [None if ttl is None else _ms(ttl) for ttl in column.to_pylist()])
+
+    def _revisions(self, table: pa.Table) -> list[int | None] | None:
+        if self._revision is None:
+            return None
+        column = _column(table, self._revision, "revision")
+        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            raise BadDataFrame(
+                f"column {self._revision!r} is {column.type}; a revision is a whole number, as it was read"
+            )
+        if column.null_count < len(column) and (lowest := pc.min(column).as_py()) < 0:
+            raise BadDataFrame(f"column {self._revision!r} has {lowest}; a revision is a number from 0 on, or null")
+        revisions: list[int | None] = column.to_pylist()
+        return revisions
+
+
+def _sparse(extras: dict[str, Any], name: str, column: list[int | None]) -> None:
+    places = [i for i, thing in enumerate(column) if thing is not None]
+    if places:
+        extras[name] = [places, [column[i] for i in places]]
+
+
+def _ms(ttl: float) -> int:
+    return max(1, round(ttl * 1000))
+
+
+def _part(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column of a template, as text."""
+    column = _column(table, name, "key")
+    kind = column.type
+    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
+        return column.cast(pa.large_string())
+    raise BadDataFrame(
+        f"column {name!r} is {kind}; the columns of a key are text, whole numbers or dates: cast it to string"
+    )
+
+
+def _check_sizes(longest: int, names: Sequence[str]) -> None:
+    if longest > DEFAULT.value_bytes_max:
+        columns = ", ".join(map(repr, names))
+        raise BadDataFrame(f"column {columns} has a value of {longest} bytes; at most {DEFAULT.value_bytes_max} fit")
+
+
+def _check_encodable(name: str, kind: pa.DataType) -> None:
+    t = pa.types
+    if t.is_duration(kind) or t.is_interval(kind) or t.is_union(kind) or t.is_time(kind):
+        raise BadDataFrame(
+            f"column {name!r} is {kind}, which no codec here takes: cast it to string or a number in the job"
+        )
+    for i in range(kind.num_fields):
+        _check_encodable(name, kind.field(i).type)
+
+
+def _to_json(thing: Any) -> bytes:
+    return json.dumps(thing, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+
+
+def _to_msgpack(thing: Any) -> bytes:
+    packed: bytes = msgpack.packb(thing, default=_plain)
+    return packed
+
+
+def _plain(thing: Any) -> Any:
+    """What neither codec knows: times and days as ISO 8601, decimals as their digits."""
+    if isinstance(thing, dt.datetime | dt.date):
+        return thing.isoformat()
+    if isinstance(thing, decimal.Decimal):
+        return str(thing)
+    raise TypeError(f"{type(thing).__name__} is not something it can say")

@@ -1,0 +1,134 @@
+"""A Spark session with the settings that this project's jobs want, each with its reason.
+
+    spark = session("rates", cores=2)
+    spark = session("big", cores=8, **{"spark.driver.memory": "8g", "spark.sql.shuffle.partitions": 64})
+
+The settings suit small, quick batches on one machine; whatever the caller gives wins. On a cluster, give
+`**{"spark.master": ...}`, or make the session yourself: nothing else here depends on this helper.
+
+Three things must be in the environment before the JVM starts and are set there: JAVA_HOME (java.py finds or brings
+one), PYSPARK_PYTHON and SPARK_LOCAL_IP. Once a JVM runs in this process, a second call returns the same session,
+and only its `spark.sql.` settings can still change; that is Spark's rule.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+SETTINGS: dict[str, str] = {
+    # Nobody looks at the web page of a short job, and it takes a port.
+    "spark.ui.enabled": "false",
+    # The progress bar writes over what the program prints.
+    "spark.ui.showConsoleProgress": "false",
+    # Plans that adapt while they run help with large shuffles of unknown size; a small batch takes twice as long.
+    "spark.sql.adaptive.enabled": "false",
+    # What goes wrong is raised in Python; the rest of the log is about Spark itself.
+    "spark.log.level": "ERROR",
+    # Driver and executors are one process here: never listen on the network.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # A day is a day everywhere; without this, dates depend on the machine's zone.
+    "spark.sql.session.timeZone": "UTC",
+    # Columns, not rows, between Python and the JVM: toArrow, toPandas, createDataFrame.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Key filters reach the reader of format("chp"); off by default in Spark 4.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
+    # file system: a small batch takes half the time.
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+}
+
+# A stream stopped while foreachBatch runs overflows the default stack of 1 MiB now and then.
+_JAVA_OPTIONS = "-Xss16m"
+# The quick compiler only: starts and warms up faster, and is slower on long computations.
+_QUICK_SETTINGS = {
+    # Run plans as they are instead of compiling each to Java first: the first batch comes in half the time.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, **settings: object) -> "SparkSession":
+    """A local Spark session on `cores` threads; `settings` are Spark's own, by their full names.
+
+    `quick_start` suits tests and demonstrations: a session sooner, long computations slower.
+    Raises `NoJava` when there is none to run on, and `ImportError` that names the extra when Spark is missing.
+    """
+    if cores < 1:
+        raise ValueError(f"cores is {cores}; a session needs at least one")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ImportError(f"{error}; Spark is an extra: pip install 'chp-clone[spark]'") from error
+    builder: Any = SparkSession.builder.appName(app_name)
+    running = SparkSession.getActiveSession() is not None
+    if not running:
+        os.environ.update(environment(find_java(), os.environ))
+    wanted = all_settings(cores, quick_start) | {name: _text(value) for name, value in settings.items()}
+    for name, value in wanted.items():
+        if not running or name.startswith("spark.sql."):
+            builder = builder.config(name, value)
+    found: SparkSession = builder.getOrCreate()
+    return found
+
+
+def stop(spark: "SparkSession", timeout_s: float = 20.0) -> None:
+    """End the session, and its JVM with it: Spark's own `stop` leaves that to the end of the program."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    SparkContext._gateway = SparkContext._jvm = None  # so that the next session starts anew
+    process = getattr(gateway, "proc", None)  # there is none if the JVM was not started by us
+    if process is None:
+        return
+    gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
+    """Every setting of `session`, those that depend on its arguments included."""
+    options = [_JAVA_OPTIONS]
+    if quick_start:
+        options.append(_QUICK_JAVA_OPTIONS)
+    return (
+        SETTINGS
+        | (_QUICK_SETTINGS if quick_start else {})
+        | {
+            "spark.master": f"local[{cores}]",
+            # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
+            "spark.sql.shuffle.partitions": str(cores),
+            "spark.driver.extraJavaOptions": " ".join(options),
+        }
+    )
+
+
+def environment(java: Java, present: Mapping[str, str]) -> dict[str, str]:
+    """What must be in the environment before the JVM starts."""
+    return {
+        "JAVA_HOME": str(java.home),
+        # Workers must be this Python, with this one's packages, and not the first python3 on PATH.
+        "PYSPARK_PYTHON": present.get("PYSPARK_PYTHON") or sys.executable,
+        "PYSPARK_DRIVER_PYTHON": present.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
+        # Spark asks for the host's own address otherwise, and warns or fails where that has none.
+        "SPARK_LOCAL_IP": present.get("SPARK_LOCAL_IP") or "127.0.0.1",
+    }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

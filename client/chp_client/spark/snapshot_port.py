@@ -1,0 +1,150 @@
+"""Questions to the snapshot port: an image and its slices, how far the feed reaches, the feed itself (SPEC.md.
+
+Section 17).
+
+    with SnapshotPort(servers, timeout_s=120) as port:
+        facts = port.ask("/rates/", image=name, prefix="/rates/EUR", parts=4)
+        for header, items in port.stream("/rates/", image=name, part=0): ...      # ends with the KTHXBAI
+
+A question goes to one server; one that is passive, or silent for `RETRY_S`, has the next one asked. A stream that
+has begun does not change servers in the middle: its chunks carry an index, and a gap or a silence is an error. For
+that long a failover may take, `timeout_s` is the bound. Blocking; for one thread.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from chp.batch import KTHXBAI, REFUSED, REPLY, packb, split
+from chp.errors import BadFrame, ChpError
+from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
+
+RETRY_S = 2.0
+CREDIT = 8
+
+
+class ReadFailed(ChpError):
+    """The servers did not answer a question, or not as it should be."""
+
+
+class ReadRefused(ReadFailed):
+    """A server said no: `code` is one of SPEC.md's."""
+
+    def __init__(self, code: str, detail: Any) -> None:
+        super().__init__(f"the server refused ({code}): {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class SnapshotPort:
+    """A DEALER to each server, made when it is needed."""
+
+    def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
+        self._servers = list(servers)
+        self._timeout_s = timeout_s
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sockets: dict[str, Any] = {}
+        self._ids = itertools.count(1)
+        self._at = 0
+
+    def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
+        """The facts of a REPLY."""
+        header, _ = next(self._answers(subtree, options))
+        if header[0] != REPLY:
+            raise ReadFailed(
+                f"{self._servers[self._at]} answered a question with kind {header[0]}; is it an older version?"
+            )
+        facts: dict[str, Any] = header[2]
+        return facts
+
+    def stream(self, subtree: str, **options: Any) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Header and items of each chunk, in order, and of the KTHXBAI."""
+        for index, (header, items) in enumerate(self._answers(subtree, {"credit": CREDIT, **options})):
+            if header[0] != KTHXBAI and header[2] != index:
+                raise ReadFailed(f"chunk {header[2]} came where {index} was due; run the task again")
+            yield header, items
+
+    def _answers(self, subtree: str, options: dict[str, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+        header, items, request = self._first(subtree, options)
+        socket = self._socket()
+        while True:
+            yield header, items
+            if header[0] in (KTHXBAI, REPLY):
+                return
+            socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 2, "id": request, "more": 1})])
+            if (answer := self._receive(socket, request, monotonic() + self._timeout_s)) is None:
+                raise ReadFailed(
+                    f"{self._servers[self._at]} stopped in the middle (waited {self._timeout_s:g} s); run it again"
+                )
+            header, items = answer
+            if header[0] == REFUSED:
+                raise ReadRefused(header[2], header[3])
+
+    def _first(self, subtree: str, options: dict[str, Any]) -> tuple[list[Any], list[Any], int]:
+        """Ask one server after the other until one answers."""
+        deadline = monotonic() + self._timeout_s
+        said = "no answer"
+        while (now := monotonic()) < deadline:
+            socket, request = self._socket(), next(self._ids)
+            said_options = {"chp": 2, "id": request, "from": 0, **options}
+            socket.send_multipart([ICANHAZ, subtree.encode(), packb(said_options)])
+            answer = self._receive(socket, request, min(deadline, now + RETRY_S))
+            if answer is not None and answer[0][0] != REFUSED:
+                return *answer, request
+            if answer is not None and answer[0][2] not in ("passive", "busy"):
+                raise ReadRefused(answer[0][2], answer[0][3])
+            said = "no answer" if answer is None else str(answer[0][2])
+            self._next(keep=answer is not None)
+            if answer is not None:
+                self._socket().poll(100)  # it said that it can't now: a moment later it may
+        servers = ", ".join(self._servers)
+        raise ReadFailed(f"no server of {servers} serves (waited {self._timeout_s:g} s, option timeout; last: {said})")
+
+    def _receive(self, socket: Any, request: int, deadline: float) -> tuple[list[Any], list[Any]] | None:
+        while (left := deadline - monotonic()) > 0:
+            if not socket.poll(max(1, int(left * 1000))):
+                return None
+            frames = socket.recv_multipart()
+            if len(frames) != 5:
+                raise BadFrame(
+                    f"an answer has 5 frames, not {len(frames)}; is {self._servers[self._at]} a CHP/2 server?"
+                )
+            header, *items = split(frames[4])
+            if header[1] == request:
+                return header, items
+        return None
+
+    def _socket(self) -> Any:
+        server = self._servers[self._at]
+        if server not in self._sockets:
+            socket = self._context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.rcvhwm = 0
+            socket.maxmsgsize = DEFAULT.frame_bytes_max
+            socket.connect(server)
+            self._sockets[server] = socket
+        return self._sockets[server]
+
+    def _next(self, keep: bool) -> None:
+        if not keep:
+            self._sockets.pop(self._servers[self._at]).close()
+        self._at = (self._at + 1) % len(self._servers)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for socket in self._sockets.values():
+            socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,154 @@
+"""Updates that become visible together: staged by tasks, committed by the driver (SPEC.md, "Staged updates").
+
+    task     Part(servers, transaction, name)    add(segment) ... finish()      travels to the driver as [name, batches]
+    driver   commit(servers, transaction, application, version, parts, replace)           or abort(servers, transaction)
+
+A part is one attempt of one task. Its name has a random end, so whatever ran before under the same transaction, a
+failed attempt or a whole run that died, is not named by the commit, and is dropped by it. What sends is a `Clone`
+that only writes: it numbers, resends and survives a failover. One is kept for each process, as making one takes
+longer than a small batch; it costs a thread that sleeps.
+"""
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chp.batch import Segment
+from chp.errors import ChpError
+
+from ..clone import Clone
+from ..errors import Refused
+from ..events import Ack
+from ..tickets import Ticket
+
+log = logging.getLogger(__name__)
+ABORT_S = 10.0
+_clones: dict[tuple[int, tuple[str, ...]], Clone] = {}
+_lock = threading.Lock()
+
+
+class StagingFailed(ChpError):
+    """The servers did not take a batch; nothing of it is visible. The text says why and what to do."""
+
+
+def clone_of(servers: list[str]) -> Clone:
+    """This process's writing Clone for these servers."""
+    where = os.getpid(), tuple(servers)
+    with _lock:
+        clone = _clones.get(where)
+        if clone is None or clone.closed:
+            _forget_parents()
+            clone = _clones[where] = Clone(servers, subtree=None, name=f"spark-{where[0]}")
+        return clone
+
+
+def _forget_parents() -> None:
+    """A worker is forked: the Clones of the process it came from are of no use here."""
+    for where in [where for where in _clones if where[0] != os.getpid()]:
+        del _clones[where]
+
+
+def close_clones() -> None:
+    """Close this process's Clones; they are made anew when they are needed."""
+    with _lock:
+        mine = [_clones.pop(where) for where in list(_clones) if where[0] == os.getpid()]
+    for clone in mine:
+        clone.close(timeout=0)
+
+
+atexit.register(close_clones)
+
+
+def push(clone: Clone, segment: Segment, timeout_s: float | None) -> Ticket:
+    """Send a segment as a batch of its own; waits while the window of unacknowledged ones is full."""
+    hub = clone.hub
+    with hub.lock:
+        hub.make_room(timeout_s)
+        hub.seal()
+        draft = hub.draft()
+        draft.keys, draft.values, draft.extras = segment.keys, segment.values, segment.extras or {}
+        draft.shown = False
+        hub.push(draft)
+        return draft.ticket
+
+
+class Part:
+    """One attempt's share of a transaction."""
+
+    def __init__(self, servers: list[str], transaction: bytes, name: str, timeout_s: float) -> None:
+        self.name = f"{name}.{secrets.token_hex(4)}"
+        self.batches = 0
+        self._clone = clone_of(servers)
+        self._transaction = transaction
+        self._timeout_s = timeout_s
+        self._tickets: list[Ticket] = []
+
+    def add(self, segment: Segment) -> None:
+        """Stage a segment, which must fit a batch."""
+        extras = {**(segment.extras or {}), "stage": [self._transaction, self.name]}
+        staged = Segment(segment.keys, segment.values, extras)
+        with _failures(self._timeout_s):
+            self._tickets.append(push(self._clone, staged, self._timeout_s))
+        self.batches += 1
+        if self._tickets[0].done:
+            self._settle([ticket for ticket in self._tickets if ticket.done])
+            self._tickets = [ticket for ticket in self._tickets if not ticket.done]
+
+    def finish(self) -> None:
+        """Return when the servers have all of it."""
+        self._settle(self._tickets)
+
+    def _settle(self, tickets: list[Ticket]) -> None:
+        with _failures(self._timeout_s):
+            for ticket in tickets:
+                ticket.wait(self._timeout_s)
+
+
+def commit(  # noqa: PLR0917
+    servers: list[str],
+    transaction: bytes,
+    application: str,
+    version: int,
+    parts: list[tuple[str, int]],
+    replace: str | None,
+    timeout_s: float,
+) -> Ack:
+    """Make the named parts visible, all at once; an (application, version) committed before is only answered."""
+    named = [[name, batches] for name, batches in parts if batches]
+    extras = {"commit": [transaction, application, version, named, replace]}
+    with _failures(timeout_s):
+        return push(clone_of(servers), Segment([], [], extras), timeout_s).wait(timeout_s)
+
+
+def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
+    """Forget a transaction. If that can't be said now, the servers forget it after an hour: the job has failed for
+    another reason, which is the one to be raised."""
+    timeout_s = min(timeout_s, ABORT_S)
+    try:
+        with _failures(timeout_s):
+            push(clone_of(servers), Segment([], [], {"abort": transaction}), timeout_s).wait(timeout_s)
+    except StagingFailed as error:
+        log.warning("the servers were not told that a write is off: %s", error)
+
+
+@contextmanager
+def _failures(timeout_s: float) -> Iterator[None]:
+    """Says in a job's words what a Clone says in its own."""
+    try:
+        yield
+    except TimeoutError as error:
+        close_clones()  # with what it still wanted to send
+        raise StagingFailed(f"the servers gave no answer for {timeout_s:g} s (option timeout): {error}") from error
+    except Refused as error:
+        raise StagingFailed(_REFUSALS.get(error.code, "{0}").format(error)) from error
+
+
+_REFUSALS = {
+    "staged": "the servers do not hold all that was staged ({0}): one was lost before the other had it, or more than an"
+    " hour has passed; run the batch again",
+    "busy": "the servers have no room for more staged updates ({0}); write in smaller batches, or wait for other jobs",
+}

@@ -1,0 +1,208 @@
+"""Reading the changes as a stream: the servers' retained log, from offset to offset, the same each time.
+
+    offset   {"epoch": 1, "sequence": 4711, "store": "9f..."}      the number up to which everything has been delivered
+    batch    the records after one offset up to another; both lie on the border of a record, so none is ever cut
+
+The store id in an offset tells a checkpoint of another store, where the same number means something else. A query
+that starts with "snapshot" has everything held as its first batch, as sets, and then the changes from that number
+on. If that first batch is run again, keys changed meanwhile are left out of it: they come with the changes.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from chp.batch import EPOCH, KTHXBAI
+from chp.numbers import describe, epoch_of, number, sequence_of
+
+from .columns import Layout, Updates
+from .read import Slice, make_image, read_slice
+from .snapshot_port import ReadFailed, ReadRefused, SnapshotPort
+
+log = logging.getLogger(__name__)
+Offset = dict[str, Any]
+
+
+class DataLoss(ReadFailed):
+    """Changes that the query has not seen are not there any more."""
+
+
+def offset_of(at: int, store: str) -> Offset:
+    """A number as an offset."""
+    return {"epoch": epoch_of(at), "sequence": sequence_of(at), "store": store}
+
+
+def number_of(offset: Offset) -> int:
+    """An offset as a number."""
+    return number(offset["epoch"], offset["sequence"])
+
+
+class Changes(InputPartition):
+    """The records after one number up to another; `lost` if what is before `oldest` is known to be gone."""
+
+    def __init__(self, after: int, until: int) -> None:
+        self.after, self.until = after, until
+
+
+class HeldThen(InputPartition):
+    """A slice of what was held, as far as it had not changed after `until`."""
+
+    def __init__(self, piece: Slice, until: int) -> None:
+        self.piece, self.until = piece, until
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("chp")`."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self._options = options
+        self._subtree: str = options["subtree"]
+        self._layout = Layout(schema, options["codec"])
+        self._port: SnapshotPort | None = None  # of the driver; tasks open their own
+        self._ceiling: int | None = None
+
+    # -- beside the driver
+
+    def _probe(self, after: int, most: int) -> dict[str, Any]:
+        if self._port is None:
+            self._port = SnapshotPort(self._options["servers"], self._options["timeout"])
+        return self._port.ask(self._subtree, **{"from": after, "feed": True, "probe": most})
+
+    def initialOffset(self) -> Offset:
+        """Where a new query starts, by the option startingOffsets."""
+        facts = self._probe(0, 0)
+        start, store = self._options["startingOffsets"], facts["store"].hex()
+        if isinstance(start, dict):
+            return {**start, "store": store}
+        if start == "snapshot":
+            return {**offset_of(0, store), "snapshot": True}
+        return offset_of(facts["oldest"] if start == "earliest" else facts["newest"], store)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """By the option maxOffsetsPerTrigger."""
+        most = self._options["maxOffsetsPerTrigger"]
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """The end of the next batch."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        facts = self._probe(0, 0)
+        store = facts["store"].hex()
+        after = number_of(start)
+        if start["store"] != store:
+            after = self._lost(f"the checkpoint is of the store {start['store']}, and the servers hold {store}", facts)
+        end = facts["newest"] if start.get("snapshot") else self._end(after, most, facts)
+        return offset_of(end if self._ceiling is None else min(end, self._ceiling), store)
+
+    def _end(self, after: int, most: int, facts: dict[str, Any]) -> int:
+        try:
+            return int(self._probe(after, most)["number"])
+        except ReadRefused as refused:
+            if refused.code != "retained":
+                raise
+            said = f"the changes after {describe(after)} are not retained any more; the oldest are those after"
+            after = self._lost(f"{said} {describe(facts['oldest'])}", facts)
+            return int(self._probe(after, most)["number"])
+
+    def _lost(self, what: str, facts: dict[str, Any]) -> int:
+        if self._options["failOnDataLoss"]:
+            raise DataLoss(
+                f"{what}. Start with a new checkpoint (startingOffsets=snapshot loses nothing still held), or go on "
+                "with what there is: failOnDataLoss=false. Servers keep more with --retain-bytes and --retain-s"
+            )
+        log.warning("%s; going on with the oldest changes there are", what)
+        return int(facts["oldest"])
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where "now" is; the batches go that far."""
+        self._ceiling = int(self._probe(0, 0)["newest"])
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """One task, as the order of changes matters; for a snapshot as many as for a batch read."""
+        after, until = number_of(start), number_of(end)
+        if start.get("snapshot"):
+            self._probe(0, 0)
+            assert self._port is not None, "a probe opens it"
+            pieces = make_image(self._port, self._subtree, self._subtree, self._options["partitions"])
+            return [HeldThen(piece, until) for piece in pieces]
+        if start["store"] != end["store"]:
+            after = 0  # said already, by latestOffset
+        return [Changes(after, until)] if after < until else []
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to let go of: what is retained is the servers' own decision."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._port is not None:
+            self._port.close()
+
+    # -- in a task
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The changes of a partition, as record batches."""
+        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+            found: Iterator[Updates]
+            if isinstance(partition, HeldThen):
+                found = (_unchanged(u, partition.until) for u in read_slice(port, self._subtree, partition.piece))
+            else:
+                assert isinstance(partition, Changes)
+                found = self._changes(port, partition)
+            for updates in found:
+                if updates.keys:
+                    yield self._layout.batch(updates)
+
+    def _changes(self, port: SnapshotPort, wanted: Changes) -> Iterator[Updates]:
+        after = wanted.after
+        try:
+            yield from read_changes(port, self._subtree, after, wanted.until)
+        except ReadRefused as refused:
+            if refused.code != "retained" or self._options["failOnDataLoss"] or type(refused.detail) is not int:
+                raise DataLoss(
+                    f"the changes after {describe(after)} are not retained any more; see failOnDataLoss"
+                ) from None
+            if refused.detail < wanted.until:
+                yield from read_changes(port, self._subtree, refused.detail, wanted.until)
+
+
+def read_changes(port: SnapshotPort, subtree: str, after: int, until: int) -> Iterator[Updates]:
+    """The updates of the records after `after` up to `until`; those of one record have its revision."""
+    revision = 0  # of the record whose parts are coming
+    for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until}):
+        if header[0] == KTHXBAI:
+            if header[2] < until:
+                raise ReadFailed(f"the server's history ends with {describe(header[2])}, before {describe(until)}")
+            return
+        for record, *segments in items:
+            if record[0] != EPOCH:
+                revision = revision or record[2]
+                for segment in segments:
+                    yield _updates(segment, revision, record[4])
+                revision = revision if record[6] else 0
+
+
+def _updates(segment: list[Any], revision: int, wall_ms: int) -> Updates:
+    keys, values, extras = segment
+    ttls = None
+    if extras:
+        for i in extras.get("d", ()):
+            values[i] = None
+        ttls = extras.get("t")
+    revisions = np.full(len(keys), revision, np.int64)
+    return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls, wall_ms)
+
+
+def _unchanged(updates: Updates, until: int) -> Updates:
+    """Only what was written up to `until`: what is newer comes as a change."""
+    keep = updates.revisions <= until
+    if keep.all():
+        return updates
+    rows = np.flatnonzero(keep).tolist()
+    ttls = updates.ttls_ms
+    if isinstance(ttls, dict):
+        ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
+    return Updates([updates.keys[i] for i in rows], [updates.values[i] for i in rows], updates.revisions[keep], ttls)

@@ -1,0 +1,102 @@
+"""Tickets: what a set returns, settled when the server has answered for it.
+
+All sets that travel in the same batch share one ticket, so a million sets cost a few hundred of them. A batch that had
+to be cut in parts is acknowledged when all its parts are; the ack is the last part's, its durability the least of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from chp.batch import DURABILITY_NAMES
+
+from .events import Ack
+
+
+class Ticket:
+    """The promise of an acknowledgement."""
+
+    __slots__ = ("_ack", "_callbacks", "_describe", "_error", "_gate", "_parts", "done")
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._parts = 1
+        self._ack: Ack | None = None
+        self._error: Exception | None = None
+        self._callbacks: list[Callable[[Ticket], object]] | None = None
+        self._describe = describe
+        self.done = False
+        self._gate = Lock()
+        self._gate.acquire()
+
+    def wait(self, timeout: float | None = None) -> Ack:
+        """The acknowledgement, waited for at most `timeout` seconds.
+
+        Raises `TimeoutError`, `Refused` (or its subclass `Conflict`) if the server took nothing of the batch, and
+        `Closed` if the Clone was closed before the answer came. After a `TimeoutError` the set is still on its way.
+        """
+        if not self.done:
+            if not self._gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+                raise TimeoutError(f"no acknowledgement within {timeout} s, and still trying; {self._describe()}")
+            self._gate.release()
+        if self._error is not None:
+            raise self._error
+        assert self._ack is not None, "a settled ticket has an ack or an error"
+        return self._ack
+
+    @property
+    def ack(self) -> Ack | None:
+        """The acknowledgement if there is one yet."""
+        return self._ack if self.done and self._error is None else None
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was refused, if it was."""
+        return self._error if self.done else None
+
+    def add_done_callback(self, callback: Callable[[Ticket], object]) -> None:
+        """Call `callback(ticket)` once it is settled; on the agent's thread, so be brief, or now if it is settled."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+        if self.done:
+            self._call_back()
+
+    # -- for the agent
+
+    def expect(self, parts: int) -> None:
+        """Wait for so many parts rather than one."""
+        self._parts = parts
+
+    def settle(self, result: Ack | Exception) -> None:
+        """A part is answered."""
+        if self.done:
+            return
+        self._parts -= 1
+        if isinstance(result, Exception):
+            self._error = result
+        else:
+            self._ack = result if self._ack is None else least(self._ack, result)
+        if self._parts > 0:
+            return
+        self.done = True
+        self._gate.release()
+        self._call_back()
+
+    def forked(self, error: Exception) -> None:
+        """This is a child process, where no answer will come; callbacks are the parent's."""
+        self._gate = Lock()  # the old one may be held by a thread that is not here
+        self._gate.acquire()
+        self._callbacks, self._parts = None, 1
+        self.settle(error)
+
+    def _call_back(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            callbacks.pop(0)(self)
+
+
+def least(first: Ack, second: Ack) -> Ack:
+    """The later of two acks, with the weaker durability."""
+    order = DURABILITY_NAMES.index
+    return max(first, second)._replace(durability=min(first.durability, second.durability, key=order))

@@ -1,0 +1,204 @@
+"""Watches: each confirmed change once, in the servers' order, handed over off the agent's thread.
+
+The agent puts whole columns into a watcher's queue and goes on; the watcher's own thread takes them apart. After a
+resync the difference is delivered, so no net change is missed. A queue is bounded: a watcher that falls behind by more
+than `queue_max` changes is told so by `Lagging`, unless it asked for `conflate`, where only the latest change of each
+key is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Condition, Lock
+from typing import Any, NamedTuple
+
+from .errors import Forked, Lagging
+from .events import Changed
+
+SET, DELETE = "set", "delete"
+
+
+class Change(NamedTuple):
+    """One key's change; `value` is None for a delete."""
+
+    key: str
+    value: Any
+    operation: str
+    revision: int
+
+
+class WatchQueue:
+    """Between the agent and one watcher."""
+
+    def __init__(self, prefix: str, conflate: bool, queue_max: int) -> None:
+        self.prefix = prefix
+        self.conflate = conflate
+        self.queue_max = queue_max
+        self.closed = False
+        self.error: Exception | None = None
+        self.columns: deque[Changed] = deque()
+        self.latest: dict[str, tuple[bytes | None, int]] = {}
+        self.waiting = 0
+        self.on_offer: Callable[[], None] | None = None  # for AsyncClone
+        self._ready = Condition(Lock())
+
+    def offer(self, changed: Changed) -> None:
+        """Take what touches the prefix; by the agent."""
+        keys = changed.keys
+        if self.prefix and not (min(keys).startswith(self.prefix) and max(keys).startswith(self.prefix)):
+            changed = narrow(changed, self.prefix)
+            if not changed.keys:
+                return
+        with self._ready:
+            if self.error is not None or self.closed:
+                return
+            if self.conflate:
+                self._conflate(changed)
+            else:
+                self._append(changed)
+            self._ready.notify_all()
+        if self.on_offer is not None:
+            self.on_offer()
+
+    def preload(self, changed: Changed) -> None:
+        """Begin with what is held, however much it is; before anybody else knows this queue."""
+        if not changed.keys:
+            return
+        if self.conflate:
+            self._conflate(changed)
+        else:
+            self.columns.append(changed)
+            self.waiting += len(changed.keys)
+            self.queue_max += len(changed.keys)
+
+    def _conflate(self, changed: Changed) -> None:
+        for key, value, revision in zip(changed.keys, changed.values, changed.revision_column(), strict=True):
+            self.latest.pop(key, None)  # its place is that of its latest change
+            self.latest[key] = (value, revision)
+
+    def _append(self, changed: Changed) -> None:
+        self.waiting += len(changed.keys)
+        if self.waiting > self.queue_max:
+            self.error = Lagging(
+                f"this watch of {self.prefix!r} fell {self.waiting} changes behind (queue_max is {self.queue_max}); "
+                "watch again with start='snapshot', read faster, or use conflate=True"
+            )
+            self.columns.clear()
+            self.waiting = 0
+        else:
+            self.columns.append(changed)
+
+    def poll(self) -> Changed | None:
+        """What there is, without waiting; raises what ended the watch."""
+        with self._ready:
+            return self._take()
+
+    def _take(self) -> Changed | None:
+        if self.latest:
+            latest, self.latest = self.latest, {}
+            return Changed(list(latest), [v for v, _ in latest.values()], [r for _, r in latest.values()])
+        if self.columns:
+            changed = self.columns.popleft()
+            self.waiting -= len(changed.keys)
+            return changed
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def take(self, timeout: float | None) -> Changed | None:
+        """The next columns; None at the end, `TimeoutError` if nothing came."""
+        with self._ready:
+            if not self._ready.wait_for(self._anything, timeout):
+                raise TimeoutError(f"no change under {self.prefix!r} within {timeout} s")
+            return self._take()
+
+    def _anything(self) -> bool:
+        return bool(self.latest or self.columns or self.error or self.closed)
+
+    def close(self) -> None:
+        """The end: what is queued can still be read."""
+        with self._ready:
+            self.closed = True
+            self._ready.notify_all()
+        if self.on_offer is not None:
+            self.on_offer()
+
+    def forked(self) -> None:
+        """This is a child process; nothing will come."""
+        self._ready = Condition(Lock())
+        self.error = Forked("this watch belongs to the parent process; make a Clone in the child")
+
+
+def narrow(changed: Changed, prefix: str) -> Changed:
+    """Only what lies under `prefix`."""
+    keys, values, revisions = changed
+    places = [i for i, key in enumerate(keys) if key.startswith(prefix)]
+    picked = [revisions[i] for i in places] if type(revisions) is list else revisions
+    return Changed([keys[i] for i in places], [values[i] for i in places], picked)
+
+
+class Watch:
+    """An iterator over changes; a context manager; `close()` ends it, from any thread."""
+
+    def __init__(
+        self, queue: WatchQueue, decode: Callable[[bytes], Any] | None, end: Callable[[], None], owner: object
+    ) -> None:
+        self.queue = queue
+        self.decode = decode
+        self._end = end
+        self._owner = owner  # a watch keeps its Clone alive
+        self._rest: Iterator[Change] = iter(())
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Change:
+        for change in self._rest:
+            return change
+        return self._next(None)
+
+    def _next(self, timeout: float | None) -> Change:
+        columns = self.queue.take(timeout)
+        if columns is None:
+            raise StopIteration
+        self._rest = iter(changes_of(columns, self.decode))
+        return next(self._rest)
+
+    def get(self, timeout: float | None = None) -> Change:
+        """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close."""
+        for change in self._rest:
+            return change
+        return self._next(timeout)
+
+    def batches(self, timeout: float | None = None) -> Iterator[list[Change]]:
+        """Changes by the list, as they arrived together: a good deal faster than one by one."""
+        while (columns := self.queue.take(timeout)) is not None:
+            yield changes_of(columns, self.decode)
+
+    def columns(self, timeout: float | None = None) -> Iterator[Changed]:
+        """Changes as columns of keys, undecoded values (None: deleted) and revisions: the fastest there is."""
+        while (columns := self.queue.take(timeout)) is not None:
+            yield columns
+
+    def close(self) -> None:
+        """No more changes; whoever waits for one is woken."""
+        self.queue.close()
+        self._end()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def changes_of(columns: Changed, decode: Callable[[bytes], Any] | None) -> list[Change]:
+    """Columns taken apart."""
+    keys, values, many = columns.keys, columns.values, columns.revision_column()
+    if decode is None:
+        return [Change(k, v, SET if v is not None else DELETE, r) for k, v, r in zip(keys, values, many, strict=True)]
+    return [
+        Change(k, decode(v), SET, r) if v is not None else Change(k, None, DELETE, r)
+        for k, v, r in zip(keys, values, many, strict=True)
+    ]

@@ -1,0 +1,243 @@
+"""The writing half of a Clone: sets are shown at once and queued; a `Ticket` tells when the pair has them.
+
+    set ----> open batch --+
+    set_many, delete_many -+--> the hub's queue --> the agent numbers, sends, and settles the tickets
+    if_revision -----------+    (a batch of its own)
+
+Everything is checked here, before anything is shown or queued. `set` has a short way for what is plain: a key that was
+checked before, bytes, and nothing asked beside. It is a few steps under the lock, and the agent does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from time import monotonic
+from typing import Any
+
+from chp.errors import BadInput
+from chp.keys import check_column
+
+from . import checks
+from .hub import OPEN_ITEMS
+from .reading import Reading
+from .tickets import Ticket
+
+SMALL = 1024  # a value the open batch takes without counting bytes
+KNOWN_MAX = 65_536  # keys that a Clone which holds nothing remembers to be well-formed
+
+
+class Writing(Reading, MutableMapping[str, Any]):
+    """Sets, deletes, conditions."""
+
+    _holds: bool  # whether own sets are shown
+    _known: dict[str, bytes]  # keys that need no more checks
+
+    def set(
+        self,
+        key: str,
+        value: Any,
+        ttl: float | None = None,
+        if_revision: int | None = None,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """Set a key; the ticket is settled when the pair has taken it.
+
+        ttl          seconds after which the servers delete it
+        if_revision  only if the key's revision is this one (0: if it is absent); shown once it is acknowledged
+        timeout      how long to wait for room in the window (`TimeoutError`); None waits as long as it takes
+
+        Raises `BadKey`, `BadValue`, `BadTtl`, `Full` (with on_full="raise"), `Closed`.
+        """
+        if key in self._known and ttl is None and if_revision is None and type(value) is bytes and len(value) <= SMALL:
+            hub = self._hub
+            with hub.lock:
+                keys = hub.keys
+                if len(keys) < hub.room:
+                    keys.append(key)
+                    hub.values.append(value)
+                    if self._holds:
+                        self._shown[key] = value
+                    if hub.sleeping:
+                        hub.wake()
+                    return hub.ticket
+        return self._set(key, value, ttl, if_revision, timeout)
+
+    def _set(self, key: str, value: Any, ttl: float | None, if_revision: int | None, timeout: float | None) -> Ticket:
+        if self._codec is not None:
+            value = self._codec.encode(value)
+        data = checks.value_bytes(value)
+        checks.held_key(key, self.subtrees)
+        ms = checks.ttl_in_ms(ttl)
+        hub = self._hub
+        with hub.lock:
+            if len(hub.keys) >= hub.room:
+                hub.make_room(timeout)
+            if if_revision is not None:
+                return self._conditional(key, data, ms, if_revision)
+            draft = hub.open
+            if ms is not None:
+                draft.ttls[0].append(len(draft.keys))
+                draft.ttls[1].append(ms)
+            draft.keys.append(key)
+            draft.values.append(data)
+            if self._holds:
+                self._shown[key] = data
+            elif self._codec is None and len(self._known) < KNOWN_MAX:
+                self._known[key] = b""
+            if len(data) > SMALL:
+                hub.seal()
+            if hub.sleeping:
+                hub.wake()
+            return draft.ticket
+
+    def _conditional(self, key: str, data: bytes, ms: int | None, if_revision: int) -> Ticket:
+        if type(if_revision) is not int or not 0 <= if_revision < 1 << 63:
+            raise BadInput(f"if_revision={if_revision!r} is not a revision; take it from entry(key).revision, or 0")
+        hub = self._hub
+        hub.seal()
+        draft = hub.draft()
+        draft.keys, draft.values, draft.shown = [key], [data], False
+        draft.extras = {"c": [[0], [if_revision]]}
+        if ms is not None:
+            draft.extras["t"] = ms
+        hub.push(draft)
+        return draft.ticket
+
+    def delete(self, key: str, timeout: float | None = None) -> Ticket:
+        """Delete a key, whether it is held here or not."""
+        checks.held_key(key, self.subtrees)
+        hub = self._hub
+        with hub.lock:
+            if len(hub.keys) >= hub.room:
+                hub.make_room(timeout)
+            draft = hub.open
+            draft.deletes.append(len(draft.keys))
+            draft.keys.append(key)
+            draft.values.append(b"")
+            self._shown.pop(key, None)
+            if hub.sleeping:
+                hub.wake()
+            return draft.ticket
+
+    def set_many(
+        self,
+        items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]],
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
+
+        They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB).
+        """
+        keys, values = self.columns(items)
+        check_column(keys, self._shown)
+        checks.held_column(keys, self.subtrees)
+        return self._put(keys, values, checks.ttl_in_ms(ttl), timeout)
+
+    def columns(self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]) -> tuple[list[str], list[bytes]]:
+        """Keys, and values encoded and checked."""
+        if isinstance(items, tuple):
+            keys, values = list(items[0]), list(items[1])
+            if len(keys) != len(values):
+                raise BadInput(f"{len(keys)} keys came with {len(values)} values; give as many of each")
+        else:
+            keys, values = list(items.keys()), list(items.values())
+        if self._codec is not None:
+            values = list(map(self._codec.encode, values))
+        return keys, checks.value_column(values)
+
+    def _put(self, keys: list[str], values: list[bytes], ms: int | None, timeout: float | None) -> Ticket:
+        hub = self._hub
+        n = len(keys)
+        with hub.lock:
+            if len(hub.keys) + n > hub.room or not keys:
+                self._room_for(n, timeout)
+            if n > OPEN_ITEMS // 4 or ms is not None:
+                hub.seal()
+                draft = hub.draft()
+                draft.keys, draft.values = keys, values
+                if ms is not None:
+                    draft.extras = {"t": ms}
+                hub.push(draft)
+            else:
+                draft = hub.open
+                draft.keys += keys
+                draft.values += values
+            if self._holds:
+                self._shown.update(zip(keys, values, strict=True))
+            if hub.sleeping:
+                hub.wake()
+            return draft.ticket
+
+    def _room_for(self, n: int, timeout: float | None) -> None:
+        hub = self._hub
+        if hub.room >= 0 and len(hub.keys) + n > OPEN_ITEMS:
+            hub.seal()
+        hub.make_room(timeout)
+
+    def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
+        """Delete many keys together, whether they are held here or not."""
+        keys = list(keys)
+        check_column(keys, self._shown)
+        checks.held_column(keys, self.subtrees)
+        hub = self._hub
+        with hub.lock:
+            self._room_for(len(keys), timeout)
+            hub.seal()
+            draft = hub.draft()
+            draft.keys, draft.values, draft.deletes = keys, [b""] * len(keys), list(range(len(keys)))
+            hub.push(draft)
+            if self._holds:
+                self._core.hide(keys)
+            return draft.ticket
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._shown:
+            raise KeyError(key)
+        self.delete(key)
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """As of a dict, in one batch."""
+        items = dict(other, **more)
+        if items:
+            self.set_many(items)
+
+    def clear(self) -> None:
+        """Delete every key that is held here, for everybody."""
+        keys = list(self._shown)
+        if keys:
+            self.delete_many(keys)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Delete some key and return it with its value; KeyError if there is none."""
+        for key in self:
+            try:
+                return key, self.pop(key)
+            except KeyError:
+                continue  # somebody else was faster
+        raise KeyError("popitem(): this Clone holds no keys")
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every set made so far is acknowledged; raises the first refusal, or `TimeoutError`."""
+        hub = self._hub
+        with hub.lock:
+            if hub.forked:
+                raise hub.why_not()
+            if hub.room >= 0:
+                hub.seal()
+            waiting = [ticket for ticket in hub.outstanding if not ticket.done]
+        deadline = None if timeout is None else monotonic() + timeout
+        refused: Exception | None = None
+        for ticket in waiting:
+            try:
+                ticket.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+            except TimeoutError:
+                left = f"{sum(not t.done for t in waiting)} batches unacknowledged after {timeout} s"
+                raise TimeoutError(f"flush: {left}; {hub.describe()}") from None
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
