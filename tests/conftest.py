@@ -1,0 +1,34 @@
+"""Fixtures for all tests: servers in this process, on ports that nobody uses, and clients' sockets by hand."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from chp_server.testing import Pair, TestServer
+from tests.wire.hand import Hand
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite` records the traces of tests/scenarios anew; review the difference like code."""
+    parser.addoption("--rewrite", action="store_true", help="record the traces of tests/scenarios anew")
+
+
+@pytest.fixture
+def lone() -> Iterator[TestServer]:
+    """A server without a peer, in memory, with a quick heartbeat."""
+    with TestServer(heartbeat_s=0.1, retain_bytes=64 << 20) as server:
+        yield server
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and a backup, in memory."""
+    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as both:
+        yield both
+
+
+@pytest.fixture
+def hand(lone: TestServer) -> Iterator[Hand]:
+    """A client's sockets at the lone server."""
+    with Hand(lone.address) as made:
+        yield made

@@ -1,0 +1,396 @@
+"""One test per way a SQLite journal can be damaged, or its disk fail; each is named as the rule it holds us to."""
+
+import os
+import resource
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chp_server.journal import (
+    Journal,
+    JournalDamaged,
+    JournalError,
+    JournalFull,
+    JournalLocked,
+    JournalReadOnly,
+    Row,
+    WrongStore,
+    open_journal,
+)
+from chp_server.journal_tools import verify
+
+EPOCH = 1 << 48
+BODY = 5000
+
+
+def row(n: int) -> Row:
+    """The record of sequence `n`; its body can be found in the file."""
+    return Row(EPOCH | n, EPOCH | n, b"body %06d " % n + bytes(BODY))
+
+
+def filled(place: Path, rows: int = 20, snapshot_at: int = 0, **options: Any) -> Path:
+    """A closed journal of so many rows; its file."""
+    journal = open_journal(f"sqlite:{place}", **options)
+    journal.load()
+    for n in range(1, rows + 1):
+        journal.append([row(n)])
+        journal.sync()
+        if n == snapshot_at:
+            journal.begin_snapshot(EPOCH | n)
+            journal.put_snapshot(b"chunk one " + bytes(BODY))
+            journal.put_snapshot(b"chunk two " + bytes(BODY))
+            journal.commit_snapshot(0)
+    journal.close()
+    return place / "journal.sqlite"
+
+
+def crashed(place: Path, rows: int) -> Path:
+    """The journal of a process that was killed: every row synced, nothing checkpointed, the log lying there."""
+    code = (
+        "import os, sys; from tests.damage.test_sqlite_damage import *;"
+        " j = open_journal('sqlite:' + sys.argv[1]); j.load();"
+        " [(j.append([row(n)]), j.sync()) for n in range(1, int(sys.argv[2]) + 1)]; os._exit(0)"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(place), str(rows)], check=True, cwd=root, timeout=60)
+    return place / "journal.sqlite"
+
+
+def flip(file: Path, needle: bytes, offset: int = 100) -> None:
+    """Flip one bit, `offset` bytes into the only place where `needle` is."""
+    data = bytearray(file.read_bytes())
+    at = data.index(needle)
+    data[at + offset] ^= 0x10
+    file.write_bytes(data)
+
+
+def edit(file: Path, sql: str) -> None:
+    """Change the file as a program that knows nothing of checksums would."""
+    db = sqlite3.connect(file)
+    db.execute(sql)
+    db.commit()
+    db.close()
+
+
+def load(place: Path, **options: Any) -> tuple[int, list[int], str, Journal]:
+    """Open and load: the number, the sequences of the rows, the report."""
+    journal = open_journal(f"sqlite:{place}", **options)
+    try:
+        loaded = journal.load()
+        list(loaded.snapshot)
+        return loaded.rows_aside, [r.first & 0xFFFF for r in loaded.rows], loaded.report, journal
+    finally:
+        journal.close()
+
+
+def refused(place: Path, match: str) -> JournalDamaged:
+    """A strict start is refused, twice, and `verify` says so too."""
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=match):
+            load(place)
+    report = verify(f"sqlite:{place}")
+    assert not report.ok, report.line()
+    with pytest.raises(JournalDamaged) as caught:
+        load(place)
+    return caught.value
+
+
+def test_a_flipped_row_is_refused_with_its_place(tmp_path: Path) -> None:
+    flip(filled(tmp_path), b"body 000013 ")
+    error = refused(tmp_path, "checksum")
+    assert error.place == f"row id {EPOCH | 13}, numbers 1.13..1.13"
+    assert "--recover prefix" in str(error)
+
+
+def test_prefix_keeps_what_is_before_a_flipped_row_and_moves_the_rest_aside(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    flip(file, b"body 000013 ")
+    damaged = file.read_bytes()
+    aside, rows, report, _ = load(tmp_path, recover="prefix")
+    assert (aside, rows) == (8, list(range(1, 13)))
+    assert "8 rows set aside" in report and "1.13" in report
+    assert b"body 000020" in (tmp_path / "journal.sqlite.damaged-1").read_bytes()
+    assert len((tmp_path / "journal.sqlite.damaged-1").read_bytes()) == len(damaged)
+    assert load(tmp_path)[1] == list(range(1, 13)), "a strict start is fine afterwards"
+    assert verify(f"sqlite:{tmp_path}").ok
+
+
+def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> None:
+    flip(filled(tmp_path), b"body 000013 ")
+    journal = open_journal(f"sqlite:{tmp_path}", recover="prefix")
+    assert journal.load().number == EPOCH | 12
+    journal.append([Row(2 * EPOCH | 13, 2 * EPOCH | 13, b"new")])
+    journal.sync()
+    journal.close()
+    assert load(tmp_path)[1] == [*range(1, 13), 13]
+
+
+def test_a_row_whose_numbers_were_changed_is_refused(tmp_path: Path) -> None:
+    edit(filled(tmp_path), f"UPDATE rows SET last = {EPOCH | 14} WHERE first = {EPOCH | 13}")
+    refused(tmp_path, "checksum")
+
+
+def test_a_row_of_another_type_is_refused(tmp_path: Path) -> None:
+    edit(filled(tmp_path), f"UPDATE rows SET body = 'text' WHERE first = {EPOCH | 13}")
+    refused(tmp_path, "not numbers and bytes")
+
+
+def test_a_row_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    edit(filled(tmp_path), f"DELETE FROM rows WHERE first = {EPOCH | 13}")
+    error = refused(tmp_path, "rows are missing")
+    assert "1.14" in error.place
+    assert load(tmp_path, recover="prefix")[1] == list(range(1, 13))
+
+
+def test_a_damaged_row_that_the_snapshot_covers_costs_no_history(tmp_path: Path) -> None:
+    flip(filled(tmp_path, snapshot_at=10), b"body 000005 ")
+    refused(tmp_path, "checksum")
+    aside, rows, _, _ = load(tmp_path, recover="prefix")
+    assert (aside, rows) == (10, list(range(11, 21)))
+
+
+def test_a_flipped_snapshot_is_refused_whatever_recover_says(tmp_path: Path) -> None:
+    flip(filled(tmp_path, snapshot_at=10), b"chunk two ")
+    assert "chunk 1" in refused(tmp_path, "checksum").place
+    with pytest.raises(JournalDamaged, match="snapshot can't be kept in part"):
+        load(tmp_path, recover="prefix")
+
+
+def test_a_snapshot_with_a_chunk_missing_is_refused(tmp_path: Path) -> None:
+    edit(filled(tmp_path, snapshot_at=10), "DELETE FROM chunks WHERE id & 4294967295 = 1")
+    refused(tmp_path, "missing, of 2")
+
+
+def test_a_changed_meta_value_is_refused(tmp_path: Path) -> None:
+    edit(filled(tmp_path, snapshot_at=10), "UPDATE meta SET value = zeroblob(40) WHERE key = 'chp.book'")
+    refused(tmp_path, "meta value 'chp.book'")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2])
+def test_a_truncated_file_is_refused_and_prefix_keeps_what_can_be_read(tmp_path: Path, share: float) -> None:
+    file = filled(tmp_path, rows=200)
+    os.truncate(file, int(file.stat().st_size * share) // 16384 * 16384)
+    refused(tmp_path, "malformed|missing|disk image")
+    try:
+        _, rows, report, _ = load(tmp_path, recover="prefix")
+    except JournalDamaged as error:
+        assert "restore a backup" in str(error)
+        return
+    assert rows == list(range(1, len(rows) + 1)) and len(rows) < 200
+    assert "set aside" in report
+    assert load(tmp_path)[1] == rows
+
+
+def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 10_000)
+    refused(tmp_path, "not a database")
+
+
+def wal_frames(file: Path) -> tuple[Path, int, int]:
+    """The log of `file`, the bytes of a frame, and how many there are."""
+    wal = Path(f"{file}-wal")
+    size = 24 + struct.unpack(">I", wal.read_bytes()[8:12])[0]
+    return wal, size, (wal.stat().st_size - 32) // size
+
+
+def test_what_was_synced_survives_a_kill(tmp_path: Path) -> None:
+    crashed(tmp_path, 30)
+    assert load(tmp_path)[1] == list(range(1, 31))
+
+
+def test_a_torn_last_transaction_of_the_log_is_what_a_crash_leaves(tmp_path: Path) -> None:
+    wal, size, frames = wal_frames(crashed(tmp_path, 30))
+    os.truncate(wal, 32 + (frames - 1) * size + 300)
+    assert load(tmp_path)[1] == list(range(1, 30))
+
+
+def test_an_unsynced_last_transaction_is_dropped_and_reported(tmp_path: Path) -> None:
+    file = crashed(tmp_path, 30)
+    flip(Path(f"{file}-wal"), b"body 000030 ")
+    _, rows, report, _ = load(tmp_path)
+    assert rows == list(range(1, 30))
+    assert "unfinished transaction" in report
+
+
+def test_a_log_damaged_before_its_end_is_refused_not_cut_short(tmp_path: Path) -> None:
+    file = crashed(tmp_path, 30)
+    flip(Path(f"{file}-wal"), b"body 000012 ")
+    before = Path(f"{file}-wal").read_bytes()
+    error = refused(tmp_path, "synced transactions behind it")
+    assert "log frame" in error.place
+    assert Path(f"{file}-wal").read_bytes() == before, "refusing leaves it as it was"
+    _, rows, report, _ = load(tmp_path, recover="prefix")
+    assert rows == list(range(1, 12))
+    assert "damaged-1-wal" in report
+    assert (tmp_path / "journal.sqlite.damaged-1-wal").read_bytes() == before
+
+
+def test_a_log_whose_header_is_damaged_is_refused(tmp_path: Path) -> None:
+    file = crashed(tmp_path, 30)
+    with open(f"{file}-wal", "r+b") as wal:
+        wal.seek(17)
+        wal.write(b"\x99")
+    refused(tmp_path, "synced transactions behind it")
+
+
+def test_another_store_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    with pytest.raises(WrongStore, match="point the server at its own"):
+        open_journal(f"sqlite:{tmp_path}/a", store_id=bytes(16))
+
+
+def test_a_row_of_another_store_does_not_pass(tmp_path: Path) -> None:
+    ours, theirs = filled(tmp_path / "a"), filled(tmp_path / "b")
+    db = sqlite3.connect(ours)
+    db.execute("ATTACH ? AS b", (str(theirs),))
+    db.execute("INSERT OR REPLACE INTO rows SELECT * FROM b.rows WHERE first = ?", (EPOCH | 13,))
+    db.commit()
+    db.close()
+    assert "1.13" in refused(tmp_path / "a", "checksum").place
+
+
+def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "journal.sqlite")
+    db.execute("CREATE TABLE theirs (x)")
+    db.commit()
+    db.close()
+    before = (tmp_path / "journal.sqlite").read_bytes()
+    with pytest.raises(WrongStore, match="not a journal of ours"):
+        open_journal(f"sqlite:{tmp_path}")
+    assert (tmp_path / "journal.sqlite").read_bytes() == before
+
+
+def test_a_journal_in_use_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
+    filled(tmp_path)
+    code = (
+        "import sys; from chp_server.journal import open_journal;"
+        " j = open_journal('sqlite:' + sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout and other.stdout.readline() == b"open\n"
+        with pytest.raises(JournalLocked, match=f"pid {other.pid}"):
+            open_journal(f"sqlite:{tmp_path}")
+        assert verify(f"sqlite:{tmp_path}").ok, "looking is allowed"
+        other.kill()
+    assert len(load(tmp_path)[1]) == 20, "the lock ends with its process"
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Run `work` in a forked child, where limits and rights can be given up; its failure is ours."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def let_others_in(place: Path) -> None:
+    """pytest's directories are closed to other users, whom `give_up_root` becomes."""
+    for parent in (place, *place.parents):
+        if parent.is_relative_to(tempfile.gettempdir()) and str(parent) != tempfile.gettempdir():
+            parent.chmod(0o755)
+
+
+def give_up_root() -> None:
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+def test_a_file_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    place = tmp_path / "data"
+    file = filled(place)
+    place.chmod(0o777)
+    (place / "journal.sqlite.lock").chmod(0o666)
+    file.chmod(0o444)
+
+    def work() -> None:
+        give_up_root()
+        with pytest.raises(JournalReadOnly, match="check rights"):
+            load(place)
+
+    in_child(work)
+    file.chmod(0o644)
+    assert len(load(place)[1]) == 20
+
+
+def test_a_directory_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+
+    def work() -> None:
+        give_up_root()
+        with pytest.raises(JournalError, match="rights"):
+            open_journal(f"sqlite:{tmp_path}/data")
+
+    in_child(work)
+
+
+def fill_until_refused(journal: Journal) -> tuple[int, JournalError]:
+    """Append until the disk says no; how many rows were synced, and the error."""
+    for n in range(1, 100_000):
+        try:
+            journal.append([row(n)])
+            journal.sync()
+        except JournalError as error:
+            return n - 1, error
+    raise AssertionError("the disk never filled up")
+
+
+def test_a_file_size_limit_is_an_error_and_loses_nothing_synced(tmp_path: Path) -> None:
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        journal = open_journal(f"sqlite:{tmp_path}")
+        journal.load()
+        synced, error = fill_until_refused(journal)
+        assert str(tmp_path) in str(error)
+        (tmp_path / "synced").write_text(str(synced))
+
+    in_child(work)
+    synced = int((tmp_path / "synced").read_text())
+    assert synced > 10
+    assert load(tmp_path)[1] == list(range(1, synced + 1))
+
+
+def test_a_full_disk_is_an_error_and_service_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a small tmpfs is not allowed here")
+    try:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(2 << 20))
+        journal = open_journal(f"sqlite:{disk}")
+        journal.load()
+        synced, error = fill_until_refused(journal)
+        assert synced > 10
+        assert isinstance(error, JournalFull), str(error)
+        assert journal.stats()["rows"] == synced and journal.stats()["number"] == EPOCH | synced
+        with pytest.raises(JournalError):
+            journal.begin_snapshot(EPOCH | synced)
+            journal.put_snapshot(bytes(3 << 20))
+            journal.commit_snapshot(0)
+        ballast.unlink()
+        journal.append([row(synced + 1)])
+        journal.sync()
+        assert [r.first & 0xFFFF for r in journal.load().rows] == list(range(1, synced + 2))
+        journal.close()
+        assert load(disk)[1] == list(range(1, synced + 2))
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)  # lazily: a failed test may hold it open

@@ -1,0 +1,285 @@
+"""Links cut one by one between real servers and clients: who serves, and what becomes of what was set meanwhile."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import count, takewhile
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_client.events import State
+from tests.process.cluster import GENEROUS_S, ProcessPair, wait_for
+from tests.process.faults import equal
+from tests.process.zookeeper import ZooKeeper, ZooKeeperError
+
+from .cutting import HOSTS, Net, NetServer, NoNet
+
+pytestmark = pytest.mark.slow
+Join = Callable[..., Clone]
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Net]:
+    try:
+        with Net() as made:
+            yield made
+    except NoNet as error:
+        pytest.skip(f"links can't be cut here: {error}")
+
+
+class NetPair(ProcessPair):
+    """The pair on hosts a and b; the primary, on a, is active."""
+
+    def __init__(self, net: Net, directory: Path, *flags: str) -> None:
+        super().__init__(directory)
+        times = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1.0", *flags)
+        self.primary = NetServer(net, "a", directory, "primary", *times)
+        self.backup = NetServer(net, "b", directory, "backup", *times)
+        self.both = (self.primary, self.backup)
+        self.servers = [self.primary.address, self.backup.address]
+
+    def states(self) -> tuple[str, ...]:
+        """What both say they are."""
+        return tuple((status or {}).get("state", "") for status in self.statuses())
+
+
+@pytest.fixture
+def pair(net: Net, tmp_path: Path) -> Iterator[NetPair]:
+    net.heal()
+    with NetPair(net, tmp_path) as made:
+        if made.active() is not made.primary:
+            made.backup.kill()
+            wait_for("the primary to serve", lambda: made.states()[0] == "active")
+            made.backup.start()
+            made.wait_in_sync()
+        yield made
+
+
+@pytest.fixture
+def join(net: Net, pair: NetPair) -> Iterator[Join]:
+    """Clones on hosts, by default with both servers."""
+    clones = []
+
+    def make(host: str, servers: list[str] | None = None, wait: bool = True) -> Clone:
+        clone = net.on(host, lambda: Clone(servers or pair.servers, silence_s=1.0))
+        clones.append(clone)
+        if wait:
+            clone.wait_until_synced(GENEROUS_S)
+        return clone
+
+    yield make
+    for clone in clones:
+        clone.close(0.2)
+
+
+def put(clone: Clone, key: str, value: bytes) -> str:
+    """Set and wait; what the acknowledgement is worth."""
+    return clone.set(key, value).wait(GENEROUS_S).durability
+
+
+def saved(pair: ProcessPair) -> dict[str, str]:
+    """Every update that was no history, and what became of it, out of both servers' files; the last word counts."""
+    lines = {}
+    for server in pair.both:
+        for file in sorted(server.data.glob("suffix-*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
+            for line in file.read_text().splitlines():
+                update = json.loads(line)
+                lines[update["key"]] = update["outcome"]
+    return lines
+
+
+def for_a_while() -> Iterator[int]:
+    """0, 1, 2 ... for some times the servers' and clients' timeouts: whoever would vote has voted."""
+    until = time.monotonic() + 3.0
+    yield from takewhile(lambda i: i < 30 or time.monotonic() < until, count())
+
+
+def cut_apart(net: Net, left: str, right: str) -> None:
+    """Two sides that hear nothing of each other."""
+    for one in left:
+        for other in right:
+            net.cut_both(one, other)
+
+
+@pytest.mark.parametrize("ways", [("ab", "ba"), ("ab",), ("ba",)], ids=["both", "to-b", "to-a"])
+def test_a_cut_between_the_servers_makes_no_second_active(
+    net: Net, pair: NetPair, join: Join, ways: tuple[str, ...]
+) -> None:
+    c, d = join("c"), join("d", pair.servers[::-1])
+    assert put(c, "/before", b"1") == "replicated"
+    epoch = pair.statuses()[0]["epoch"]  # type: ignore[index]
+    for source, target in ways:
+        net.cut(source, target)
+    wait_for("the active to go on alone", lambda: put(c, "/alone", b"1") == "journaled")
+    late = join("d", pair.servers[::-1])  # it asks the passive first, whose peer is silent
+    for i in for_a_while():
+        put(d, f"/d/{i % 30}", b"%d" % i)
+        put(late, f"/late/{i % 30}", b"%d" % i)
+        assert pair.states() == ("active", "passive")
+    net.heal()
+    pair.wait_in_sync()
+    equal(pair.both)
+    status = pair.statuses()[0]
+    assert status is not None and status["state"] == "active" and status["epoch"] == epoch
+    assert put(c, "/after", b"1") == "replicated"
+    wait_for("all to be equal", lambda: dict(c) == dict(d) == dict(late))
+    assert len(c) == 63 and not saved(pair)
+
+
+@pytest.mark.parametrize("ways", [("ca", "ac"), ("ac",)], ids=["both", "from-active"])
+def test_a_client_that_lost_the_active_gets_no_second_one(
+    net: Net, pair: NetPair, join: Join, ways: tuple[str, ...]
+) -> None:
+    c, d = join("c"), join("d")
+    put(c, "/c", b"1")
+    for source, target in ways:
+        net.cut(source, target)
+    ticket = c.set("/c", b"2")
+    wait_for("it to miss the active", lambda: c.state is not State.SYNCED)
+    for i in for_a_while():
+        put(d, f"/d/{i}", b"%d" % i)
+        assert pair.states() == ("active", "passive")
+    wait_for("both to be in sync", pair.in_sync)
+    net.heal()
+    ticket.wait(GENEROUS_S)
+    wait_for("both to be equal", lambda: dict(c) == dict(d) and d["/c"] == b"2")
+    assert not saved(pair)
+
+
+def test_an_active_that_nobody_hears_is_replaced_and_returns_as_a_passive(net: Net, pair: NetPair, join: Join) -> None:
+    c, d = join("c"), join("d")
+    put(c, "/c", b"1")
+    cut_apart(net, "a", "bcdz")
+    put(c, "/c", b"2")
+    put(d, "/d", b"2")
+    assert pair.states()[1] == "active"
+    net.heal()
+    pair.wait_in_sync()
+    assert pair.states() == ("passive", "active")
+    equal(pair.both)
+    wait_for("both to be equal", lambda: dict(c) == dict(d) == {"/c": b"2", "/d": b"2"})
+
+
+@pytest.mark.parametrize("knows", ["both", "one"])
+def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
+    net: Net, pair: NetPair, join: Join, knows: str
+) -> None:
+    """c is with a, d is with b; what c set is on the losing side. If it knows both, its sets reach b too, later."""
+    c, d = join("c", None if knows == "both" else pair.servers[:1]), join("d")
+    put(c, "/shared", b"before")
+    put(c, "/kept", b"before")
+    put(d, "/gone", b"before")
+    wait_for("c to have all", lambda: len(c) == 3)
+    cut_apart(net, "ac", "bdz")
+    put(d, "/shared", b"of d")
+    put(d, "/d", b"1")
+    ours = [f"/c/{i}" for i in range(50)]
+    for key in ours:
+        assert put(c, key, b"of c") == "journaled"
+    put(c, "/shared", b"of c")
+    c.delete("/gone").wait(GENEROUS_S)
+    assert pair.states() == ("active", "active")
+    net.heal()
+    pair.wait_in_sync()
+    assert pair.states() == ("passive", "active"), "the higher epoch stays"
+    equal(pair.both)
+    outcomes = saved(pair)
+    print("outcomes:", {word: sum(o == word for o in outcomes.values()) for word in set(outcomes.values())})
+    # d sends to both: a set of its may reach the loser before that hears of its successor, and is then there already
+    assert outcomes.pop("/d", "already") == "already"
+    assert set(outcomes) == {*ours, "/shared", "/gone"}
+    wait_for("what was replayed", lambda: all(d.get(key) == b"of c" for key in ours) and "/gone" not in d)
+    assert d["/kept"] == b"before" and d["/d"] == b"1"
+    if knows == "one":
+        assert outcomes.pop("/shared") in ("conflict", "already") and d["/shared"] == b"of d", (
+            "the active's value stays"
+        )
+        assert set(outcomes.values()) == {"replayed"}
+    else:
+        wait_for("both clients to be equal", lambda: dict(c) == dict(d))
+        assert put(c, "/after", b"1") == "replicated"
+
+
+@pytest.fixture
+def arbitrated(net: Net, tmp_path: Path) -> Iterator[NetPair]:
+    """A pair with an arbiter on host z."""
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    net.heal()
+    keeper = ZooKeeper(tmp_path, net.address("z"), net.prefix("z"))
+    try:
+        keeper.start()
+        with NetPair(net, tmp_path, "--arbiter", keeper.url(session_s=3.0)) as made:
+            yield made
+    except ZooKeeperError as error:
+        pytest.skip(f"no ZooKeeper here: {error}")
+    finally:
+        keeper.kill()
+
+
+@pytest.fixture
+def clones(net: Net, arbitrated: NetPair) -> Iterator[tuple[Clone, Clone]]:
+    made = [net.on(host, lambda: Clone(arbitrated.servers, silence_s=1.0)) for host in "cd"]
+    for clone in made:
+        clone.wait_until_synced(GENEROUS_S)
+    yield made[0], made[1]
+    for clone in made:
+        clone.close(0.2)
+
+
+def actives(pair: NetPair, *order: int) -> int:
+    """How many say that they are active, asked in this order: the one that should have stopped comes last."""
+    said = [pair.both[i].status() for i in order]
+    return sum((status or {}).get("state") == "active" for status in said)
+
+
+def test_with_an_arbiter_the_side_that_loses_it_stops_before_the_other_starts(
+    net: Net, arbitrated: NetPair, clones: tuple[Clone, Clone]
+) -> None:
+    pair, (c, d) = arbitrated, clones
+    active = pair.active()
+    assert active is not None
+    i = pair.both.index(active)  # type: ignore[arg-type]
+    side, rest = ("a", "b") if i == 0 else ("b", "a")
+    assert put(c, "/c", b"1") == "replicated"
+    cut_apart(net, side + "c", rest + "dz")
+    ticket = c.set("/c", b"2")  # maybe acknowledged in what is left of the lease
+    seen = 0
+    while not seen:
+        seen = actives(pair, 1 - i) and 1 + actives(pair, i)
+    assert seen == 1, "both were active"
+    put(d, "/d", b"1")
+    late = c.set("/late", b"1")
+    for n in range(20):
+        put(d, f"/d/{n}", b"1")
+        assert actives(pair, 1 - i, i) <= 1 and not late.done
+    net.heal()
+    ticket.wait(GENEROUS_S)
+    late.wait(GENEROUS_S)
+    pair.wait_in_sync()
+    equal(pair.both)
+    wait_for("both to be equal", lambda: dict(c) == dict(d) and len(c) == 23)
+
+
+def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
+    net: Net, arbitrated: NetPair, clones: tuple[Clone, Clone]
+) -> None:
+    pair, (c, d) = arbitrated, clones
+    active = pair.active()
+    assert active is not None
+    net.cut_both("a", "b")
+    wait_for("the active to go on alone", lambda: put(c, "/alone", b"1") == "journaled")
+    for n in range(20):
+        put(d, f"/d/{n}", b"1")
+        assert actives(pair, 0, 1) <= 1
+    net.heal()
+    pair.wait_in_sync()
+    equal(pair.both)
+    assert not saved(pair)
+
+
+def test_the_hosts_have_names() -> None:
+    """One address each."""
+    net = Net()
+    assert len({net.address(host) for host in HOSTS}) == len(HOSTS)

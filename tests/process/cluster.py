@@ -1,0 +1,117 @@
+"""A pair of real `chp-server` processes that a test can kill, stop, continue and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from chp_client.admin import Admin, AdminError
+from chp_server.testing import free_port
+
+GENEROUS_S = 60.0
+
+
+def wait_for(what: str, condition: Callable[[], object], timeout: float = GENEROUS_S) -> None:
+    """Wait until the condition holds; the assertion says what did not come."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+class ServerProcess:
+    """One server: the same ports and data directory through all its lives."""
+
+    def __init__(self, directory: Path, role: str, address: str, peer: str | None, *flags: str) -> None:
+        self.address, self.role, self.log = address, role, directory / f"{role}.log"
+        self.data = directory / role
+        argv = [sys.executable, "-m", "chp_server.main", "--role", role, "--bind", address, "--data", str(self.data)]
+        if peer is not None:
+            argv += ["--peer", peer]
+        self._argv = [*argv, *flags]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environ: dict[str, str] = {}
+
+    def start(self) -> Self:
+        """Start it, appending to its log."""
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._argv, stderr=log, env={**environ, **self.environ})
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def status(self, timeout: float = 2.0) -> dict[str, Any] | None:
+        """What it says of itself, or None."""
+        with Admin([self.address], timeout_s=timeout) as admin:
+            try:
+                return admin.ask(self.address, "status").facts
+            except AdminError:
+                return None
+
+
+class ProcessPair:
+    """A primary and a backup with journals; further flags go to both."""
+
+    def __init__(self, directory: Path, *flags: str, heartbeat_s: float = 0.1, peer_timeout_s: float = 1.0) -> None:
+        addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+        times = ["--heartbeat-s", str(heartbeat_s), "--peer-timeout-s", str(peer_timeout_s), *flags]
+        self.primary = ServerProcess(directory, "primary", addresses[0], addresses[1], *times)
+        self.backup = ServerProcess(directory, "backup", addresses[1], addresses[0], *times)
+        self.both = (self.primary, self.backup)
+        self.servers = addresses
+
+    def statuses(self) -> list[dict[str, Any] | None]:
+        """What both say of themselves."""
+        return [server.status() if server.process is not None else None for server in self.both]
+
+    def active(self) -> ServerProcess | None:
+        """The server that says it is active; None if there is none, or two."""
+        states = zip(self.both, self.statuses(), strict=True)
+        found = [server for server, status in states if status and status["state"] == "active"]
+        return found[0] if len(found) == 1 else None
+
+    def in_sync(self) -> bool:
+        """Whether one is active and the other has everything."""
+        statuses = self.statuses()
+        return all(s is not None and s["in_sync"] for s in statuses) and self.active() is not None
+
+    def wait_in_sync(self) -> None:
+        """Wait for that."""
+        wait_for("the pair to be in sync", self.in_sync)
+
+    def __enter__(self) -> Self:
+        try:
+            for server in self.both:
+                server.start()
+            self.wait_in_sync()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for server in self.both:
+            server.kill()
+            if error is not None and server.log.exists():
+                print(f"--- {server.role}\n{server.log.read_text()[-3000:]}", file=sys.stderr)

@@ -1,0 +1,120 @@
+"""`chp-server` with a death wish: it sends itself SIGKILL when it comes to the point named in the file $DIE_WHEN.
+
+    before-append    a turn's records are about to be written (they are on their way to the peer)
+    before-sync      written, not committed
+    before-publish   committed; nobody was told. On a passive: not confirmed
+    before-ack       published, not acknowledged
+    snapshot-chunk   in the middle of a snapshot of the journal (which is due at once when a snapshot point is named)
+    snapshot-commit  all its chunks are put, and it is not valid yet
+    snapshot-done    it has just become valid; what it replaces is still there
+    replace-chunk    a passive takes over a whole state, and has written a part of it
+    replace-commit   all of it, and it is not valid yet
+
+`stop` before a point makes that a SIGSTOP. The file may come and go while the server runs. $FILE_BYTES_MAX, if set,
+limits the size of every file it writes: a disk that is full. Nothing else differs from the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from chp_server import main
+from chp_server.core import ServerCore
+from chp_server.reactor import Server
+from chp_server.snapshots import Snapshotter
+from chp_server.sql_store import SqlStore
+from chp_server.turn import Append
+
+WHEN = os.environ["DIE_WHEN"]
+CHUNKS = 2  # of a snapshot, before a death in its middle
+
+
+def wanted() -> str:
+    """The point named now, or nothing."""
+    try:
+        with open(WHEN, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def at(point: str) -> None:
+    """Die if this is the point, or stop, once."""
+    if wanted() == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif wanted() == f"stop {point}":
+        os.unlink(WHEN)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def patch_turn() -> None:
+    """The points of a turn."""
+    write, server_write, in_time = Snapshotter.write, Server._write, ServerCore.in_time
+
+    def dying_write(self: Snapshotter, ops: Any, core: ServerCore) -> None:
+        appends = any(isinstance(op, Append) for op in ops)
+        if appends:
+            at("before-append")
+        write(self, ops, core)
+        if appends:
+            at("before-sync")
+
+    def dying_server_write(self: Server, turn: Any) -> None:
+        server_write(self, turn)
+        at("before-publish")
+
+    def dying_in_time(self: ServerCore, acks: Any, _now: float) -> Any:
+        at("before-ack")
+        return in_time(self, acks, time.monotonic())  # as if stopped just before the clock was read
+
+    Snapshotter.write = dying_write
+    Server._write = dying_server_write
+    ServerCore.in_time = dying_in_time
+
+
+def patch_snapshots() -> None:
+    """The points of a snapshot and of a replacement."""
+    due, put, commit, replace = (
+        SqlStore.snapshot_due, SqlStore.put_snapshot, SqlStore.commit_snapshot, Snapshotter.replace,
+    )  # fmt: skip
+    what = {"kind": "snapshot", "chunks": 0}
+
+    def begin(kind: str) -> None:
+        what.update(kind=kind, chunks=0)
+
+    def eager_due(self: SqlStore) -> bool:
+        begin("snapshot")
+        return due(self) or (self._building is None and wanted().startswith("snapshot"))
+
+    def dying_put(self: SqlStore, body: bytes) -> None:
+        put(self, body)
+        what["chunks"] += 1
+        if what["chunks"] == CHUNKS:
+            self.sync()
+            at(f"{what['kind']}-chunk")
+
+    def dying_commit(self: SqlStore, keep_after: int) -> None:
+        at(f"{what['kind']}-commit")
+        commit(self, keep_after)
+        at(f"{what['kind']}-done")
+
+    def dying_replace(self: Snapshotter, core: ServerCore) -> None:
+        begin("replace")
+        replace(self, core)
+
+    SqlStore.snapshot_due, SqlStore.put_snapshot = eager_due, dying_put
+    SqlStore.commit_snapshot, Snapshotter.replace = dying_commit, dying_replace
+
+
+if __name__ == "__main__":
+    if "FILE_BYTES_MAX" in os.environ:
+        limit = int(os.environ["FILE_BYTES_MAX"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    patch_turn()
+    patch_snapshots()
+    sys.exit(main.main())

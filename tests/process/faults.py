@@ -1,0 +1,230 @@
+"""What the tests of real faults share: writers that note when they were acknowledged, and what must hold afterwards.
+
+    with ProcessPair(path) as pair, Load(pair.servers) as load:
+        pair.active().kill()
+        load.go_on()                        # every writer is acknowledged again
+        ...
+        load.end()
+        nothing_lost(pair.both, load)       # every acknowledged set is there, on servers that are equal
+
+A writer sets keys of its own, one batch at a time, so the longest gap between two acknowledgements is the outage that
+an application sees. `AckEar` hears every acknowledgement that leaves one server, whomever it is for. `DyingServer` is a
+server that kills itself at a point named by the test (dying_server.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+import zmq
+
+from chp_client import Clone
+
+from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+
+DYING_SERVER = Path(__file__).with_name("dying_server.py")
+ACK = 6
+
+
+class Writer(threading.Thread):
+    """Sets new keys until told to end, and remembers what was acknowledged, and when."""
+
+    def __init__(self, servers: Sequence[str], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.clone = Clone(list(servers), subtree=f"/{name}/")
+        self.acked: dict[str, bytes] = {}
+        self.times: list[float] = []
+        self.durabilities: list[str] = []
+        self.error: Exception | None = None
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        n = 0
+        while not self.ending.is_set():
+            n += 1
+            items = {f"/{self.name}/{n}-{i}": b"%d.%d" % (n, i) for i in range(1 + n % 5)}
+            try:
+                ack = self.clone.set_many(items).wait(timeout=GENEROUS_S)
+            except Exception as error:  # any error that an application meets is a failure
+                self.error = error
+                return
+            self.times.append(time.monotonic())
+            self.durabilities.append(ack.durability)
+            self.acked.update(items)
+
+
+class Load:
+    """Some writers; ends them, and closes their Clones, at the end of the block."""
+
+    def __init__(self, servers: Sequence[str], writers: int = 2, name: str = "w") -> None:
+        self.writers = [Writer(servers, f"{name}{i}") for i in range(writers)]
+
+    def check(self) -> None:
+        """No writer has met an error."""
+        for writer in self.writers:
+            assert writer.error is None, f"{writer.name} met {writer.error!r}"
+
+    def go_on(self, batches: int = 3) -> None:
+        """Wait until every writer has had some more acknowledgements."""
+        before = [len(writer.times) for writer in self.writers]
+
+        def moved() -> bool:
+            self.check()
+            return all(len(w.times) >= b + batches for w, b in zip(self.writers, before, strict=True))
+
+        wait_for("the writers to go on", moved)
+
+    def end(self) -> None:
+        """Let them finish what they are at."""
+        for writer in self.writers:
+            writer.ending.set()
+        for writer in self.writers:
+            if writer.is_alive():
+                writer.join(GENEROUS_S + 5)
+        self.check()
+
+    def outage_s(self, since: float) -> float:
+        """The longest gap between two acknowledgements of one writer after `since` (and the one before)."""
+        gaps = [0.0]
+        for writer in self.writers:
+            times = writer.times[:]
+            gaps += [b - a for a, b in pairwise(times) if b >= since]
+        return max(gaps)
+
+    @property
+    def acked(self) -> dict[str, bytes]:
+        """All that was acknowledged."""
+        return {key: value for writer in self.writers for key, value in writer.acked.items()}
+
+    def __enter__(self) -> Self:
+        for writer in self.writers:
+            writer.start()
+        self.go_on(1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for writer in self.writers:
+            writer.ending.set()
+            writer.clone.close(0.5)
+
+
+def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:
+    """After `load.end()`: all that was acknowledged is at a fresh client and in the writers' maps; all are equal."""
+    expected = load.acked
+    with Clone([server.address for server in servers]) as fresh:
+        fresh.wait_until_synced(GENEROUS_S)
+        lost = [key for key, value in expected.items() if fresh.get(key) != value]
+        assert not lost, f"{len(lost)} of {len(expected)} acknowledged sets are lost, such as {lost[:3]}"
+    for writer in load.writers:
+        wrong = [key for key, value in writer.acked.items() if writer.clone.get(key) != value]
+        assert not wrong, f"{writer.name}'s own map lost {len(wrong)} sets, such as {wrong[:3]}"
+    equal(servers)
+
+
+def equal(servers: Sequence[ServerProcess]) -> None:
+    """The servers come to hold the same, at the same number."""
+
+    def same() -> bool:
+        said = [server.status() or {} for server in servers]
+        return all(said) and len({(s["number"], s["fingerprint"], s["keys"]) for s in said}) == 1
+
+    wait_for("the servers to be equal", same)
+
+
+def other(pair: ProcessPair, server: ServerProcess) -> ServerProcess:
+    """The other server of a pair."""
+    return pair.backup if server is pair.primary else pair.primary
+
+
+def wait_active(server: ServerProcess) -> dict[str, Any]:
+    """Wait until it serves; what it says then."""
+    said: dict[str, Any] = {}
+
+    def active() -> bool:
+        said.update(server.status() or {})
+        return said.get("state") == "active"
+
+    wait_for(f"{server.role} to be active", active)
+    return said
+
+
+def ended(server: ServerProcess) -> int:
+    """Wait until the process has ended by itself; its exit code (negative: by that signal)."""
+    process = server.process
+    assert process is not None
+    wait_for(f"{server.role} to end", lambda: process.poll() is not None)
+    server.process = None
+    return process.returncode
+
+
+class AckEar:
+    """Every acknowledgement that leaves one server, by (session, batch); a SUB socket of its own."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.rcvhwm = 0
+        self._socket.subscribe(b"\x02@")  # the beginning of every client's own channel
+        self._socket.connect(f"{host}:{int(port) + 1}")
+
+    def heard(self) -> list[tuple[bytes, int]]:
+        """What has come since the last call: (topic, last batch of a run)."""
+        found = []
+        while self._socket.poll(0):
+            topic, _, _, _, body = self._socket.recv_multipart()
+            header = msgpack.unpackb(body)[0]
+            if header[0] == ACK:
+                found += [(topic, run[1]) for run in header[1]]
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._context.destroy(linger=0)
+
+
+class DyingServer(ServerProcess):
+    """A server that kills itself (-9) when it comes to the point that `arm` named."""
+
+    def __init__(self, directory: Path, role: str, address: str, peer: str | None, *flags: str) -> None:
+        super().__init__(directory, role, address, peer, *flags)
+        self._argv = [sys.executable, str(DYING_SERVER), *self._argv[3:]]
+        self._armed = directory / f"{role}.die-at"
+        self.environ["DIE_WHEN"] = str(self._armed)
+
+    def arm(self, point: str) -> None:
+        """From now on, die at that point."""
+        draft = self._armed.with_suffix(".draft")
+        draft.write_text(point)
+        draft.replace(self._armed)
+
+    def disarm(self) -> None:
+        """Live on."""
+        self._armed.unlink(missing_ok=True)
+
+    def died(self) -> None:
+        """Wait until it has killed itself."""
+        assert ended(self) == -9
+        self.disarm()
+
+
+class DyingPair(ProcessPair):
+    """A pair of such servers."""
+
+    def __init__(self, directory: Path, *flags: str, heartbeat_s: float = 0.1, peer_timeout_s: float = 1.0) -> None:
+        super().__init__(directory, *flags, heartbeat_s=heartbeat_s, peer_timeout_s=peer_timeout_s)
+        times = ["--heartbeat-s", str(heartbeat_s), "--peer-timeout-s", str(peer_timeout_s), *flags]
+        a, b = self.servers
+        self.primary: DyingServer = DyingServer(directory, "primary", a, b, *times)
+        self.backup: DyingServer = DyingServer(directory, "backup", b, a, *times)
+        self.both = (self.primary, self.backup)

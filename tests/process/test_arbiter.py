@@ -1,0 +1,209 @@
+"""The arbiter, against a real ZooKeeper: without its lease nobody acknowledges, and there is never a second active."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_client.admin import Admin
+from chp_server.core import CoreConfig, ServerCore
+from tests.wire.hand import Hand
+
+from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .faults import AckEar, Load, equal, nothing_lost, other, wait_active
+from .zookeeper import ZooKeeper, ZooKeeperError
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    keeper = ZooKeeper(tmp_path_factory.mktemp("zk"))
+    try:
+        keeper.start()
+    except ZooKeeperError as error:
+        pytest.skip(f"no ZooKeeper here: {error}")
+    yield keeper
+    keeper.kill()
+
+
+@pytest.fixture
+def pair(zookeeper: ZooKeeper, tmp_path: Path) -> ProcessPair:
+    return ProcessPair(tmp_path, "--arbiter", zookeeper.url(f"/chp/{tmp_path.name}"))
+
+
+def state(server: ServerProcess) -> str | None:
+    """What it says it is."""
+    return (server.status() or {}).get("state")
+
+
+@slow
+def test_the_active_is_killed_and_the_other_takes_over_when_the_session_ends(pair: ProcessPair) -> None:
+    with pair, Load(pair.servers) as load:
+        assert pair.primary.status() is not None
+        for _ in range(3):
+            victim = pair.active()
+            assert victim is not None
+            since = time.monotonic()
+            victim.kill()
+            load.go_on()
+            print(f"takeover after kill -9, sessions of 1 s: outage {load.outage_s(since):.2f} s")
+            victim.start()
+            pair.wait_in_sync()
+            load.go_on()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+@slow
+def test_an_active_stopped_past_its_session_acknowledges_nothing(pair: ProcessPair) -> None:
+    with pair:
+        stopped = pair.active()
+        assert stopped is not None
+        with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
+            session = hand.session()
+            session.put({"/before": b"1"})
+            wait_for("the ear to hear", ear.heard)
+            stopped.signal(signal.SIGSTOP)
+            meanwhile = session.send(["/meanwhile"], [b"2"])
+            clone.set("/clone", b"2").wait(GENEROUS_S)
+            ear.heard()
+            stopped.signal(signal.SIGCONT)
+            pair.wait_in_sync()
+            session.hear()
+            assert meanwhile not in session.acks and ear.heard() == []
+            assert state(stopped) == "passive"
+
+
+@slow
+def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
+    pair: ProcessPair, zookeeper: ZooKeeper
+) -> None:
+    """ZooKeeper is stopped, not ended, so both sessions live on in it: nobody else could have taken the lease."""
+    with pair, Clone(pair.servers) as clone:
+        clone.set("/a", b"1").wait(GENEROUS_S)
+        active = pair.active()
+        assert active is not None
+        zookeeper.signal(signal.SIGSTOP)
+        try:
+            wait_for("the active to stop serving", lambda: state(active) == "passive")
+            ticket = clone.set("/a", b"2")
+            assert {state(server) for server in pair.both} == {"passive"}
+            epochs = {(server.status() or {})["epoch"] for server in pair.both}
+            with pytest.raises(TimeoutError):
+                ticket.wait(3.0)  # three sessions long
+            assert {state(server) for server in pair.both} == {"passive"}
+            assert {(server.status() or {})["epoch"] for server in pair.both} == epochs
+        finally:
+            zookeeper.signal(signal.SIGCONT)
+        ticket.wait(GENEROUS_S)
+        pair.wait_in_sync()
+        equal(pair.both)
+
+
+@slow
+def test_zookeeper_is_killed_and_comes_back(pair: ProcessPair, zookeeper: ZooKeeper) -> None:
+    with pair, Load(pair.servers) as load:
+        zookeeper.kill()
+        wait_for("nobody to serve", lambda: {state(server) for server in pair.both} == {"passive"})
+        stopped_at = time.monotonic()
+        wait_for("a while", lambda: time.monotonic() > stopped_at + 1.0)
+        assert all(writer.times[-1] <= stopped_at + 0.5 for writer in load.writers), "acknowledged without a lease"
+        zookeeper.start()
+        load.go_on()
+        pair.wait_in_sync()
+        load.end()
+        nothing_lost(pair.both, load)
+
+
+@slow
+def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
+    with pair, Load(pair.servers) as load:
+        for _ in range(3):
+            active = pair.active()
+            assert active is not None
+            since = time.monotonic()
+            with Admin([active.address], GENEROUS_S) as admin:
+                admin.ask(active.address, "switch")
+            wait_active(other(pair, active))
+            pair.wait_in_sync()
+            load.go_on()
+            assert pair.active() is other(pair, active)
+            print(f"outage of a switch with an arbiter: {1000 * load.outage_s(since):.0f} ms")
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+@slow
+def test_a_lease_of_somebody_else_keeps_both_from_serving(
+    pair: ProcessPair, zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(f"{zookeeper.host}:{zookeeper.port}", timeout=2.0)
+    client.start()
+    try:
+        client.create(f"/chp/{tmp_path.name}/active", b"somebody", ephemeral=True, makepath=True)
+        for server in pair.both:
+            server.start()
+        wait_for("both to meet", lambda: all(((s.status() or {}).get("peer") or {}).get("alive") for s in pair.both))
+        with Clone(pair.servers) as clone:
+            ticket = clone.set("/a", b"1")
+            with pytest.raises(TimeoutError):
+                ticket.wait(2.0)
+            assert all(state(server) != "active" for server in pair.both)
+            client.delete(f"/chp/{tmp_path.name}/active")
+            ticket.wait(GENEROUS_S)
+            pair.wait_in_sync()
+    finally:
+        client.stop()
+        for server in pair.both:
+            server.kill()
+
+
+def leased_core(until: float) -> ServerCore:
+    """An active with a lease up to a time, and a peer that was not heard yet."""
+    config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0)
+    core = ServerCore(config, bytes(16), 100.0)
+    core.lease_until = until
+    core.begin_turn(100.1, 0.0)
+    core.end_turn()
+    assert core.active
+    return core
+
+
+def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
+    """However long peer_timeout_s is: the lease may be another's by now."""
+    core = leased_core(101.6)
+    acks = [[b"ack"]]
+    assert core.in_time(acks, 101.5) == acks
+    assert core.in_time(acks, 101.7) == []
+    core.begin_turn(101.8, 0.0)
+    assert not core.active and core.end_turn().acks == []
+
+
+def test_nothing_wakes_a_core_without_its_lease() -> None:
+    core = leased_core(101.6)
+    core.begin_turn(102.0, 0.0)
+    core.end_turn()
+    assert not core.active and not core.vote() and core.wants_lease
+    core.lease_until = 104.0
+    core.begin_turn(102.5, 0.0)
+    assert core.vote()
+
+
+def test_the_arbiters_thread_ends_with_the_server(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    from chp_server.testing import TestServer, free_port
+
+    before = threading.active_count()
+    peer = f"tcp://127.0.0.1:{free_port()}"
+    with TestServer(peer=peer, role="primary", arbiter=zookeeper.url("/chp/threads"), solo_wait_s=0.1) as server:
+        wait_for("it to serve", lambda: server.server is not None and server.server.core.active)
+    wait_for("its threads to end", lambda: threading.active_count() <= before)

@@ -1,0 +1,120 @@
+"""A Clone that is given an address where no CHP server is: errors name the address and what is there instead.
+
+The ports here are real: an HTTP server, a port that takes connections and says nothing, one that nobody holds, and the
+update port of a CHP server in place of its first.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import zmq
+
+from chp_client import Clone, Closed, State
+from chp_server.testing import TestServer, free_port
+
+from .cluster import GENEROUS_S, wait_for
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Answers 404 and logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    """An HTTP server; its address."""
+    port = free_port()
+    with ThreadingHTTPServer(("127.0.0.1", port), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"tcp://127.0.0.1:{port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that takes connections and never says a word."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port), backlog=64):
+        yield f"tcp://127.0.0.1:{port}"
+
+
+def said_of(clone: Clone, words: str) -> None:
+    """Wait until the error of a wait has these words."""
+
+    def said() -> bool:
+        with pytest.raises(TimeoutError) as caught:
+            clone.wait_until_synced(0.05)
+        return words in str(caught.value)
+
+    wait_for(f"an error that says {words!r}; now it is {clone.describe()!r}", said)
+
+
+def test_an_http_server_is_said_to_be_none(web: str) -> None:
+    with Clone(web) as clone:
+        said_of(clone, f"{web} not heard from: it takes connections, but no ZeroMQ handshake follows")
+        assert clone.state is State.CONNECTING
+        with pytest.raises(TimeoutError, match="no ZeroMQ handshake follows"):
+            clone.set("/a", b"1").wait(0.05)
+        with pytest.raises(TimeoutError, match="no ZeroMQ handshake follows"):
+            clone.flush(0.05)
+        clone.close(0.05)
+
+
+def test_a_port_that_says_nothing(silent: str) -> None:
+    with Clone(silent) as clone:
+        said_of(clone, f"{silent} not heard from: it takes connections, but no ZeroMQ handshake follows")
+        ticket = clone.set("/a", b"1")
+        clone.close(0.05)
+    with pytest.raises(Closed, match="no ZeroMQ handshake follows"):
+        ticket.wait(GENEROUS_S)
+
+
+def test_a_port_that_nobody_holds() -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with Clone(address) as clone:
+        said_of(clone, f"{address} not heard from: nothing takes connections there")
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+def test_the_wrong_port_of_a_server(lone: TestServer, offset: int) -> None:
+    """The kinds of socket do not fit, so the handshake fails."""
+    host, _, port = lone.address.rpartition(":")
+    wrong = f"{host}:{int(port) + offset}"
+    with Clone(wrong) as clone:
+        said_of(
+            clone, f"{wrong} not heard from: it takes connections, but no ZeroMQ handshake follows; is this the first"
+        )
+
+
+def test_a_program_of_zeromq_that_is_no_server_of_chp() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        router.bind(address)
+        with Clone(address) as clone:
+            said_of(clone, f"{address} not heard from: it speaks ZeroMQ but sends no CHP")
+
+
+def test_a_good_server_beside_a_bad_address_is_used(lone: TestServer, web: str, silent: str) -> None:
+    for bad in (web, silent):
+        with Clone([bad, lone.address]) as clone:
+            clone.wait_until_synced(GENEROUS_S)
+            clone.set("/a", b"1").wait(GENEROUS_S)
+            assert clone.active == lone.address
+            wait_for("the bad one to be named", lambda clone=clone: "no ZeroMQ handshake follows" in clone.describe())
+
+
+def test_a_server_that_goes_is_told_from_one_that_was_none(lone: TestServer) -> None:
+    with Clone(lone.address) as clone:
+        clone.wait_until_synced(GENEROUS_S)
+        lone.kill()
+        wait_for("the copy to be stale", lambda: clone.state is State.STALE)
+        assert "heard" in clone.describe() and "not heard from" not in clone.describe()

@@ -1,0 +1,104 @@
+"""SIGSTOP: a server that was stopped beyond every timeout, and is continued, acknowledges nothing any more."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from tests.wire.hand import Hand
+
+from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .faults import AckEar, DyingPair, DyingServer, Load, equal, nothing_lost, other, wait_active
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_path: Path) -> None:
+    """What was sent to it meanwhile is in its sockets, and it is still active when it goes on."""
+    with ProcessPair(tmp_path) as pair:
+        stopped = pair.active()
+        assert stopped is not None
+        successor = other(pair, stopped)
+        with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
+            session = hand.session()
+            session.put({"/before": b"1"})
+            clone.set("/clone", b"1").wait(GENEROUS_S)
+            wait_for("the ear to hear", ear.heard)
+            stopped.signal(signal.SIGSTOP)
+            meanwhile = session.send(["/meanwhile"], [b"2"])
+            clone.set("/clone", b"2").wait(GENEROUS_S)  # by its successor
+            epoch = wait_active(successor)["epoch"]
+            ear.heard()
+            stopped.signal(signal.SIGCONT)
+            pair.wait_in_sync()
+            session.hear()
+            assert meanwhile not in session.acks
+            assert ear.heard() == [], "an acknowledgement left it after its successor's epoch"
+            status = stopped.status()
+            assert status is not None and status["state"] == "passive" and status["epoch"] == epoch
+            again = session.send(["/again"], [b"3"])
+            clone.set("/clone", b"3").wait(GENEROUS_S)
+            equal(pair.both)
+            session.hear()
+            assert again not in session.acks and ear.heard() == []
+            assert clone["/clone"] == b"3"
+
+
+@pytest.mark.parametrize("point", ["before-append", "before-publish", "before-ack"])
+def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing(tmp_path: Path, point: str) -> None:
+    """When it goes on, it has decided already, and has not looked at its peer since."""
+    with DyingPair(tmp_path) as pair:
+        stopped = pair.active()
+        assert isinstance(stopped, DyingServer)
+        process = stopped.process
+        assert process is not None
+        with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
+            session = hand.session()
+            session.put({"/before": b"1"})
+            wait_for("the ear to hear", ear.heard)
+            stopped.arm(f"stop {point}")
+            session.send(["/meanwhile"], [b"2"])
+            status = Path(f"/proc/{process.pid}/status")
+            wait_for("it to stop", lambda: "State:\tT" in status.read_text())
+            clone.set("/clone", b"2").wait(GENEROUS_S)
+            wait_active(other(pair, stopped))
+            ear.heard()
+            stopped.signal(signal.SIGCONT)
+            pair.wait_in_sync()
+            assert ear.heard() == [], "an acknowledgement left it after its successor's epoch"
+            equal(pair.both)
+            assert (stopped.status() or {})["state"] == "passive"
+
+
+def test_stopping_and_continuing_either_server_under_load_loses_nothing(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
+        for _ in range(2):
+            active = pair.active()
+            assert active is not None
+            active.signal(signal.SIGSTOP)
+            load.go_on()
+            active.signal(signal.SIGCONT)
+            pair.wait_in_sync()
+            load.go_on()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+def test_a_passive_that_is_stopped_holds_writers_up_only_for_a_while(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
+        active = pair.active()
+        assert active is not None
+        passive = other(pair, active)
+        passive.signal(signal.SIGSTOP)
+        wait_for("the active to go on alone", lambda: (active.status() or {}).get("in_sync") is False)
+        load.go_on()
+        assert all(writer.durabilities[-1] == "journaled" for writer in load.writers)
+        passive.signal(signal.SIGCONT)
+        pair.wait_in_sync()
+        load.go_on(4)
+        assert all(writer.durabilities[-1] == "replicated" for writer in load.writers)
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)

@@ -1,0 +1,366 @@
+"""`chp record` and `chp replay`: nothing is missing after kill -9 and failover, and what is missing is said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+from chp.batch import BATCH  # noqa: E402
+from chp.errors import BadInput  # noqa: E402
+from chp_client import Clone  # noqa: E402
+from chp_client.feed import Feed, NotRetained  # noqa: E402
+from chp_client.recording import Writer, files, record  # noqa: E402
+from chp_client.replaying import Replayed, replay  # noqa: E402
+from chp_server.testing import Pair, TestServer  # noqa: E402
+
+from .cluster import wait_for  # noqa: E402
+
+ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
+GENEROUS_S = 30.0
+
+
+def chp(*args: str, **popen: object) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "chp_client.cli", "--timeout", "20s", *args]
+    return subprocess.Popen(argv, env=ENVIRON, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen)  # type: ignore[call-overload,no-any-return]
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for each in files(folder):
+        rows += pq.read_table(each.path).to_pylist()
+    return rows
+
+
+@contextmanager
+def recorded(servers: list[str], folder: Path, subtree: str = "", **options: object) -> Iterator[list[str]]:
+    """A recorder in a thread, which has begun; what it said."""
+    stop, said = threading.Event(), []
+    begun = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        begun.set()
+
+    def run() -> None:
+        try:
+            record(servers, folder, subtree, stop=stop, say=say, **options)
+        except BadInput as error:
+            say(f"error: {error}")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(GENEROUS_S)
+    try:
+        yield said
+    finally:
+        stop.set()
+        thread.join(GENEROUS_S)
+
+
+def test_what_a_row_says(lone: TestServer, tmp_path: Path) -> None:
+    with Clone([lone.address]) as clone:
+        first = clone.set_many({"/a/1": b"x", "/a/2": b"y", "/b": b"z"}).wait(GENEROUS_S)
+        with recorded([lone.address], tmp_path, "/a/", every_s=600.0):
+            second = clone.set("/a/1", b"", ttl=2.5).wait(GENEROUS_S)
+            third = clone.delete("/a/2").wait(GENEROUS_S)
+            clone.set("/b", b"not in the subtree").wait(GENEROUS_S)
+            with Feed([lone.address], "/a/") as feed:
+                seen = [each for records in feed.fetch(0) for each in records]
+    rows = rows_of(tmp_path)
+    assert [(row["key"], row["value"], row["operation"], row["ttl"]) for row in rows] == [
+        ("/a/1", b"x", "snapshot", None), ("/a/2", b"y", "snapshot", None),
+        ("/a/1", b"", "set", 2.5), ("/a/2", None, "delete", None),
+    ]  # fmt: skip
+    assert [row["revision"] for row in rows] == [first.revision, first.revision, second.revision, third.revision]
+    assert (rows[3]["epoch"], rows[3]["sequence"]) == (third.epoch, third.sequence)
+    assert [each.keys for each in seen] == [["/a/1", "/a/2"], ["/a/1"], ["/a/2"]]
+
+
+@pytest.mark.parametrize("lost", [3, 9])
+def test_a_batch_that_is_lost_on_the_way_is_fetched(lone: TestServer, lost: int) -> None:
+    """The fourth shows by the `prev` of the fifth, the last of ten by the heartbeat."""
+    seen: list[bytes] = []
+    with Clone([lone.address]) as clone, Feed([lone.address], "/n/") as feed:
+        [link] = feed._links
+        hear, batches = link.hear, itertools.count()
+
+        def losing() -> Iterator[tuple[list[object], list[object]]]:
+            for header, body in hear():
+                if header[0] != BATCH or next(batches) != lost:
+                    yield header, body
+
+        link.hear = losing  # type: ignore[method-assign]
+        changes = feed.follow(feed.latest(), idle_s=0.1)
+        next(changes)
+        for i in range(10):
+            clone.set("/n/x", b"%d" % i).wait(GENEROUS_S)
+        until = time.monotonic() + GENEROUS_S
+        while len(seen) < 10 and time.monotonic() < until:
+            seen += [value for record in next(changes) for value in record.values]
+        assert feed.stats["holes"] == 1
+    assert seen == [b"%d" % i for i in range(10)]
+
+
+def count_up(clone: Clone, stop: threading.Event) -> int:
+    """Set one key to 0, 1, 2 ... until told to stop; how many."""
+    n = 0
+    while not stop.is_set():
+        for _ in range(200):
+            clone.set("/n", b"%d" % n)
+            n += 1
+        clone.flush(GENEROUS_S)
+        stop.wait(0.002)
+    return n
+
+
+def assert_counts(folder: Path, n: int) -> None:
+    """Each number once, in order; each file begins where the one before ends."""
+    values = [int(row["value"]) for row in rows_of(folder)]  # type: ignore[call-overload]
+    assert values == list(range(values[0], n))
+    done = files(folder)
+    assert [each.start for each in done[1:]] == [each.until for each in done[:-1]]
+
+
+@pytest.mark.slow
+def test_kill_9_leaves_no_gap(tmp_path: Path) -> None:
+    folder = tmp_path / "rec"
+    stop, counts = threading.Event(), []
+    with TestServer(heartbeat_s=0.1) as server, Clone([server.address]) as clone:
+        clone.set("/n", b"-1").wait(GENEROUS_S)
+        thread = threading.Thread(target=lambda: counts.append(count_up(clone, stop)))
+        command = ("--servers", server.address, "record", str(folder), "--every", "150ms")
+        recorder = chp(*command)
+        wait_for("the first file", lambda: folder.is_dir() and files(folder))
+        thread.start()
+        for _ in range(2):
+            had = len(files(folder))
+            wait_for("more files", lambda had=had: len(files(folder)) >= had + 2)  # type: ignore[misc]
+            recorder.send_signal(signal.SIGKILL)
+            recorder.communicate()
+            recorder = chp(*command)
+        had = len(files(folder))
+        wait_for("more files", lambda: len(files(folder)) > had)
+        stop.set()
+        thread.join()
+        wait_for("the last number", lambda: rows_of(folder)[-1]["value"] == b"%d" % (counts[0] - 1))
+        recorder.send_signal(signal.SIGTERM)
+        _, said = recorder.communicate(timeout=GENEROUS_S)
+    assert recorder.returncode == 0, said
+    assert "goes on after" in said and "GAP" not in said
+    assert_counts(folder, counts[0])
+
+
+def test_failover_leaves_no_gap(pair: Pair, tmp_path: Path) -> None:
+    stop, counts = threading.Event(), []
+    with Clone(pair.servers) as clone:
+        clone.set("/n", b"-1").wait(GENEROUS_S)
+        wait_for("the pair", lambda: clone.set("/x", b"").wait(GENEROUS_S).durability == "replicated")
+        clone.delete("/x").wait(GENEROUS_S)
+        with recorded(pair.servers, tmp_path, every_s=0.2) as said:
+            thread = threading.Thread(target=lambda: counts.append(count_up(clone, stop)))
+            thread.start()
+            wait_for("files", lambda: len(files(tmp_path)) >= 3)
+            pair.primary.kill()
+            had = len(files(tmp_path))
+            wait_for("files of the new active", lambda: len(files(tmp_path)) >= had + 3)
+            stop.set()
+            thread.join()
+            wait_for("the last", lambda: rows_of(tmp_path)[-1]["value"] == b"%d" % (counts[0] - 1))
+    rows = rows_of(tmp_path)
+    assert {row["epoch"] for row in rows} == {1, 2}
+    if any("GAP" in each for each in said):  # the one that died had published what the other never had: it is said
+        assert [row for row in rows if row["operation"] == "gap"]
+    else:
+        assert_counts(tmp_path, counts[0])
+
+
+def test_what_is_not_retained_is_a_gap_that_is_said_and_healed(tmp_path: Path) -> None:
+    with TestServer(heartbeat_s=0.1, retain_bytes=1000) as server, Clone([server.address]) as clone:
+        clone.update({"/a/stays": b"1", "/a/goes": b"1"})
+        clone.flush(GENEROUS_S)
+        with recorded([server.address], tmp_path, "/a/"):
+            pass
+        with Feed([server.address], "/a/") as feed:
+            before = feed.latest()
+            del clone["/a/goes"]
+            for i in range(20):
+                clone.set("/a/new", b"%d" % i * 200).wait(GENEROUS_S)
+            with pytest.raises(NotRetained, match="--retain-bytes"):
+                list(feed.fetch(before))
+        with recorded([server.address], tmp_path, "/a/") as said:
+            wait_for("it to be said", lambda: any("GAP" in each for each in said))
+            clone.set("/a/after", b"1").wait(GENEROUS_S)
+        wanted = dict(clone)
+    rows = [(row["operation"], row["key"]) for row in rows_of(tmp_path)]
+    assert rows == [
+        ("snapshot", "/a/stays"), ("snapshot", "/a/goes"),
+        ("gap", "/a/"), ("snapshot", "/a/stays"), ("snapshot", "/a/new"), ("set", "/a/after"),
+    ]  # fmt: skip
+    assert held_after_replay(tmp_path) == wanted
+    assert held_after_replay(tmp_path, after=files(tmp_path)[0].until, begin={"/a/x": b"", "/b": b""}) == {
+        **wanted, "/b": b"",
+    }  # fmt: skip
+
+
+def held_after_replay(
+    folder: Path, after: int = 0, speed: float | None = None, begin: dict[str, bytes] | None = None
+) -> dict[str, bytes]:
+    """What a new store holds when the recording was played into it."""
+    with (
+        TestServer(heartbeat_s=0.1) as server,
+        Clone([server.address], None) as writer,
+        Clone([server.address]) as reader,
+    ):
+        reader.update(begin or {})
+        reader.flush(GENEROUS_S)
+
+        def keys_under(subtree: str) -> set[str]:
+            return {key for key in reader.snapshot() if key.startswith(subtree)}
+
+        done = replay(folder, writer, after=after, speed=speed, keys_under=keys_under)
+        assert done.number == files(folder)[-1].until
+        reader.wait_until_synced(GENEROUS_S)
+        wait_for("the replay to arrive", lambda: reader.revision >= done.number or reader.verify().ok)
+        reader.set("/end", b"").wait(GENEROUS_S)
+        return {key: value for key, value in reader.items() if key != "/end"}
+
+
+def test_another_store_is_refused(tmp_path: Path) -> None:
+    with TestServer(heartbeat_s=0.1) as server, Clone([server.address]) as clone:
+        for i in range(10):
+            clone.set("/a", b"%d" % i).wait(GENEROUS_S)
+        with recorded([server.address], tmp_path):
+            pass
+    with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path) as said:
+        wait_for("the error", lambda: any("it is another store" in each for each in said))
+
+
+@pytest.fixture
+def recording(lone: TestServer, tmp_path: Path) -> Path:
+    """Sets, deletes and ttls of a second, in several files."""
+    with Clone([lone.address]) as clone, recorded([lone.address], tmp_path / "rec", every_s=0.25):
+        for i in range(1000):
+            clone.set(f"/k/{i % 97}", b"%d" % i, ttl=100 if i % 5 == 0 else None)
+            if i % 3 == 0:
+                clone.delete(f"/k/{(i * 7) % 97}")
+            if i % 50 == 49:
+                clone.flush(GENEROUS_S)
+                time.sleep(0.05)  # the recording's own time, not a wait
+        clone.flush(GENEROUS_S)
+    (tmp_path / "wanted.json").write_text(json.dumps({key: value.decode() for key, value in clone.items()}))
+    return tmp_path / "rec"
+
+
+def wanted(recording: Path) -> dict[str, bytes]:
+    return {k: v.encode() for k, v in json.loads((recording.parent / "wanted.json").read_text()).items()}
+
+
+@pytest.mark.parametrize("speed", [None, 3.0])
+def test_a_replay_ends_with_the_same_map(recording: Path, speed: float | None) -> None:
+    began = time.monotonic()
+    assert held_after_replay(recording, speed=speed) == wanted(recording)
+    assert speed is None or time.monotonic() - began >= 0.25
+
+
+def test_a_replay_goes_on_from_a_number(recording: Path) -> None:
+    half = files(recording)[1]
+    first = {}
+    for row in rows_of(recording):
+        if (row["epoch"] << 48 | row["sequence"]) <= half.until:  # type: ignore[operator]
+            first[row["key"]] = row["value"]
+    begin = {key: value for key, value in first.items() if value is not None}
+    assert held_after_replay(recording, half.until, begin=begin) == wanted(recording)  # type: ignore[arg-type]
+
+
+def test_the_updates_of_a_record_stay_together(lone: TestServer, tmp_path: Path) -> None:
+    with Clone([lone.address]) as clone, recorded([lone.address], tmp_path):
+        clone.set_many({f"/t/{i}": b"1" for i in range(20_000)}).wait(GENEROUS_S)
+    with (
+        TestServer(heartbeat_s=0.1) as server,
+        Clone([server.address], None) as writer,
+        Clone([server.address]) as reader,
+    ):
+        replay(tmp_path, writer)
+        wait_for("all", lambda: len(reader) == 20_000)
+        assert len({reader.entry(key).revision for key in reader}) == 1  # type: ignore[union-attr]
+
+
+def test_replay_as_a_command(recording: Path) -> None:
+    with TestServer(heartbeat_s=0.1) as server, Clone([server.address]) as clone:
+        run = chp("--servers", server.address, "--json", "replay", str(recording), "--speed", "max")
+        out, said = run.communicate(timeout=60)
+        assert run.returncode == 0, said
+        done = json.loads(out)
+        assert done["complete"] and done["rows"] == len(rows_of(recording)) and done["deletes"] > 300
+        wait_for("the map", lambda: dict(clone) == wanted(recording))
+
+
+def test_a_missing_file_is_noticed(recording: Path) -> None:
+    gone = files(recording)[1]
+    gone.path.unlink()
+    with pytest.raises(BadInput, match="lacks a file between"):
+        held_after_replay(recording)
+    held_after_replay(recording, after=gone.until)
+
+
+def test_a_damaged_file_is_named(recording: Path) -> None:
+    path = files(recording)[0].path
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BadInput, match="can't be read"):
+        held_after_replay(recording)
+
+
+def refused(run: subprocess.Popen[str], code: int, text: str) -> None:
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == code and text in said, said
+
+
+@pytest.mark.slow
+def test_bad_uses_are_told(lone: TestServer, tmp_path: Path, recording: Path) -> None:
+    servers = ("--servers", lone.address)
+    (tmp_path / "empty").mkdir()
+    refused(chp(*servers, "replay", str(tmp_path / "empty")), 2, "holds no recording")
+    refused(chp(*servers, "replay", str(tmp_path / "nowhere")), 2, "is not there")
+    refused(chp(*servers, "replay", str(recording), "--speed", "fast"), 2, "give a number above 0")
+    refused(chp(*servers, "record", str(recording), "--subtree", "/x/"), 2, "is a recording of '', not of '/x/'")
+    refused(chp(*servers, "record", str(tmp_path / "new"), "--subtree", "x"), 2, "must be '' or begin and end")
+    nobody = ("--servers", "tcp://127.0.0.1:9", "--timeout", "300ms")
+    refused(chp(*nobody, "record", str(tmp_path / "new")), 3, "no server")
+    with recorded([lone.address], tmp_path / "busy"):
+        refused(chp(*servers, "record", str(tmp_path / "busy")), 2, "somebody records into")
+
+
+def test_large_files_are_cut_by_size(lone: TestServer, tmp_path: Path) -> None:
+    with Clone([lone.address]) as clone, recorded([lone.address], tmp_path, file_bytes=100_000):
+        for i in range(30):
+            clone.set(f"/{i}", b"x" * 20_000).wait(GENEROUS_S)
+    sizes = [sum(len(v) for v in pq.read_table(f.path)["value"].to_pylist()) for f in files(tmp_path)]
+    assert len(sizes) >= 4 and max(sizes) <= 140_000 and sum(sizes) == 600_000
+
+
+def test_a_quiet_subtree_keeps_its_place(lone: TestServer, tmp_path: Path) -> None:
+    with Clone([lone.address]) as clone, recorded([lone.address], tmp_path, "/a/", every_s=0.2):
+        ack = clone.set("/b", b"1").wait(GENEROUS_S)
+        wait_for("the position", lambda: Writer(tmp_path, "/a/", 1, 1).reached >= ack.revision)
+    assert files(tmp_path) == []
+
+
+def test_progress_counts_what_is_acknowledged(recording: Path) -> None:
+    seen: list[int] = []
+    with TestServer(heartbeat_s=0.1) as server, Clone([server.address], None) as writer:
+        note: Callable[[Replayed], object] = lambda done: seen.append(done.number)  # noqa: E731
+        done = replay(recording, writer, speed=5, progress=note)
+    assert seen == sorted(seen) and done.number == files(recording)[-1].until

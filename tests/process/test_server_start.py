@@ -1,0 +1,222 @@
+"""`chp-server` as an operator meets it: how it starts, why it does not, and how it ends. Real processes."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wire.classic import ClassicClient, free_port
+
+GENEROUS_S = 30.0
+
+
+class Running:
+    """A server process whose log is read as it comes."""
+
+    def __init__(self, *argv: str, cwd: Path) -> None:
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "chp_server.main", *argv],
+            cwd=cwd, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    def wait_for(self, words: str) -> str:
+        """The first line with these words."""
+
+        def found() -> str | None:
+            return next((line for line in self.lines if words in line), None)
+
+        with self._changed:
+            line = self._changed.wait_for(found, GENEROUS_S)
+        assert line, f"no {words!r} in {self.lines}"
+        return line
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal, and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(GENEROUS_S)
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with contextlib.ExitStack() as stack:
+
+        def begin(*argv: str) -> Running:
+            running = Running(*argv, cwd=tmp_path)
+            stack.callback(running.process.wait, GENEROUS_S)
+            stack.callback(running.process.kill)
+            return running
+
+        yield begin
+
+
+def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A server that is expected to end by itself."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
+    command = [sys.executable, "-m", "chp_server.main", *argv]
+    return subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=GENEROUS_S, check=False
+    )
+
+
+def local() -> str:
+    """A bind for four ports that are free now."""
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    done = run("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "examples:" in done.stdout and "exit codes:" in done.stdout
+    assert run("--version", cwd=tmp_path).stdout.startswith("chp-server ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_config_starts_nothing(tmp_path: Path) -> None:
+    done = run("--primary", "--peer", "tcp://b:5566", "--show-config", cwd=tmp_path)
+    assert done.returncode == 0
+    assert 'peer = "tcp://b:5566"' in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--primry"], "chp-server: unknown flag --primry; did you mean --primary?"),
+        (["--sync", "often"], "chp-server: sync = often (from --sync): give one of always, interval, off"),
+        (["--backup"], "--peer tcp://HOST:P"),
+    ],
+)
+def test_a_wrong_flag_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
+    done = run(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_key_in_the_file_is_2(tmp_path: Path) -> None:
+    (tmp_path / "chp.toml").write_text("hartbeat_s = 1\n")
+    done = run("--config", "chp.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean heartbeat_s?" in done.stderr
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+def test_a_port_taken_is_3(tmp_path: Path, offset: int) -> None:
+    port = free_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + offset))
+        other.listen()
+        done = run("--bind", f"tcp://127.0.0.1:{port}", "--store", "memory:", cwd=tmp_path)
+    assert done.returncode == 3
+    (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
+    assert f"tcp://127.0.0.1:{port}" in line and "is taken" in line and "--bind" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_of_another_machine_is_3(tmp_path: Path) -> None:
+    done = run("--bind", "tcp://192.0.2.1:5556", "--store", "memory:", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "can't be bound" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_data_directory_that_can_not_be_made_is_4(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("--bind", local(), "--data", str(tmp_path / "file" / "data"), cwd=tmp_path)
+    assert done.returncode == 4
+    assert str(tmp_path / "file" / "data") in done.stderr and "--data" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_directory_in_use_is_5(tmp_path: Path, start: Start) -> None:
+    first = start("--bind", local(), "--data", "shared")
+    first.wait_for(" active ")
+    done = run("--bind", local(), "--data", "shared", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "shared" in done.stderr and "Traceback" not in done.stderr
+    assert first.end() == 0
+
+
+def test_a_damaged_journal_is_6(tmp_path: Path, start: Start) -> None:
+    endpoint = local()
+    server = start("--bind", endpoint, "--data", "data")
+    with ClassicClient([endpoint]) as client:
+        client.until_ready()
+        for i in range(2000):
+            client.set(b"/key/%d" % i, os.urandom(100))
+        client.until(lambda: sum(frames[1] != bytes(8) for frames in client.log) >= 2000)
+    assert server.end() == 0
+    for path in (tmp_path / "data").iterdir():
+        if path.stat().st_size > 65_536:
+            content = bytearray(path.read_bytes())
+            middle = len(content) // 2
+            content[middle : middle + 4096] = os.urandom(4096)
+            path.write_bytes(content)
+    done = run("--bind", endpoint, "--data", "data", cwd=tmp_path)
+    assert done.returncode == 6, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, start: Start, number: signal.Signals) -> None:
+    endpoint = local()
+    server = start("--bind", endpoint)
+    server.wait_for(" active ")
+    with ClassicClient([endpoint]) as client:
+        client.until_ready()
+        client.set(b"/a", b"1")
+        client.until(lambda: client.log)
+    assert server.end(number) == 0
+    server.wait_for(f" ending signal={number.name}")
+    again = start("--bind", endpoint)
+    with ClassicClient([endpoint]) as client:
+        client.until(lambda: client.map == {b"/a": b"1"})
+    assert again.end() == 0
+
+
+def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
+    peer = local()
+    server = start("--primary", "--bind", local(), "--peer", peer, "--store", "memory:", "--solo-wait-s", "never")
+    server.wait_for(" starting ")
+    assert server.end() == 0
+
+
+def test_a_primary_whose_peer_is_not_there_serves_after_its_wait(start: Start) -> None:
+    endpoint = local()
+    server = start("--primary", "--bind", endpoint, "--peer", local(), "--store", "memory:", "--solo-wait-s", "0.5")
+    server.wait_for(" active ")
+    with ClassicClient([endpoint]) as client:
+        client.until_ready()
+    assert server.end() == 0
+
+
+def test_json_logs_are_one_object_a_line(start: Start) -> None:
+    server = start("--bind", local(), "--store", "memory:", "--log-format", "json", "--name", "me")
+    server.wait_for('"active"')
+    assert server.end() == 0
+    server.wait_for('"ended"')
+    facts = [json.loads(line) for line in server.lines]
+    assert {fact["server"] for fact in facts} == {"me"}
+    assert {"time", "level", "event"} <= facts[0].keys()
+    assert [fact["event"] for fact in facts][:1] == ["starting"]

@@ -1,0 +1,65 @@
+"""Scenario files: commands, `----`, and the trace they cause; `pytest --rewrite` records the traces anew.
+
+A file begins with prose, then come blocks. Commands are those of tests/sim/world.py. Everything is the production
+code, in a world where nothing takes time and nothing moves unless a command says so; all checkers watch. A file that
+begins with `seed N` is what the simulator printed: the delays are those of the seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sim.run import world_of
+from tests.sim.schedule import plan
+from tests.sim.world import World
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.txt"))
+RULE = "----"
+
+
+def parse(text: str) -> tuple[str, list[list[str]]]:
+    """The prose, and the commands of each block."""
+    prose, *blocks = text.split("\n\n")
+    while blocks and f"\n{RULE}" not in "\n" + blocks[0]:
+        prose += "\n\n" + blocks.pop(0)
+    return prose, [
+        [line for line in block.split(f"{RULE}")[0].splitlines() if line] for block in blocks if block.strip()
+    ]
+
+
+def play(text: str) -> str:
+    """The text as it should be: the same commands, and what they cause now."""
+    prose, blocks = parse(text)
+    world = World()
+    out = [prose]
+    for commands in blocks:
+        world.lines.clear()
+        for command in commands:
+            if command.startswith("seed "):
+                world = world_of(plan(int(command.split()[1])), tracing=True)
+            else:
+                world.do(command)
+        out.append("\n".join([*commands, RULE, *world.lines]).rstrip())
+    return "\n\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
+    text = path.read_text()
+    played = play(text)
+    if request.config.getoption("--rewrite"):
+        path.write_text(played)
+    else:
+        assert played == text, f"{path.name} goes differently; review, then record it: pytest --rewrite {path}"
+
+
+def test_there_are_scenarios() -> None:
+    assert len(FILES) >= 11
+
+
+def test_a_wrong_trace_is_noticed() -> None:
+    text = FILES[0].read_text()
+    assert play(text.replace("ACTIVE", "PASSIVE")) != text.replace("ACTIVE", "PASSIVE")

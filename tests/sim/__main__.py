@@ -1,0 +1,62 @@
+"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED]`.
+
+The first failing seed is printed as a transcript in the notation of tests/scenarios, so that it becomes a scenario by
+copying it; with --shrink it is made short first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from .run import run_plan, run_seed, shrink
+from .schedule import plan
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--from", type=int, default=0, dest="start")
+    parser.add_argument("--show", type=int, help="run one seed and print its transcript, whether it fails or not")
+    parser.add_argument("--shrink", action="store_true", help="make the failing seed's commands few")
+    parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
+    args = parser.parse_args()
+    if args.show is not None:
+        return show(args.show, args.shrink)
+    return sweep(args)
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Seeds in a row."""
+    began, failed, acks, compared, virtual = time.perf_counter(), [], 0, 0, 0.0
+    for seed in range(args.start, args.start + args.seeds):
+        result = run_seed(seed)
+        acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
+        if result.error:
+            failed.append(seed)
+            print(f"seed {seed} ({result.temper}): {result.error.strip().splitlines()[-1]}", flush=True)
+            if not args.keep_going:
+                return show(seed, args.shrink)
+    took = time.perf_counter() - began
+    print(
+        f"{args.seeds} seeds from {args.start}: {len(failed)} failed; {virtual:,.0f} s of virtual time,"
+        f" {acks:,} acknowledgements and {compared:,} maps checked in {took:.1f} s ({args.seeds / took:.1f} seeds/s)"
+    )
+    return 1 if failed else 0
+
+
+def show(seed: int, short: bool) -> int:
+    """One seed as a transcript."""
+    a_plan = plan(seed)
+    if short:
+        a_plan = shrink(a_plan)
+    result = run_plan(a_plan, tracing=True)
+    print("\n".join(result.lines))
+    print(f"\nseed {seed} ({result.temper}): {result.error or 'no error'}")
+    return 1 if result.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,382 @@
+"""The checkers: what must hold whatever the faults. They see what nodes do, never what was done to them.
+
+    after each turn of a server   its map is the one its number stands for; numbers go up; nothing is issued twice
+    when it acknowledges          what it says is on its disk (journaled), on both disks (replicated); it is not fenced
+    after each turn of a client   a complete copy is the one its number stands for; its number never goes down
+    at the end (`healed`)         everyone in sync within a stated time; replicas equal, and equal to a replay of the
+                                  journal; every promise kept in the surviving history; one key at a time linearizable
+
+Fencing, with two nodes and no arbiter, can mean no more than this: once the word of a successor (STATE: active, in a
+higher epoch) lies in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from
+successor to predecessor is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from chp.numbers import describe, epoch_of
+from chp_server.turn import Append, Turn
+
+from . import linear
+from .oracle import Node, Oracle, Wrong
+
+if TYPE_CHECKING:
+    from .clients import ClientNode, Op
+    from .servers import ServerNode
+    from .world import World
+
+FENCE_S = 0.15  # a delay, a turn and a sync at their longest
+SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
+DURABILITY = ("applied", "journaled", "replicated")
+TTL_EARLY = 0.85  # clocks may run up to 10 % fast
+ACTIVE = 3
+
+
+class Checks:
+    """All checkers of one run."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.oracle = Oracle()
+        self.failed: str | None = None
+        self.acks = 0
+        self.compared = 0
+        self.last_number: dict[str, int] = {}
+        self.last_published: dict[tuple[str, bytes], int] = {}
+        self.last_at: dict[tuple[str, str], int] = {}
+        self.active_since: dict[int, tuple[str, float]] = {}  # epoch -> who, when its epoch was on the disk
+        self.fenced: dict[str, tuple[int, float]] = {}  # server -> epoch of a successor it was told of, when
+        self.began: dict[str, float] = {}
+        self.pauses: dict[str, float] = {}
+        self.saved: set[bytes] = set()  # values that a server wrote to a file of what is not history
+        self.reopened: set[str] = set()  # clients that a server did not know: what had no answer was a new session's
+        self.discarded: list[int] = []  # the last numbers of what servers had to part with
+
+    def fail(self, text: str) -> None:
+        """A rule does not hold."""
+        raise Wrong(text)
+
+    # -- servers
+
+    def recovered(self, node: ServerNode) -> None:
+        """A server has read its journal."""
+        self.last_number[node.name] = node.core.state.number
+        self.fenced.pop(node.name, None)
+        for key in [key for key in self.last_published if key[0] == node.name]:
+            del self.last_published[key]
+        self._same_as_oracle(node.name, node.core.state)
+
+    def crashed(self, node: ServerNode) -> None:
+        """A server died: nothing to hold against it."""
+
+    def resumed(self, node: ServerNode) -> None:
+        """A server runs again after a pause."""
+        self.pauses[node.name] = self.world.time.now
+
+    def told(self, node: ServerNode, frames: list[bytes]) -> None:
+        """A peer message lies in a server's socket."""
+        if frames[0] == b"STATE":
+            said = msgpack.unpackb(frames[1])
+            if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
+                self.fenced[node.name] = (said["epoch"], self.world.time.now)
+
+    def begins(self, node: ServerNode) -> None:
+        """A server begins a turn."""
+        self.began[node.name] = self.world.time.now
+
+    def saves(self, node: ServerNode, turn: Turn) -> None:
+        """A server writes files of what is not history."""
+        for save in turn.saves:
+            self.saved.update(update.value for update in save.updates if update.value is not None)
+            self.discarded.append(self.last_number[node.name])
+
+    def decided(self, node: ServerNode, turn: Turn) -> None:
+        """A server knows what to do, and nobody else does yet."""
+        for op in turn.journal:
+            if isinstance(op, Append):
+                self.oracle.add(op.body, node.name, self.world.time.now)
+                self._not_early(node, op.body)
+
+    def told_peer(self, frames: list[bytes]) -> None:
+        """A record has left for the other server."""
+        if frames[0] == b"RECORD":
+            self.oracle.nodes[msgpack.unpackb(frames[1], strict_map_key=False)[0][3]].public = True
+
+    def synced(self, node: ServerNode, turn: Turn) -> None:
+        """What a turn appended is on the disk; its publications are about to leave."""
+        for op in turn.journal:
+            if isinstance(op, Append):
+                self.oracle.nodes[op.last].public = True
+                epoch = epoch_of(op.last)
+                if node.core.active and epoch == node.core.state.epoch and epoch not in self.active_since:
+                    self.active_since[epoch] = (node.name, self.world.time.now)
+        for frames in turn.publish:
+            self._published_in_order(node, frames)
+
+    def _published_in_order(self, node: ServerNode, frames: list[bytes]) -> None:
+        """The numbers on a channel, and of KVPUBs, strictly increase."""
+        topic = frames[0]
+        if topic[:1] == b"\x02":
+            header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
+            if header[0] != 1 or header[6]:
+                return
+            number = header[3]
+            if header[1] >= number:
+                self.fail(f"{node.name} publishes #{describe(number)} after #{describe(header[1])}")
+        elif topic in (b"HUGZ", b"KTHXBAI"):
+            return
+        else:
+            number, topic = int.from_bytes(frames[1], "big"), b"kvpub"
+        last = self.last_published.get((node.name, topic), 0)
+        if number <= last:
+            self.fail(f"{node.name} publishes #{describe(number)} on {topic!r} after #{describe(last)}")
+        self.last_published[node.name, topic] = number
+
+    def server_turned(self, node: ServerNode, turn: Turn) -> None:
+        """A server has done its turn."""
+        state = node.core.state
+        last = self.last_number[node.name]
+        if state.number < last:
+            self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
+        self.last_number[node.name] = state.number
+        if turn.journal or turn.facts or node.turns % 16 == 0:
+            self._same_as_oracle(node.name, state)
+            state.check()
+
+    def _same_as_oracle(self, name: str, state: Any) -> None:
+        node = self.oracle.nodes.get(state.number)
+        if node is None:
+            self.fail(f"{name} is at {describe(state.number)}, a number that nobody issued")
+        elif node.parts == () and (state.map.values != node.values or state.map.revisions != node.revisions):
+            self.fail(f"{name} at {describe(state.number)} {_difference(state.map.values, node.values)}")
+        self.compared += 1
+
+    def _not_early(self, node: ServerNode, body: bytes) -> None:
+        """A key with a ttl is not deleted by a server before its time."""
+        header, *items = msgpack.unpackb(body, strict_map_key=False)
+        if header[0] != 1 or header[5] or not node.core.active:
+            return
+        parent = self.oracle.nodes[header[1]]
+        for keys, _, extras in items:
+            for i in (extras or {}).get("d", ()) if not (extras or {}).get("u") else ():
+                self._lived_its_time(parent.revisions.get(keys[i]), keys[i], node.name)
+
+    def _lived_its_time(self, revision: int | None, key: str, name: str) -> None:
+        record = self.oracle.by_first.get(revision or 0)
+        if record is None:
+            return
+        if self.world.walls_were_set and any(record.at < n.started_at for n in self.world.servers):
+            return  # over a restart a ttl ages by the server's own wall clock: nothing better is to be had
+        ttl_ms = record.ttls.get(key, 0)
+        lived = self.world.time.now - record.at
+        if lived < ttl_ms / 1000 * TTL_EARLY:
+            self.fail(f"{name} expires {key} after {lived:.3f} s of {ttl_ms / 1000:.3f} s")
+
+    # -- acknowledgements
+
+    def acknowledges(self, node: ServerNode, acks: list[list[bytes]]) -> None:
+        """A server is about to answer clients."""
+        for frames in acks:
+            header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
+            if header[0] == 6:
+                self._not_fenced(node)
+                for _, _, revision in header[1]:
+                    self.acks += 1
+                    self._promise(node, revision, header[2])
+
+    def _not_fenced(self, node: ServerNode) -> None:
+        epoch, when = self.fenced.get(node.name, (0, 0.0))
+        own = node.core.state.epoch
+        if epoch > own and when < self.began[node.name]:
+            self.fail(f"{node.name} acknowledges in epoch {own}, and was told of epoch {epoch}")
+        for other_epoch, (who, since) in self.active_since.items():
+            if who == node.name or other_epoch <= own:
+                continue
+            if self.world.whole_since(who, node.name) < since - SYNC_S < self.world.time.now - FENCE_S:
+                self.fail(f"{node.name} acknowledges in epoch {own} while {who} is active in epoch {other_epoch}")
+
+    def _promise(self, node: ServerNode, revision: int, durability: int) -> None:
+        """Journaled: on this disk now. Replicated: on the other one too."""
+        record = self.oracle.by_first.get(revision)
+        if record is None:
+            self.fail(f"{node.name} acknowledges revision {describe(revision)}, which no record has")
+            return
+        disks = [node.disk] if durability == 1 else [n.disk for n in self.world.servers] if durability == 2 else []
+        for disk in disks:
+            if disk.durability and not self.oracle.on_path(record.last, disk.number):
+                self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
+                          f" and a journal that ends at {describe(disk.number)} does not hold it")  # fmt: skip
+
+    # -- clients
+
+    def client_started(self, node: ClientNode) -> None:
+        """A new process has no past."""
+        for key in [key for key in self.last_at if key[0] == node.name]:
+            del self.last_at[key]
+
+    def client_turned(self, node: ClientNode) -> None:
+        """A client has done its turn."""
+        if node.core.times_reopened:
+            self.reopened.add(node.name)
+        for subtree, at, complete, values, revisions, hidden in node.core.views():
+            last = self.last_at.get((node.name, subtree), 0)
+            if complete:
+                if at < last:
+                    self.fail(f"{node.name} goes back from {describe(last)} to {describe(at)}")
+                self.last_at[node.name, subtree] = at
+                self._client_is_right(node, subtree, at, (values, revisions, hidden))
+
+    def _client_is_right(
+        self,
+        node: ClientNode,
+        subtree: str,
+        at: int,
+        copy: tuple[dict[str, bytes], dict[str, int], set[str]],
+    ) -> None:
+        values, revisions, hidden = copy
+        known = self.oracle.nodes.get(at)
+        if known is None:
+            self.fail(f"{node.name} is at {describe(at)}, a number that nobody issued")
+            return
+        self.compared += 1
+        wanted = {k: r for k, r in known.revisions.items() if k.startswith(subtree)}
+        if revisions != wanted:
+            self.fail(f"{node.name} at {describe(at)} has other revisions: {_difference(revisions, wanted)}")
+        for key in wanted:
+            if key not in hidden and values.get(key) != known.values[key]:
+                self.fail(f"{node.name} at {describe(at)} has {key}={values.get(key)!r}, not {known.values[key]!r}")
+
+    # -- the end
+
+    def quiet(self) -> str:
+        """What is not as it should be once all is healed; empty when everyone is in sync."""
+        servers = self.world.servers
+        states = sorted(int(node.core.bstate) for node in servers)
+        if states != [3, 4]:
+            return "states: " + ", ".join(f"{n.name} {n.core.bstate.name}" for n in servers)
+        active = next(node for node in servers if node.core.active)
+        if self.not_served_by(active):
+            return self.not_served_by(active)
+        numbers = {node.core.state.number for node in servers}
+        if len(numbers) > 1 or not active.core.link.in_sync():
+            return "the passive is not in sync: " + ", ".join(
+                f"{n.name} {describe(n.core.state.number)}" for n in servers
+            )
+        follower = active.core.link.follower
+        if follower is None or follower.confirmed != active.core.state.number:
+            return "the passive has not confirmed, so its last record may not be synced yet"
+        return ""
+
+    def not_served_by(self, server: ServerNode) -> str:
+        """What is missing until `server` serves everybody; empty when it does."""
+        if not server.core.active:
+            return f"{server.name} is {server.core.bstate.name}"
+        for client in self.world.clients:
+            for subtree, at, complete, *_ in client.core.views():
+                if not complete or epoch_of(at) != epoch_of(server.core.state.number):
+                    return f"{client.name} is not complete on {subtree!r}: at {describe(at)}, complete: {complete}"
+            hidden = sorted(key for *_, keys in client.core.views() for key in keys)
+            if hidden and not client.core.unsettled:
+                return f"{client.name} shows its own sets of {', '.join(hidden)}, which are answered, not confirmed"
+            if client.core.unsettled:
+                return f"{client.name} has {client.core.unsettled} sets without an answer"
+        return ""
+
+    def end(self) -> None:
+        """All is healed and quiet: what was promised must be so."""
+        active = next(node for node in self.world.servers if node.core.active)
+        end = active.core.state.number
+        self._replicas_equal()
+        for node in self.world.servers:
+            if node.disk.durability:
+                self._equals_its_journal(node)
+        self._promises_kept(end)
+        self._reads_true()
+        ops = [op for client in self.world.clients for op in client.ops]
+        promised = 1 if self.world.gentle and not self.discarded else 2
+        linear.check(self.oracle, end, ops, promised, self.saved)
+
+    def _replicas_equal(self) -> None:
+        one, two = (node.core.state for node in self.world.servers)
+        for what, a, b in (
+            ("values", one.map.values, two.map.values), ("revisions", one.map.revisions, two.map.revisions),
+            ("sessions", _sessions(one), _sessions(two)), ("leases", _leases(one), _leases(two)),
+            ("histories", one.history, two.history), ("uuids", set(one.uuids), set(two.uuids)),
+        ):  # fmt: skip
+            if a != b:
+                self.fail(f"the servers' {what} differ: {_difference(a, b) if isinstance(a, dict) else (a, b)}")
+        if set(one.map.deadlines) != set(two.map.deadlines):
+            self.fail("the servers disagree on which keys have a ttl")
+
+    def _equals_its_journal(self, node: ServerNode) -> None:
+        """Replaying the journal gives what is in memory."""
+        held, commits = node.core.commits, type(node.core.commits)(self.world.limits, 1)
+        try:
+            node.core.commits = commits
+            replayed = node.replayed(node.disk.load(), node.clock.mono())
+        finally:
+            node.core.commits = held
+        replayed.check()
+        for what, a, b in (
+            ("values", replayed.map.values, held.state.map.values),
+            ("sessions", _sessions(replayed), _sessions(held.state)),
+            ("leases", _leases(replayed), _leases(held.state)), ("histories", replayed.history, held.state.history),
+        ):  # fmt: skip
+            if a != b:
+                self.fail(f"{node.name}'s journal and memory have different {what}: {_difference(a, b)}")
+
+    def _promises_kept(self, end: int) -> None:
+        """Acknowledged sets are in the surviving history, as far as they were promised to be."""
+        names, twice = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
+        twice = {name for name in twice if name.decode().split(".")[0] not in self.reopened}
+        if twice:
+            self.fail(f"{min(twice).decode()} is in the surviving history more than once")
+        for client in self.world.clients:
+            for op in client.ops:
+                if not op.acked or op.result is None or op.result[2] == 0 or op.kind in ("del", "refresh", "unlease"):
+                    continue
+                record = self.oracle.by_first.get(op.result[1])
+                if record is None or (op.value not in record.names):
+                    self.fail(f"{op.name} was acknowledged as {describe(op.result[1])}, a record that does not hold it")
+                if op.value in names:
+                    continue
+                if op.result[2] == 2 or not (op.value in self.saved or self._superseded(op, record)):
+                    self.fail(
+                        f"{op.name} was acknowledged ({('', 'journaled', 'replicated')[op.result[2]]}), and is lost"
+                    )
+
+    def _superseded(self, op: Op, record: Node) -> bool:
+        """Whether a history that was parted with had overwritten all that a call set, so nothing of it was left."""
+        for end in self.discarded:
+            if self.oracle.on_path(record.last, end):
+                later = {key for n in self.oracle.path(end) if n.last > record.last for key, _ in n.writes}
+                later |= {key for key in op.keys if record.values.get(key) != op.value}
+                if later.issuperset(op.keys):
+                    return True
+        return False
+
+    def _reads_true(self) -> None:
+        for client in self.world.clients:
+            for op in client.ops:
+                if op.kind == "read" and op.result is not None and op.result[0] == "read":
+                    _, revision, value, number = op.result
+                    node = self.oracle.nodes[number]
+                    if (node.values.get(op.keys[0], b""), node.revisions.get(op.keys[0], 0)) != (value, revision):
+                        self.fail(f"{op.name} read {op.keys[0]}={value!r}, not what {describe(number)} has")
+
+
+def _sessions(state: Any) -> dict[bytes, int]:
+    return {name: s.no for name, s in state.sessions.items()}
+
+
+def _leases(state: Any) -> dict[bytes, Any]:
+    return {name: (lease.ttl_ms, sorted(lease.keys)) for name, lease in state.leases.items()}
+
+
+def _difference(a: dict[Any, Any], b: dict[Any, Any]) -> str:
+    only = {k: v for k, v in a.items() if b.get(k) != v}
+    lacking = {k: v for k, v in b.items() if a.get(k) != v}
+    return f"has {only}, where {lacking} was right"

@@ -1,0 +1,327 @@
+"""A client process: a core (the production one or the model), its sockets, and a program that sets keys.
+
+Every value a program sets names the operation (`c1.7`), so that whoever looks at a map or a record knows where it
+comes from. Operations are kept in `ops` with the times of the call and of its answer, for the checkers; `read` asks a
+server for a snapshot by itself, beside the core, as an observer of the active would.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from chp.batch import Segment
+from chp_client.core import ClientCore
+
+from .clock import LocalClock
+from .model_client import KTHXBAI, REFUSED, SYNC, ModelClient
+from .network import Conn, Frames
+
+if TYPE_CHECKING:
+    from .world import World
+
+READ_ID = 1 << 30
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One call of a program, and what came of it."""
+
+    name: str
+    client: str
+    kind: str  # set, del, cset, ttl, lease, read
+    keys: list[str]
+    value: bytes
+    called: float
+    expected: dict[str, int] | None = None
+    ttl_ms: int = 0
+    answered: float | None = None
+    result: tuple[Any, ...] | None = (
+        None  # ("ack", revision, durability) ("refused", code, detail) ("read", rev, value, number)
+    )
+
+    @property
+    def acked(self) -> bool:
+        """Whether a set was acknowledged."""
+        return self.result is not None and self.result[0] == "ack"
+
+
+class Model(ModelClient):
+    """The model client as a host drives it."""
+
+    def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
+        """Submit one segment."""
+        self.submit([keys, values, extras], op, now)
+
+    def revision_of(self, key: str) -> int:
+        """As this client knows it."""
+        return self.revisions.get(key, 0)
+
+    @property
+    def unsettled(self) -> int:
+        """Batches without an answer."""
+        return len(self.unacked)
+
+    @property
+    def times_reopened(self) -> int:
+        """How often it began a new session because a server did not know the old one."""
+        return self.reopened
+
+    @staticmethod
+    def outcome(result: Any) -> tuple[Any, ...]:
+        """As `Op.result`."""
+        return tuple(result)
+
+
+class Production(ClientCore):
+    """The production core as a host drives it."""
+
+    def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
+        """Show it and submit it, as Clone does."""
+        segment = Segment(list(keys), list(values), extras)
+        shown = not (extras and "c" in extras)
+        if shown:
+            self.show(segment)
+        self.submit(segment, op, now, shown=shown)
+
+    def revision_of(self, key: str) -> int:
+        """As this client knows it."""
+        return max(channel.replica.map.revisions.get(key, 0) for channel in self.channels)
+
+    @property
+    def unsettled(self) -> int:
+        """Batches without an answer."""
+        return len(self.outbox)
+
+    @property
+    def times_reopened(self) -> int:
+        """As the model's."""
+        return self.outbox.reopened
+
+    @staticmethod
+    def outcome(result: Any) -> tuple[Any, ...]:
+        """As `Op.result`."""
+        if isinstance(result, Exception):
+            return ("refused", type(result).__name__, str(result))
+        return ("ack", result.revision, ("applied", "journaled", "replicated").index(result.durability))
+
+    def views(self) -> list[tuple[str, int, bool, dict[str, bytes], dict[str, int], set[str]]]:
+        """As `ModelClient.views`; a key with an own set that is not answered shows that, so it is not compared."""
+        out = []
+        own = {key for batch in self.outbox.batches.values() if batch.shown for key in batch.keys}
+        for channel in self.channels:
+            replica = channel.replica
+            complete = channel.live and channel.sync is None
+            hidden = replica.pending.keys() | replica.orphans | own
+            out.append((channel.subtree, channel.at, complete, replica.shown, replica.map.revisions, hidden))
+        return out
+
+
+class ClientNode:
+    """c1, c2, ..."""
+
+    def __init__(self, world: World, name: str, clock: LocalClock, kind: str, subtrees: list[str]) -> None:
+        self.world, self.name, self.clock = world, name, clock
+        self.kind, self.subtrees = kind, subtrees
+        self.running = self.paused = False
+        self.starts = 0
+        self.ops: list[Op] = []
+        self.core: Any = None
+        self._next_op = 0
+        self._next_read = READ_ID
+        self._reads: dict[int, tuple[Op, dict[str, tuple[bytes, int]]]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._inbox: deque[tuple[Conn, Frames]] = deque()
+        self._scheduled = False
+        self._wake_at = float("inf")
+        self._topics: list[dict[bytes, None]] = [{b"/p/": None}, {b"/p/": None}]  # as a classic client subscribes
+        self._reads.clear()
+        self.leases: dict[bytes, tuple[int, float]] = {}
+
+    def start(self) -> None:
+        """A new process: a new session."""
+        self._forget()
+        self.running, self.paused = True, False
+        self.starts += 1
+        session = self.name.encode().ljust(8, b".") + self.starts.to_bytes(4, "big") + bytes(4)
+        now = self.clock.mono()
+        if self.kind == "model":
+            self.core = Model(session, self.subtrees[0], 2, now)
+        else:
+            self.core = Production(session, self.subtrees, ["P", "B"], now, limits=self.world.limits)
+        for server in ("P", "B"):
+            for kind in ("upd", "set", "req"):
+                self.world.net.connect(kind, self.name, server)
+        self.world.checks.client_started(self)
+        self._perform()
+
+    def crash(self) -> None:
+        """The process is gone."""
+        if self.running:
+            self.running = self.paused = False
+            self.world.trace(f"{self.name:10} crashes")
+            self.world.net.died(self.name)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = self.running
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.paused:
+            self.paused = False
+            self._schedule(0.0)
+
+    # -- what the network says
+
+    def connected(self, conn: Conn) -> None:
+        """Up again: a SUB sends its subscriptions anew."""
+        if conn.kind == "upd":
+            for topic in self._topics["PB".index(conn.b)]:
+                self.world.net.send(conn, "up", [b"\x01" + topic])
+
+    def disconnected(self, conn: Conn) -> None:
+        """An XPUB is told that its subscriber is gone."""
+        if conn.kind == "set" and "set" not in self.world.queues_while_down:
+            self.deliver(conn, [b"\x00"])
+
+    def deliver(self, conn: Conn, frames: Frames) -> None:
+        """A message has arrived at a socket."""
+        self._inbox.append((conn, frames))
+        self._schedule(self.world.turn_delay())
+
+    # -- running
+
+    def _schedule(self, after: float) -> None:
+        if not self._scheduled and not self.paused:
+            self._scheduled = True
+            starts = self.starts
+            self.world.time.at(self.world.time.now + after, lambda: self._turn(starts))
+
+    def _turn(self, starts: int) -> None:
+        if not self.running or self.starts != starts:
+            return
+        self._scheduled = False
+        if self.paused:
+            return
+        now = self.clock.mono()
+        while self._inbox:
+            self._take(*self._inbox.popleft(), now)
+        if self.core.next_deadline() <= now:
+            self.core.on_timer(now)
+        self._refresh_leases(now)
+        self._perform()
+
+    def _take(self, conn: Conn, frames: Frames, now: float) -> None:
+        i = "PB".index(conn.b)
+        if conn.kind == "upd":
+            if frames[0][:1] == b"\x02" or frames[0] == b"HUGZ":
+                self.core.on_update(i, frames, now)
+        elif conn.kind == "set":
+            self.core.on_link(i, frames[0] == b"\x01", now)
+        elif not self._is_read(frames):
+            self.core.on_reply(i, frames, now)
+
+    def _perform(self) -> None:
+        out, world = self.core.take(), self.world
+        for i, topic in out.unsubscribe:
+            if self._topics[i].pop(topic, 0) is None:
+                self._send("upd", i, [b"\x00" + topic])
+        for i, topic in out.subscribe:
+            if topic not in self._topics[i]:
+                self._topics[i][topic] = None
+                self._send("upd", i, [b"\x01" + topic])
+        for i, frames in out.request:
+            self._send("req", i, frames)
+        for i, frames in out.publish:
+            self._send("set", i, frames)
+        for op, result in out.settled:
+            if op is not None:
+                op.result, op.answered = self.core.outcome(result), world.time.now
+                world.trace_result(self, op)
+        world.checks.client_turned(self)
+        self._wake()
+
+    def _send(self, kind: str, i: int, frames: Frames) -> None:
+        self.world.net.send(self.world.net.conns[kind, self.name, "PB"[i]], "up", frames)
+
+    def _wake(self) -> None:
+        due = self.core.next_deadline()
+        if self.leases:
+            due = min(due, *(at for _, at in self.leases.values()))
+        when = max(self.clock.true_time(due) + 1e-6, self.world.time.now)
+        if when == float("inf"):
+            return
+        if when < self._wake_at or self._wake_at <= self.world.time.now:
+            self._wake_at = when
+            starts = self.starts
+            self.world.time.at(when, lambda: self._wake_now(starts))
+
+    def _wake_now(self, starts: int) -> None:
+        if self.running and self.starts == starts:
+            self._schedule(0.0)
+
+    # -- the program
+
+    def op(self, kind: str, keys: list[str], **more: Any) -> Op:
+        """A new operation, called now."""
+        self._next_op += 1
+        name = f"{self.name}.{self._next_op}"
+        op = Op(name, self.name, kind, keys, name.encode(), self.world.time.now, **more)
+        self.ops.append(op)
+        return op
+
+    def put(self, op: Op, extras: dict[str, Any] | None = None) -> None:
+        """Hand it to the core and let it act."""
+        values = [b"" if op.kind == "del" else op.value] * len(op.keys)
+        self.core.put(op.keys, values, extras, op, self.clock.mono())
+        if not self.paused:
+            self._perform()
+
+    def put_plain(self, op: Op) -> None:
+        """A KVSET of CHP/1 to both servers, as a classic client sends it: nobody will acknowledge it."""
+        uuid = op.value.rjust(16, b"u")
+        for i in (0, 1):
+            self._send("set", i, [op.keys[0].encode(), bytes(8), uuid, b"", op.value])
+
+    def hold_lease(self, lease: bytes, ttl_ms: int) -> None:
+        """Refresh a lease from now on, three times a ttl."""
+        self.leases[lease] = (ttl_ms, self.clock.mono() + ttl_ms / 3000)
+
+    def _refresh_leases(self, now: float) -> None:
+        for lease, (ttl_ms, at) in list(self.leases.items()):
+            if at <= now:
+                self.leases[lease] = (ttl_ms, now + ttl_ms / 3000)
+                self.core.put([], [], {"lease": [lease, ttl_ms]}, self.op("refresh", []), now)
+
+    # -- reads at a server
+
+    def read(self, server: str, key: str) -> None:
+        """Ask `server` for everything, and keep what it says of `key`."""
+        self._next_read += 1
+        op = self.op("read", [key])
+        self._reads[self._next_read] = (op, {})
+        options = {"chp": 2, "id": self._next_read, "from": 0, "session": bytes(16), "credit": 60}
+        self._send("req", "PB".index(server), [b"ICANHAZ?", b"", msgpack.packb(options)])
+
+    def _is_read(self, frames: Frames) -> bool:
+        header, *items = msgpack.unpackb(frames[4])
+        if header[1] not in self._reads:
+            return isinstance(header[1], int) and header[1] > READ_ID
+        op, found = self._reads[header[1]]
+        if header[0] == SYNC:
+            for keys, values, extras in items:
+                column = [r for r, n in extras["r"] for _ in range(n)]
+                found.update(zip(keys, zip(values, column, strict=True), strict=True))
+        elif header[0] in (KTHXBAI, REFUSED):
+            del self._reads[header[1]]
+            op.answered = self.world.time.now
+            value, revision = found.get(op.keys[0], (b"", 0))
+            op.result = ("read", revision, value, header[2]) if header[0] == KTHXBAI else ("refused", header[2], "")
+            self.world.trace_result(self, op)
+        return True

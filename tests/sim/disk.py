@@ -1,0 +1,147 @@
+"""The disk under a server: the journal's interface, and what is left of it after a crash.
+
+Operations gather until `sync`; then they are on the disk for good. A crash keeps a first part of what was not synced,
+chosen by chance, and tears the row after it, which its checksum shows: it is gone. A snapshot becomes valid at once or
+not at all. The rules for rows that follow on are the real journal's (`journal_rows.follows`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chp.numbers import describe
+from chp_server.journal import JournalError, Loaded, Row
+from chp_server.journal_rows import follows
+
+Op = Callable[[], None]
+
+
+class Disk:
+    """One server's journal; it outlives the server."""
+
+    def __init__(self, durability: int = 1, snapshot_every: int = 0) -> None:
+        self.durability = durability
+        self.snapshot_every = snapshot_every
+        self.rows: list[Row] = []
+        self.snapshot: list[bytes] = []
+        self.snapshot_number = 0
+        self._open: list[Op] = []
+        self._last = 0  # with what is not synced
+        self._building: list[bytes] | None = None
+        self._building_number = 0
+        self._since_snapshot = 0
+        self.torn = 0
+
+    @property
+    def number(self) -> int:
+        """The last number that is on the disk."""
+        return max(self.rows[-1].last if self.rows else 0, self.snapshot_number)
+
+    # -- what the reactor calls
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add rows to what the next sync makes durable."""
+        for row in rows:
+            if not follows(self._last, row):
+                raise JournalError(f"row {describe(row.first)} does not follow {describe(self._last)}")
+            self._last = row.last
+            self._since_snapshot += 1
+            self._open.append(lambda row=row: self.rows.append(row))  # type: ignore[misc]
+
+    def sync(self) -> None:
+        """Everything so far is durable."""
+        for op in self._open:
+            op()
+        self._open.clear()
+
+    def drop_after(self, number: int) -> int:
+        """Discard rows after `number`, durably."""
+        self.sync()
+        if number < self.snapshot_number:
+            raise JournalError(f"can't drop to {describe(number)}: the snapshot is at {describe(self.snapshot_number)}")
+        before = len(self.rows)
+        while self.rows and self.rows[-1].last > number:
+            self.rows.pop()
+        self.abort_snapshot()
+        self._last = self.number
+        return before - len(self.rows)
+
+    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+        """Synced rows after `number`; None when they don't reach back to it."""
+        if number == self.number:
+            return []
+        if number != self.snapshot_number and not any(row.last == number for row in self.rows):
+            return None
+        return [row for row in self.rows if row.last > number] or None
+
+    def begin_snapshot(self, number: int) -> None:
+        """Start one; the one under way is forgotten."""
+        self._building, self._building_number = [], number
+
+    def put_snapshot(self, body: bytes) -> None:
+        """Add a chunk."""
+        if self._building is None:
+            raise JournalError("no snapshot is under way")
+        self._building.append(body)
+
+    def commit_snapshot(self, keep_after: int) -> None:
+        """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last."""
+        if self._building is None:
+            raise JournalError("no snapshot is under way")
+        self.sync()
+        number = self._building_number
+        if number > self._last:
+            self.rows.clear()
+            self._last = number
+        self.snapshot, self.snapshot_number = self._building, number
+        self.rows = [row for row in self.rows if row.last > min(keep_after, number)]
+        self._last = max(self._last, self.number)
+        self._building, self._since_snapshot = None, 0
+
+    def abort_snapshot(self) -> None:
+        """Forget the one under way."""
+        self._building = None
+
+    def snapshot_due(self) -> bool:
+        """Every so many rows."""
+        return self.snapshot_every > 0 and self._building is None and self._since_snapshot >= self.snapshot_every
+
+    def get_meta(self, key: str) -> bytes | None:
+        """Nothing is kept."""
+        return None
+
+    def set_meta(self, key: str, value: bytes) -> None:
+        """Nothing is kept."""
+
+    def stats(self) -> dict[str, Any]:
+        """Nothing is counted."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def load(self) -> Loaded:
+        """What a restart finds."""
+        after = [row for row in self.rows if row.last > self.snapshot_number]
+        return Loaded(self.number, self.snapshot_number, iter(list(self.snapshot)), iter(after), "sim")
+
+    # -- faults
+
+    def crash(self, rng: random.Random) -> None:
+        """The process dies: a first part of what was not synced stays."""
+        if self.durability == 0:
+            self.wipe()
+            return
+        kept = rng.randint(0, len(self._open)) if self._open else 0
+        self.torn += len(self._open) - kept
+        for op in self._open[:kept]:
+            op()
+        self._open.clear()
+        self._building = None
+        self._last = self.number
+
+    def wipe(self) -> None:
+        """The disk is lost."""
+        self.__init__(self.durability, self.snapshot_every)  # type: ignore[misc]  # says what empty means

@@ -1,0 +1,212 @@
+"""The network: TCP connections under ZeroMQ sockets, as far as the difference shows.
+
+    kind   who connects   who binds   carries
+    peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected
+    upd    client         server      SUB <-> XPUB on P+1: subscriptions up, publications down
+    set    client         server      XPUB <-> SUB on P+2: the server's subscription down, KVSETs up
+    req    client         server      DEALER <-> ROUTER on P
+
+Order holds within one direction of one connection, and nowhere else. A *cut* direction holds what is sent, as TCP does,
+and delivers it when healed; a *reset* connection loses what is queued in both directions and comes up again later,
+with a new identity, its subscriptions sent anew. Where ZeroMQ drops at a high-water mark (peer, upd down, set up), a
+message may be lost without anybody being told. A process that dies loses what it has not read; of what it sent,
+a first part may still arrive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .world import World
+
+Frames = list[bytes]
+LOSSY = {("peer", "up"), ("upd", "down"), ("set", "up")}
+BACKLOG_MAX = 200
+
+
+class Wire:
+    """One direction of a connection."""
+
+    __slots__ = ("conn", "dst", "due", "lossy", "queue", "src", "way")
+
+    def __init__(self, conn: Conn, src: str, dst: str, way: str) -> None:
+        self.conn, self.src, self.dst, self.way = conn, src, dst, way
+        self.queue: deque[tuple[float, Frames]] = deque()
+        self.due = 0.0
+        self.lossy = (conn.kind, way) in LOSSY
+
+
+class Conn:
+    """A connection from `a`, which connects, to `b`, which binds."""
+
+    def __init__(self, kind: str, a: str, b: str) -> None:
+        self.kind, self.a, self.b = kind, a, b
+        self.up = False
+        self.connecting = False
+        self.identity = b""
+        self.topics: dict[bytes, None] = {}  # upd: what the XPUB knows this connection subscribed to
+        self.backlog: deque[Frames] = deque()  # req, and set if it lingers: queued while there is no connection
+        self.wires = {"up": Wire(self, a, b, "up"), "down": Wire(self, b, a, "down")}
+
+    @property
+    def name(self) -> str:
+        """As commands and transcripts name it."""
+        return f"{self.a}-{self.b}.{self.kind}"
+
+
+class Network:
+    """All connections, and what is wrong with them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.conns: dict[tuple[str, str, str], Conn] = {}
+        self.of: dict[str, list[Conn]] = {}
+        self.cuts: set[str] = set()  # "P>B", "c1>P.set"
+        self.drops: dict[str, int] = {}  # by the same names: how many more to lose
+        self.lost = 0
+        self._identities = 0
+
+    # -- making connections
+
+    def connect(self, kind: str, a: str, b: str) -> Conn:
+        """The connection, made if it was not there, and brought up when both ends can."""
+        conn = self.conns.get((kind, a, b))
+        if conn is None:
+            conn = self.conns[kind, a, b] = Conn(kind, a, b)
+            self.of.setdefault(a, []).append(conn)
+            self.of.setdefault(b, []).append(conn)
+        self.retry(conn, 0.0)
+        return conn
+
+    def retry(self, conn: Conn, after: float | None = None) -> None:
+        """Try to bring a connection up in a while."""
+        if not conn.up and not conn.connecting:
+            conn.connecting = True
+            delay = self._world.reconnect_delay() if after is None else after
+            self._world.time.at(self._world.time.now + delay, lambda: self._try(conn))
+
+    def _try(self, conn: Conn) -> None:
+        conn.connecting = False
+        world = self._world
+        if conn.up or not (world.runs(conn.a) and world.runs(conn.b)):
+            return
+        if self.is_cut(conn.wires["up"]) or self.is_cut(conn.wires["down"]):
+            return
+        conn.up = True
+        self._world.troubled(conn)
+        self._identities += 1
+        conn.identity = b"#%d" % self._identities
+        world.nodes[conn.a].connected(conn)
+        world.nodes[conn.b].connected(conn)
+        while conn.backlog and conn.up:
+            self.send(conn, "up", conn.backlog.popleft())
+
+    def reset(self, conn: Conn, again: bool = True) -> None:
+        """The connection breaks: what is queued is lost."""
+        if not conn.up:
+            return
+        conn.up = False
+        self._world.troubled(conn)
+        for wire in conn.wires.values():
+            wire.queue.clear()
+        world = self._world
+        world.trace(f"{conn.name:10} breaks")
+        for name in (conn.a, conn.b):
+            if world.runs(name):
+                world.nodes[name].disconnected(conn)
+        conn.topics.clear()
+        if again:
+            self.retry(conn)
+
+    def died(self, name: str) -> None:
+        """A process is gone: its connections too; a first part of what it sent may still arrive."""
+        for conn in self.of.get(name, []):
+            if not conn.up:
+                conn.backlog.clear() if conn.a == name else None
+                continue
+            wire = conn.wires["up" if conn.a == name else "down"]
+            last_words = list(wire.queue)[: self._world.rng.randint(0, len(wire.queue))] if wire.queue else []
+            other = conn.b if conn.a == name else conn.a
+            if world_node := self._world.nodes.get(other):
+                for _, frames in last_words:
+                    if self._world.runs(other) and not self.is_cut(wire):
+                        world_node.deliver(conn, frames)
+            self.reset(conn, again=False)
+            if conn.a == name:
+                conn.backlog.clear()
+
+    # -- faults
+
+    def is_cut(self, wire: Wire) -> bool:
+        """Whether this direction carries nothing at present."""
+        if not self.cuts:
+            return False
+        way = f"{wire.src}>{wire.dst}"
+        return way in self.cuts or f"{way}.{wire.conn.kind}" in self.cuts
+
+    def cut(self, way: str) -> None:
+        """Hold everything in one direction, "P>B", or of one socket, "c1>P.set"."""
+        self.cuts.add(way)
+
+    def heal(self, way: str) -> None:
+        """Let what was held go on; "*" heals all."""
+        if way == "*":
+            self.cuts.clear()
+            self.drops.clear()
+        self.cuts.discard(way)
+        for conn in self.conns.values():
+            for wire in conn.wires.values():
+                if wire.queue and not self.is_cut(wire):
+                    self._pump_at(wire, self._world.time.now)
+            self.retry(conn)
+
+    def drop_next(self, way: str, n: int) -> None:
+        """Lose the next `n` messages of a direction that may lose any."""
+        self.drops[way] = n
+
+    # -- messages
+
+    def send(self, conn: Conn, way: str, frames: Frames) -> bool:
+        """Put a message on its way; False if there is no connection."""
+        wire = conn.wires[way]
+        if not conn.up:
+            if way == "up" and conn.kind in self._world.queues_while_down and len(conn.backlog) < BACKLOG_MAX:
+                conn.backlog.append(frames)
+            return False
+        if wire.lossy and self._loses(wire):
+            self.lost += 1
+            self._world.troubled(conn)
+            self._world.trace_message(wire, frames, "-x")
+            return True
+        wire.due = max(wire.due, self._world.time.now + self._world.delay())
+        wire.queue.append((wire.due, frames))
+        if len(wire.queue) == 1 or wire.due > self._world.time.now:
+            self._pump_at(wire, wire.due)
+        return True
+
+    def _loses(self, wire: Wire) -> bool:
+        if self.drops:
+            way = f"{wire.src}>{wire.dst}"
+            for name in (way, f"{way}.{wire.conn.kind}"):
+                if self.drops.get(name, 0) > 0:
+                    self.drops[name] -= 1
+                    return True
+        return self._world.loss > 0 and self._world.rng.random() < self._world.loss
+
+    def _pump_at(self, wire: Wire, when: float) -> None:
+        self._world.time.at(when, lambda: self._pump(wire))
+
+    def _pump(self, wire: Wire) -> None:
+        now, queue = self._world.time.now, wire.queue
+        while queue and queue[0][0] <= now and wire.conn.up and not self.is_cut(wire):
+            _, frames = queue.popleft()
+            node = self._world.nodes.get(wire.dst)
+            if node is not None and node.running:
+                self._world.trace_message(wire, frames, "->")
+                node.deliver(wire.conn, frames)
+
+    def broken(self, conn: Conn) -> dict[str, Any]:
+        """For `show`: what is queued and held."""
+        return {way: len(wire.queue) for way, wire in conn.wires.items() if wire.queue}

@@ -1,0 +1,114 @@
+"""What must be true of records, known from their bodies alone: the tree of histories, and the state at each number.
+
+Every record names the number it follows on, so all that any server ever committed forms a tree; the surviving history
+is one path through it. The oracle keeps, for each number, the map there and the operations on the path, computed by a
+few lines of its own. Values name the operation that set them, so an operation can be found wherever it went.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from chp.numbers import epoch_of
+
+EPOCH = 9
+
+
+@dataclass(slots=True)
+class Node:
+    """A record, and everything that is so once it is applied."""
+
+    prev: int
+    first: int
+    last: int
+    body: bytes
+    by: str
+    at: float
+    public: bool = False  # somebody else may know of it: another server, a subscriber, a disk
+    values: dict[str, bytes] = field(default_factory=dict)
+    revisions: dict[str, int] = field(default_factory=dict)
+    names: frozenset[bytes] = frozenset()  # operations on the path up to here
+    twice: frozenset[bytes] = frozenset()  # of those, the ones that are there more than once
+    path: dict[int, int] = field(default_factory=dict)  # epoch -> the last number of it on the path
+    writes: list[tuple[str, bytes | None]] = field(default_factory=list)
+    ttls: dict[str, int] = field(default_factory=dict)
+    parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
+    revision: int = 0
+
+
+class Wrong(AssertionError):
+    """A checker found something."""
+
+
+class Oracle:
+    """The tree of records by their last number."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {0: Node(0, 0, 0, b"", "", 0.0, public=True)}
+        self.by_first: dict[int, Node] = {}
+
+    def add(self, body: bytes, by: str, at: float) -> Node:
+        """A record that `by` appends to its journal."""
+        header, *items = msgpack.unpackb(body, strict_map_key=False)
+        prev, first, last = header[1:4]
+        known = self.nodes.get(last)
+        if known is not None:
+            if known.body == body:
+                return known
+            if known.public:
+                raise Wrong(f"number {last >> 48}.{last & 0xFFFFFFFFFFFF} is issued twice: by {known.by}, now by {by}")
+        parent = self.nodes.get(prev)
+        if parent is None:
+            raise Wrong(f"{by} commits a record that follows on a number nobody issued")
+        node = self._apply(parent, Node(prev, first, last, body, by, at), header, items)
+        self.nodes[last] = node
+        self.by_first[first] = node
+        return node
+
+    def _apply(self, parent: Node, node: Node, header: list[Any], items: list[Any]) -> Node:
+        node.path = {**parent.path, epoch_of(node.last): node.last}
+        node.revision = parent.revision if parent.parts else node.first
+        if header[0] != EPOCH and header[6]:
+            node.parts = (*parent.parts, *items)
+            node.values, node.revisions, node.names = parent.values, parent.revisions, parent.names
+            node.twice = parent.twice
+            return node
+        node.values, node.revisions = dict(parent.values), dict(parent.revisions)
+        names: set[bytes] = set()
+        for keys, values, extras in (*parent.parts, *items):
+            self._segment(node, keys, values, extras or {}, names)
+        twice = names & parent.names  # wrong if it is so in the history that survives
+        node.twice = parent.twice | twice if twice else parent.twice
+        node.names = parent.names | names if names else parent.names
+        return node
+
+    @staticmethod
+    def _segment(node: Node, keys: list[str], values: list[bytes], extras: dict[str, Any], names: set[bytes]) -> None:
+        deletes = set(extras.get("d", ()))
+        for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if i in deletes:
+                node.values.pop(key, None)
+                node.revisions.pop(key, None)
+                node.writes.append((key, None))
+            else:
+                node.values[key], node.revisions[key] = value, node.revision
+                node.writes.append((key, value))
+                names.add(value)
+        ttl = extras.get("t")
+        node.ttls.update((key, ttl if type(ttl) is int else 0) for i, key in enumerate(keys) if i not in deletes)
+
+    def on_path(self, number: int, end: int) -> bool:
+        """Whether the record that ends with `number` is part of the history that ends with `end`."""
+        return number <= self.nodes[end].path.get(epoch_of(number), -1)
+
+    def path(self, end: int) -> list[Node]:
+        """The records of a history, oldest first."""
+        out: list[Node] = []
+        node = self.nodes[end]
+        while node.last:
+            out.append(node)
+            node = self.nodes[node.prev]
+        return out[::-1]

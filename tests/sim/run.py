@@ -1,0 +1,87 @@
+"""Run a seed; run commands; make a failing list of commands shorter."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from .schedule import Plan, plan
+from .world import World
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    seed: int
+    temper: str
+    error: str = ""
+    lines: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    acks: int = 0
+    compared: int = 0
+    events: int = 0
+    seconds: float = 0.0  # of virtual time
+
+
+def world_of(a_plan: Plan, *, tracing: bool) -> World:
+    """The world a plan begins in."""
+    world = World(a_plan.seed, random_delays=True, tracing=tracing)
+    world.gentle = a_plan.temper == "gentle"
+    if a_plan.lingering_sets:
+        world.queues_while_down.add("set")
+    world.limits = replace(world.limits, log_records_max=a_plan.log_records, sync_chunk_items=a_plan.chunk_items)
+    for node in world.servers:
+        node.disk.snapshot_every = a_plan.snapshot_every
+    return world
+
+
+def run_plan(a_plan: Plan, *, tracing: bool = False, prepare: Callable[[World], None] | None = None) -> Result:
+    """Perform a plan's commands; the result tells what a checker found, if any did."""
+    world = world_of(a_plan, tracing=tracing)
+    if prepare is not None:
+        prepare(world)
+    result = Result(a_plan.seed, a_plan.temper, commands=a_plan.commands)
+    try:
+        for command in a_plan.commands:
+            world.trace(f"\n{command}\n----") if tracing else None
+            world.do(command)
+    except AssertionError as error:
+        result.error = str(error) or traceback.format_exc(limit=-2)
+    except Exception:
+        result.error = traceback.format_exc(limit=-4)
+    result.lines, result.acks, result.compared = world.lines, world.checks.acks, world.checks.compared
+    result.events, result.seconds = world.time.done, world.time.now
+    return result
+
+
+def run_seed(seed: int, *, tracing: bool = False) -> Result:
+    """All of one seed."""
+    return run_plan(plan(seed), tracing=tracing)
+
+
+def shrink(a_plan: Plan, rounds: int = 4, fails: Callable[[Plan], bool] | None = None) -> Plan:
+    """Leave out commands as long as the run still fails in the same way."""
+    wanted = _kind(run_plan(a_plan).error)
+    same = fails or (lambda p: _kind(run_plan(p).error) == wanted)
+    commands = list(a_plan.commands)
+    size = max(1, len(commands) // 4)
+    for _ in range(rounds * 8):
+        i, shorter = 0, False
+        while i < len(commands):
+            trial = commands[:i] + commands[i + size :]
+            if same(replace(a_plan, commands=trial)):
+                commands, shorter = trial, True
+            else:
+                i += size
+        if size == 1 and not shorter:
+            break
+        size = max(1, size // 2)
+    return replace(a_plan, commands=commands)
+
+
+def _kind(error: str) -> str:
+    """An error without its numbers and names: what has to stay the same."""
+    words = [word for word in error.split() if word.isalpha() and word.islower()]
+    return " ".join(words[:12])

@@ -1,0 +1,199 @@
+"""From a seed to a list of commands: which clients there are, what they do, and what goes wrong.
+
+Every seed has a temper: which kinds of faults it has, so that most seeds are rough in one way, some in every way, and
+some in none but crashes (`gentle`: those must be linearizable even for acknowledgements of a lone server). Time between
+commands is short, so faults meet calls. The list ends with `settle`, and now and then with a crash of both and another.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SETTLE_S = 15
+FAIL_S = 10  # within which a healthy pair that loses one server serves everybody again
+KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
+TTL_KEYS = ("/t/1", "/t/2")
+LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
+TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
+POINTS = ("to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
+
+
+@dataclass
+class Plan:
+    """What a seed asks for."""
+
+    seed: int
+    temper: str
+    commands: list[str]
+    lingering_sets: bool  # sets sent while a server is down arrive when it is back
+    snapshot_every: int
+    log_records: int = 100_000
+    chunk_items: int = 8192
+
+
+def plan(seed: int) -> Plan:
+    """The commands of a seed."""
+    rng = random.Random(seed * 7919 + 1)
+    temper = rng.choice(TEMPERS)
+    maker = _Maker(rng, temper)
+    commands = maker.begin() + [command for _ in range(rng.randint(25, 70)) for command in maker.next()]
+    commands.append(f"settle {SETTLE_S}")
+    if rng.random() < 0.3:
+        commands += ["crash P", "crash B", "tick 0.2", f"settle {SETTLE_S}"]
+    made = Plan(
+        seed,
+        temper,
+        commands,
+        rng.random() < 0.4,
+        rng.choice((0, 0, 7, 30)),
+        rng.choice((100_000, 5)),
+        rng.choice((8192, 2)),
+    )
+    if rng.random() < 0.3:
+        made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
+    return made
+
+
+class _Maker:
+    def __init__(self, rng: random.Random, temper: str) -> None:
+        self.rng, self.temper = rng, temper
+        self.clients = [f"c{i + 1}" for i in range(rng.randint(1, 3))]
+        self.faults = {
+            "gentle": (self._crash,),
+            "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
+            "cut": (self._cut, self._cut_pair, self._crash),
+            "loss": (self._loss, self._drop),
+            "pause": (self._pause,),
+            "clock": (self._wall, self._drift, self._crash),
+            "reset": (self._reset, self._crash),
+        }.get(temper) or (
+            self._crash, self._crash_at, self._crash_client, self._crash_both, self._cut, self._cut_pair, self._drop,
+            self._pause, self._wall, self._drift, self._reset, self._switch,
+        )  # fmt: skip
+
+    def begin(self) -> list[str]:
+        rng = self.rng
+        commands = []
+        for name in self.clients:
+            kind = rng.choice(("model", "production", "production"))
+            subtrees = (
+                rng.choice((["all"], ["all"], ["/a/"]))
+                if kind == "model"
+                else rng.choice((["all"], ["all"], ["/a/", "/lin/"]))
+            )
+            commands.append(f"client {name} {kind} {' '.join(subtrees)}")
+        starts = ["P", "B", *self.clients]
+        rng.shuffle(starts)
+        for name in starts:
+            commands += [f"start {name}", f"tick {rng.choice((0, 0.01, 0.5)):.2f}"]
+        if rng.random() < 0.8:
+            commands.append("tick 2")
+        return commands
+
+    def next(self) -> list[str]:
+        rng = self.rng
+        out = [self._call() for _ in range(rng.choice((0, 1, 1, 2, 5)))]
+        if rng.random() < 0.35:
+            out += rng.choice(self.faults)()
+        if rng.random() < 0.06:
+            out.append(f"switch {rng.choice('PB')}")
+        out.append(f"tick {rng.choice((0.002, 0.01, 0.03, 0.1, 0.3, 0.6, 1.2)):.3f}")
+        if rng.random() < 0.04:
+            out.append("tick 3.5")
+        return out
+
+    # -- what programs do
+
+    def _call(self) -> str:  # noqa: PLR0911  # one line a case
+        rng, client = self.rng, self.rng.choice(self.clients)
+        kind = rng.random()
+        if kind < 0.45:
+            keys = " ".join(rng.sample(KEYS, rng.choice((1, 1, 1, 2, 3))))
+            return f"set {client} {keys}"
+        if kind < 0.62:
+            return f"cset {client} {rng.choice(('/lin/x', '/lin/y', '/a/1'))}{rng.choice(('', '', '', ' =0'))}"
+        if kind < 0.70:
+            return f"del {client} {rng.choice(KEYS[:5])}"
+        if kind < 0.73:
+            return f"plain {client} {rng.choice(('/p/1', '/p/2', '/a/1'))}"
+        if kind < 0.80:
+            return f"set {client} {rng.choice(TTL_KEYS)} ttl={rng.choice((200, 700, 1500, 4000))}"
+        if kind < 0.90:
+            return f"read {client} {rng.choice('PB')} {rng.choice(('/lin/x', '/lin/y'))}"
+        lease = f"L{client}"
+        return rng.choice((
+            f"lease {client} {lease} {rng.choice((900, 3000))}", f"set {client} {rng.choice(LEASE_KEYS)} lease={lease}",
+            f"forsake {client} {lease}", f"unlease {client} {lease}",
+        ))  # fmt: skip
+
+    # -- what goes wrong
+
+    def _wait(self) -> str:
+        return f"tick {self.rng.choice((0.05, 0.3, 0.8, 1.3, 2.5, 4.5)):.2f}"
+
+    def _crash(self) -> list[str]:
+        name = self.rng.choice("PB")
+        return [f"crash {name}", self._call(), self._wait(), self._call(), f"start {name}"]
+
+    def _crash_at(self) -> list[str]:
+        name = self.rng.choice("PB")
+        return [f"crash {name} at {self.rng.choice(POINTS)}", self._call(), self._call(), self._wait(), f"start {name}"]
+
+    def _crash_both(self) -> list[str]:
+        names = self.rng.sample("PB", 2)
+        return [f"crash {names[0]}", self._call(), f"tick {self.rng.choice((0, 0.05, 1.5))}", f"crash {names[1]}",
+                self._wait(),
+                f"start {self.rng.choice(names)}", self._wait(), "start P", "start B"]  # fmt: skip
+
+    def _crash_client(self) -> list[str]:
+        name = self.rng.choice(self.clients)
+        return [f"crash {name}", self._wait(), f"start {name}"]
+
+    def _way(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return rng.choice(("P>B", "B>P"))
+        client, server = rng.choice(self.clients), rng.choice("PB")
+        kind = rng.choice(("", ".upd", ".set", ".req"))
+        return rng.choice((f"{client}>{server}{kind}", f"{server}>{client}{kind}"))
+
+    def _cut(self) -> list[str]:
+        way = self._way()
+        return [f"cut {way}", self._call(), self._wait(), self._call(), f"heal {way}"]
+
+    def _cut_pair(self) -> list[str]:
+        return ["cut P>B", "cut B>P", self._call(), self._wait(), self._call(), "tick 0.3", "heal P>B", "heal B>P"]
+
+    def _loss(self) -> list[str]:
+        return [
+            f"loss {self.rng.choice((0.02, 0.1, 0.3))}",
+            self._call(),
+            self._wait(),
+            self._call(),
+            self._wait(),
+            "loss 0",
+        ]
+
+    def _drop(self) -> list[str]:
+        return [f"drop {self._way()} {self.rng.choice((1, 1, 3))}", self._call()]
+
+    def _pause(self) -> list[str]:
+        name = self.rng.choice(("P", "B", "P", "B", *self.clients))
+        return [f"pause {name}", self._call(), self._wait(), self._call(), f"resume {name}"]
+
+    def _wall(self) -> list[str]:
+        return [f"wall {self.rng.choice(('P', 'B', *self.clients))} {self.rng.choice((-7200, -3, 3, 7200, 1e6)):.0f}"]
+
+    def _drift(self) -> list[str]:
+        return [f"drift {self.rng.choice(('P', 'B', *self.clients))} {self.rng.choice((0.93, 0.99, 1.02, 1.08))}"]
+
+    def _switch(self) -> list[str]:
+        return [f"switch {self.rng.choice('PB')}"]
+
+    def _reset(self) -> list[str]:
+        rng = self.rng
+        client, server = rng.choice(self.clients), rng.choice("PB")
+        return [
+            f"reset {rng.choice((*(f'{client}-{server}.{k}' for k in ('upd', 'set', 'req')), 'P-B.peer', 'B-P.peer'))}"
+        ]

@@ -1,0 +1,174 @@
+"""Each checker catches a bug that is planted for it: a checker that never fires proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chp.hashmap import Hashmap
+from chp_client.channel import Channel
+from chp_client.core import ClientCore
+from chp_server import core as server_core
+from chp_server.commit import Committer
+from chp_server.core import ServerCore
+from chp_server.follow import Follower, Loader
+from chp_server.peerlink import PeerLink
+from tests.sim.disk import Disk
+from tests.sim.run import run_seed
+
+SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def found(word: str) -> str:
+    """The first error, among many seeds, that says `word`."""
+    said = []
+    for seed in range(SEEDS_TO_TRY):
+        error = run_seed(seed).error
+        if word in error:
+            return error
+        said.append(error)
+    raise AssertionError(f"no checker said {word!r}; they said {set(filter(None, said))}")
+
+
+def wrap(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Put `around(original, *args)` in the place of a method."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **more: around(original, *args, **more))
+
+
+def reissued_epoch(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(server_core, "next_epoch", lambda seen, odd: 1 if odd else 2)
+
+
+def duplicates_applied(mp: pytest.MonkeyPatch) -> None:
+    def add_batch(original: Any, self: Committer, frames: list[bytes], now: float) -> Any:
+        no, session_id = int.from_bytes(frames[1], "big"), frames[2]
+        if no <= self._last_no(session_id):
+            return self._take(session_id, no, frames[4], now)
+        return original(self, frames, now)
+
+    wrap(mp, Committer, "add_batch", add_batch)
+
+
+def acknowledged_before_the_disk(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Disk, "sync", lambda self: None)
+
+
+def replicated_without_confirmation(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, Committer, "release", lambda original, self, turn, confirmed: original(self, turn, 1 << 63))
+
+
+def passive_confirms_what_it_lacks(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(
+        Follower, "confirm", lambda self, number: (setattr(self, "confirmed", 1 << 62), setattr(self, "in_sync", True))
+    )
+
+
+def passive_forgets_a_record(mp: pytest.MonkeyPatch) -> None:
+    wrap(
+        mp,
+        Hashmap,
+        "apply",
+        lambda original, self, segment, revision, now: revision % 7 and original(self, segment, revision, now),
+    )
+
+
+def part_of_a_snapshot(mp: pytest.MonkeyPatch) -> None:
+    def finish(original: Any, self: Loader, body: bytes, now: float) -> Any:
+        if self.state.map.values:
+            key = min(self.state.map.values)
+            self.state.map.values[key] = b"planted"
+        return original(self, body, now)
+
+    wrap(mp, Loader, "finish", finish)
+
+
+def journal_lacks_a_row(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, Disk, "append", lambda original, self, rows: original(self, [row for row in rows if row.last % 11]))
+
+
+def client_ignores_holes(mp: pytest.MonkeyPatch) -> None:
+    def on_batch(original: Any, self: Channel, parts: Any, *args: Any) -> Any:
+        parts[0][1] = min(parts[0][1], self.at)
+        return original(self, parts, *args)
+
+    wrap(mp, Channel, "on_batch", on_batch)
+
+
+def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, Hashmap, "deleted_by", lambda original, self, segment: ())
+
+
+def client_never_votes(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ClientCore, "_vote", lambda self, now: setattr(self, "_vote_at", now + 0.2))
+
+
+def passive_never_asks(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(PeerLink, "_want_if_behind", lambda self: None)
+
+
+def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
+    wrap(
+        mp,
+        ServerCore,
+        "step",
+        lambda original, self, event: (
+            None if event.name == "PEER_ACTIVE_HIGHER" and self.active else original(self, event)
+        ),
+    )
+    mp.setattr(ServerCore, "_holding", lambda self: False)
+
+
+def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, Hashmap, "set_deadlines", lambda original, self, keys, deadline: original(self, keys, deadline - 0.6))
+
+
+def conditions_not_checked(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Committer, "_check_conditions", lambda self, segment: None)
+
+
+def refusals_forgotten(mp: pytest.MonkeyPatch) -> None:
+    def answer_again(self: Committer, session_id: bytes, no: int) -> None:
+        session = self.state.sessions.get(session_id)
+        self._acknowledge(session_id, no, session.revision_of(no) if session else self.revision)
+
+    mp.setattr(Committer, "_answer_again", answer_again)
+
+
+def goes_back(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ServerCore, "rise_above", lambda self, epoch: None)
+
+
+def spins(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ClientCore, "_put_off", lambda self, now: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word"),
+    [
+        (reissued_epoch, "issued twice"),
+        (duplicates_applied, "more than once"),
+        (acknowledged_before_the_disk, "does not hold it"),
+        (replicated_without_confirmation, "does not hold it"),
+        (passive_confirms_what_it_lacks, "does not hold it"),
+        (passive_forgets_a_record, "was right"),
+        (part_of_a_snapshot, "was right"),
+        (journal_lacks_a_row, "journal"),
+        (client_ignores_holes, "has other revisions"),
+        (client_keeps_deleted_keys, "was right"),
+        (client_never_votes, "was gone"),
+        (passive_never_asks, "not in sync"),
+        (stale_active_goes_on, "acknowledges in epoch"),
+        (ttl_too_short, "expires"),
+        (conditions_not_checked, "was to be set only at"),
+        (refusals_forgotten, "acknowledged"),
+        (goes_back, "goes back"),
+        (spins, "spins"),
+    ],
+)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:
+    plant(monkeypatch)
+    found(word)

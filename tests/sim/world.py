@@ -1,0 +1,355 @@
+"""Two servers, some clients, the network between them and the time they share; driven by commands, one a line.
+
+    start P | crash P [at publish] | pause P | resume P | wipe P | wall P 3600 | drift P 1.05
+    cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
+    set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
+    cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
+
+A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
+In a random run delays, losses and crash points come from one seeded generator, and time from `tick` between commands.
+A failing run is therefore its seed, or the list of its commands.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from chp.limits import Limits
+from chp.numbers import describe as number_text
+
+from . import describe
+from .checks import Checks
+from .clients import ClientNode
+from .clock import LocalClock, Timeline
+from .disk import Disk
+from .network import Conn, Frames, Network, Wire
+from .oracle import Wrong
+from .servers import CRASH_POINTS, ServerNode
+
+EVENTS_AT_ONCE = 20_000
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, seed: int = 0, *, random_delays: bool = False, tracing: bool = True) -> None:
+        self.rng = random.Random(seed)
+        self.time = Timeline()
+        self.tracing, self.chatter = tracing, False
+        self.lines: list[str] = []
+        self.loss = 0.0
+        self.delays = (0.0005, 0.02) if random_delays else (0.0, 0.0)
+        self.turns = (0.0, 0.004) if random_delays else (0.0, 0.0)
+        self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
+        self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
+        self.queues_while_down: set[str] = {"req"}
+        self.gentle = False  # no cut, pause or drift: acknowledgements of a lone server count for linearizability
+        self.limits = Limits()
+        self.server_settings: dict[str, Any] = {
+            "has_peer": True, "heartbeat_s": 0.25, "peer_timeout_s": 1.0, "solo_wait_s": 3.0, "replica_timeout_s": 1.0,
+        }  # fmt: skip
+        self.net = Network(self)
+        self.checks = Checks(self)
+        self.nodes: dict[str, Any] = {}
+        self.servers = [self._server("P"), self._server("B")]
+        self.clients: list[ClientNode] = []
+        self.walls_were_set = False
+        self.trouble: dict[tuple[str, str], float] = {}
+
+    def _server(self, name: str) -> ServerNode:
+        clock = LocalClock(self.time, 1000.0 if name == "P" else 77_000.0)
+        node = self.nodes[name] = ServerNode(self, name, clock, Disk())
+        return node
+
+    # -- what nodes ask
+
+    def runs(self, name: str) -> bool:
+        """Whether a process is there (it may be paused)."""
+        node = self.nodes.get(name)
+        return node is not None and node.running
+
+    def _between(self, bounds: tuple[float, float]) -> float:
+        low, high = bounds
+        return low + (high - low) * self.rng.random() if high > low else low
+
+    def delay(self) -> float:
+        """How long a message takes."""
+        return self._between(self.delays)
+
+    def turn_delay(self) -> float:
+        """How long until a process notices."""
+        return self._between(self.turns)
+
+    def sync_s(self) -> float:
+        """How long a sync takes."""
+        return self._between(self.syncs)
+
+    def reconnect_delay(self) -> float:
+        """How long until a broken connection is tried again."""
+        return self._between(self.reconnects)
+
+    def connect_server(self, node: ServerNode) -> None:
+        """A server has taken its ports, and looks for its peer."""
+        other = "B" if node.name == "P" else "P"
+        self.net.connect("peer", node.name, other)
+        for conn in self.net.of.get(node.name, []):
+            self.net.retry(conn)
+
+    def whole_since(self, src: str, dst: str) -> float:
+        """Since when the peers' link has carried everything in this direction; infinity if it does not now."""
+        conn = self.net.conns.get(("peer", src, dst))
+        if conn is None or not conn.up or self.net.is_cut(conn.wires["up"]) or not self.runs(src):
+            return float("inf")
+        return self.trouble.get((src, dst), 0.0)
+
+    def troubled(self, conn: Conn) -> None:
+        """Something happened to a connection."""
+        self.trouble[conn.a, conn.b] = self.time.now
+
+    # -- the transcript
+
+    def trace(self, line: str) -> None:
+        """One line of the transcript."""
+        if self.tracing:
+            self.lines.append(line.rstrip())
+
+    def trace_message(self, wire: Wire, frames: Frames, arrow: str) -> None:
+        """A message arrives, or is lost."""
+        if self.tracing:
+            text = describe.message(wire.conn.kind, wire.way, frames, self.chatter)
+            if text is not None:
+                self.trace(f"{wire.src + ' ' + arrow + ' ' + wire.dst:10} {text}")
+
+    def trace_journal(self, node: ServerNode, op: Any) -> None:
+        """A server writes its journal."""
+        if self.tracing:
+            self.trace(f"{node.name:10} {describe.journal(op)}")
+
+    def trace_fact(self, node: ServerNode, fact: Any) -> None:
+        """A server says something of itself."""
+        if self.tracing:
+            text = describe.fact(fact.event, fact.fields)
+            if text is not None:
+                self.trace(f"{node.name:10} {text}")
+
+    def trace_result(self, node: ClientNode, op: Any) -> None:
+        """A call is answered."""
+        if self.tracing:
+            kind, *rest = op.result
+            if kind == "ack":
+                said = f"acknowledged #{number_text(rest[0])} {describe.DURABILITY[rest[1]]}"
+            elif kind == "read":
+                said = f"read {op.keys[0]}={rest[1].decode()} at {number_text(rest[2])}"
+            else:
+                said = f"refused: {rest[0]} {rest[1]}"
+            self.trace(f"{node.name:10} {op.name} {said}")
+
+    # -- commands
+
+    def do(self, line: str) -> None:
+        """Perform one command."""
+        verb, *words = line.split()
+        handler = getattr(self, "_do_" + verb, None)
+        if handler is None:
+            raise ValueError(f"no such command: {line!r}")
+        handler(*words)
+
+    def _do_client(self, name: str, kind: str, *subtrees: str) -> None:
+        clock = LocalClock(self.time, 500.0 * (len(self.clients) + 1))
+        node = ClientNode(self, name, clock, kind, ["" if s == "all" else s for s in subtrees] or [""])
+        self.nodes[name] = node
+        self.clients.append(node)
+
+    def _do_start(self, name: str) -> None:
+        node = self.nodes[name]
+        if not node.running:
+            node.start()
+
+    def _do_crash(self, name: str, at: str = "", point: str = "") -> None:
+        node = self.nodes[name]
+        if point:
+            assert point in CRASH_POINTS, f"a server can crash at {', '.join(CRASH_POINTS)}"
+            node.crash_at = point
+        else:
+            node.crash()
+
+    def _do_pause(self, name: str) -> None:
+        self.nodes[name].pause()
+
+    def _do_resume(self, name: str) -> None:
+        self.nodes[name].resume()
+
+    def _do_wipe(self, name: str) -> None:
+        self.nodes[name].crash()
+        self.nodes[name].disk.wipe()
+
+    def _do_wall(self, name: str, seconds: str) -> None:
+        self.nodes[name].clock.jump(float(seconds))
+        self.walls_were_set = True
+
+    def _do_drift(self, name: str, rate: str) -> None:
+        self.nodes[name].clock.drift(float(rate))
+
+    def _do_cut(self, way: str) -> None:
+        self.net.cut(way)
+        self._note_way(way)
+
+    def _do_heal(self, way: str) -> None:
+        self.net.heal(way)
+        self._note_way(way)
+
+    def _note_way(self, way: str) -> None:
+        for pair in (("P", "B"), ("B", "P")):
+            if way == "*" or way.startswith(">".join(pair)):
+                self.trouble[pair] = self.time.now
+
+    def _do_drop(self, way: str, n: str = "1") -> None:
+        self.net.drop_next(way, int(n))
+
+    def _do_reset(self, name: str) -> None:
+        ends, kind = name.split(".")
+        a, b = ends.split("-")
+        self.net.reset(self.net.conns[kind, a, b])
+
+    def _do_set(self, name: str, *words: str) -> None:
+        node = self.nodes[name]
+        keys = [w for w in words if w.startswith("/")]
+        options = dict(w.split("=") for w in words if not w.startswith("/"))
+        extras: dict[str, Any] = {}
+        if "ttl" in options:
+            extras["t"] = int(options["ttl"])
+        if "lease" in options:
+            extras["l"] = _lease_id(options["lease"])
+        if node.running and not self._full(node):
+            op = node.op("set", keys, ttl_ms=extras.get("t", 0))
+            node.put(op, extras or None)
+
+    @staticmethod
+    def _full(node: ClientNode) -> bool:
+        return bool(node.core.unsettled > 200)
+
+    def _do_del(self, name: str, *keys: str) -> None:
+        node = self.nodes[name]
+        if node.running:
+            node.put(node.op("del", list(keys)), {"d": list(range(len(keys)))})
+
+    def _do_plain(self, name: str, key: str) -> None:
+        node = self.nodes[name]
+        if node.running:
+            node.put_plain(node.op("plain", [key]))
+
+    def _do_cset(self, name: str, key: str, expected: str = "") -> None:
+        node = self.nodes[name]
+        if node.running:
+            revision = int(expected[1:]) if expected else node.core.revision_of(key)
+            op = node.op("cset", [key], expected={key: revision})
+            node.put(op, {"c": [[0], [revision]]})
+
+    def _do_lease(self, name: str, lease: str, ttl_ms: str) -> None:
+        node = self.nodes[name]
+        if node.running:
+            node.hold_lease(_lease_id(lease), int(ttl_ms))
+            node.put(node.op("refresh", []), {"lease": [_lease_id(lease), int(ttl_ms)]})
+
+    def _do_forsake(self, name: str, lease: str) -> None:
+        self.nodes[name].leases.pop(_lease_id(lease), None)
+
+    def _do_unlease(self, name: str, lease: str) -> None:
+        node = self.nodes[name]
+        if node.running and node.leases.pop(_lease_id(lease), None):
+            node.put(node.op("unlease", []), {"unlease": _lease_id(lease)})
+
+    def _do_read(self, name: str, server: str, key: str) -> None:
+        if self.nodes[name].running:
+            self.nodes[name].read(server, key)
+
+    def _do_switch(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.running:
+            admin = Conn("req", "admin", name)
+            admin.up, admin.identity = True, b"admin"
+            node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x02\xa2id\x01"])
+
+    def _do_tick(self, seconds: str) -> None:
+        self._run(self.time.now + float(seconds))
+
+    def _do_deliver(self) -> None:
+        self._run(self.time.now)
+
+    def _run(self, end: float) -> None:
+        time, at_once, last = self.time, 0, self.time.now
+        while time.next_at() <= end:
+            time.step()
+            at_once = at_once + 1 if time.now == last else 0
+            last = time.now
+            if at_once > EVENTS_AT_ONCE:
+                raise Wrong("the world spins: 20,000 events without the clock moving")
+        time.now = max(time.now, end)
+
+    def _do_loss(self, share: str) -> None:
+        self.loss = float(share)
+
+    def _do_chatter(self, on: str) -> None:
+        self.chatter = on == "on"
+
+    def _do_show(self) -> None:
+        for node in self.servers:
+            self.trace(f"{node.name:10} {_show_server(node)}")
+        for client in self.clients:
+            self.trace(f"{client.name:10} {_show_client(client)}")
+
+    def _do_fail(self, name: str, seconds: str) -> None:
+        """One server of a healthy pair is gone for good: the other serves everybody within so many seconds."""
+        self.nodes[name].crash()
+        other = self.nodes["B" if name == "P" else "P"]
+        end = self.time.now + float(seconds)
+        while self.checks.not_served_by(other):
+            if self.time.now >= end:
+                raise Wrong(f"{seconds} s after {name} was gone: {self.checks.not_served_by(other)}")
+            self._run(min(end, self.time.now + 0.25))
+
+    def _do_settle(self, seconds: str) -> None:
+        """Heal everything, and expect everyone to be in sync within so many seconds."""
+        self.loss = 0.0
+        self.do("heal *")
+        for node in self.nodes.values():
+            node.resume()
+            if isinstance(node, ServerNode):
+                node.crash_at = ""
+                node.clock.drift(1.0)
+        for node in self.nodes.values():
+            if not node.running:
+                node.start()
+        end = self.time.now + float(seconds)
+        while self.time.now < end:
+            self._run(min(end, self.time.now + 0.25))
+            if not self.checks.quiet():
+                break
+        else:
+            raise Wrong(f"not in sync {seconds} s after all was healed: {self.checks.quiet()}")
+        self.checks.end()
+
+
+def _lease_id(name: str) -> bytes:
+    return name.encode().ljust(16, b".")
+
+
+def _show_server(node: ServerNode) -> str:
+    if not node.running:
+        return "is down"
+    core = node.core
+    sync = " in sync" if core.active and core.link.in_sync() else ""
+    items = " ".join(f"{k}={v.decode()}" for k, v in sorted(core.state.map.values.items()))
+    return f"{core.bstate.name} {number_text(core.state.number)}{sync}: {items}"
+
+
+def _show_client(node: ClientNode) -> str:
+    if not node.running:
+        return "is down"
+    parts = []
+    for subtree, at, complete, values, _, _ in node.core.views():
+        items = " ".join(f"{k}={v.decode()}" for k, v in sorted(values.items()) if k.startswith(subtree))
+        parts.append(f"'{subtree}' {'complete' if complete else 'incomplete'} at {number_text(at)}: {items}")
+    return "; ".join(parts)

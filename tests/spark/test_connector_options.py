@@ -1,0 +1,143 @@
+"""Options: what is wrong is said by name, with what was meant; and rows become segments.
+
+Or an error that names the column.
+"""
+
+import datetime as dt
+import decimal
+import json
+
+import msgpack
+import pyarrow as pa
+import pytest
+
+from chp_client.spark.options import OPTIONS, BadOption, parse, table
+from chp_client.spark.publish import BadDataFrame
+from chp_client.spark.rows import PART_BYTES, Shape
+
+SERVERS = {"servers": "tcp://a:5556,tcp://b:5566"}
+
+
+def segments(options: dict[str, str], **columns: object) -> list[tuple[list[str], list[bytes], object]]:
+    batch = pa.record_batch(columns)
+    shape = Shape(parse({**SERVERS, **options}), batch.schema.names)
+    return [(s.keys, s.values, s.extras) for s in shape.segments(batch)]
+
+
+def test_defaults_and_names_in_any_case() -> None:
+    options = parse(
+        {"SERVERS": "tcp://a:5556, tcp://b:5566", "Confirm.Overwrite": "TRUE", "txnappid": "x", "txnVersion": "7"}
+    )
+    assert options["servers"] == ["tcp://a:5556", "tcp://b:5566"] and options["confirm.overwrite"] is True
+    assert (options["applicationId"], options["version"], options["key"]) == ("x", 7, "key")
+    assert parse({**SERVERS, "checkpointLocation": "/x"})["subtree"] == "", "Spark's own are passed over"
+    assert len(table().splitlines()) == len(OPTIONS) + 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "option servers is missing"),
+        ({"servers": ""}, "option servers is '': server '' is not tcp"),
+        ({"servers": "localhost:5556"}, "is not tcp://host:port"),
+        ({**SERVERS, "key.tmplate": "x"}, "key.tmplate is not known; did you mean key.template"),
+        ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, subtree"),
+        ({**SERVERS, "path": "/rates/"}, "option path is not used.*subtree"),
+        ({**SERVERS, "subtree": "rates"}, "subtree is 'rates'.*'/rates/'"),
+        ({**SERVERS, "codec": "pickle"}, "codec is 'pickle': it is one of raw, json, msgpack"),
+        ({**SERVERS, "confirm.overwrite": "yes"}, "it is true or false"),
+        ({**SERVERS, "ttl": "0"}, "ttl is '0': it is seconds above 0"),
+        ({**SERVERS, "timeout": "soon"}, "timeout is 'soon': it is a number of seconds"),
+        ({**SERVERS, "partitions": "0"}, "partitions is '0'"),
+        ({**SERVERS, "startingOffsets": "42"}, "it is earliest, latest, snapshot, or an offset"),
+        ({**SERVERS, "startingOffsets": '{"epoch": 1}'}, "it is earliest, latest, snapshot, or an offset"),
+        ({**SERVERS, "version": "-1"}, "version is '-1'"),
+        ({**SERVERS, "applicationId": ""}, "it has 1 to 256 characters"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        parse(given)
+
+
+def test_an_offset_to_start_from() -> None:
+    assert parse({**SERVERS, "startingOffsets": '{"epoch": 1, "sequence": 42}'})["startingOffsets"] == {
+        "epoch": 1,
+        "sequence": 42,
+    }
+
+
+def test_key_and_value_columns() -> None:
+    assert segments({}, key=["/a", "/b"], value=["1", "é"]) == [(["/a", "/b"], [b"1", "é".encode()], None)]
+    assert segments({"key": "k", "value": "v"}, v=[b"\0"], k=["/a"], more=[1]) == [(["/a"], [b"\0"], None)]
+
+
+def test_a_template_of_text_numbers_and_days() -> None:
+    columns = {"base": ["EUR"], "n": [7], "day": [dt.date(2026, 1, 5)], "value": ["x"]}
+    assert segments({"key.template": "/r/{base}/{n}/{day}"}, **columns)[0][0] == ["/r/EUR/7/2026-01-05"]
+
+
+def test_codecs_take_the_other_columns() -> None:
+    columns = {
+        "key": ["/a"],
+        "bid": [1.5],
+        "n": pa.nulls(1),
+        "day": [dt.date(2026, 1, 5)],
+        "p": [decimal.Decimal("1.10")],
+    }
+    wanted = {"bid": 1.5, "n": None, "day": "2026-01-05", "p": "1.10"}
+    assert json.loads(segments({"codec": "json"}, **columns)[0][1][0]) == wanted
+    assert msgpack.unpackb(segments({"codec": "msgpack"}, **columns)[0][1][0]) == wanted
+    assert segments({"codec": "json", "value": "bid"}, **columns)[0][1] == [b"1.5"]
+
+
+def test_nulls_ttls_and_revisions() -> None:
+    columns = {"key": ["/a", "/b", "/c"], "value": ["1", None, "3"], "ttl": [None, 2, 0.5], "rev": [7, None, 9]}
+    (found,) = segments({"null.value": "delete", "ttl": "ttl", "revision": "rev"}, **columns)
+    assert found[1] == [b"1", b"", b"3"]
+    assert found[2] == {"d": [1], "t": [[1, 2], [2000, 500]], "n": [[0, 2], [7, 9]]}
+    assert segments({"ttl": "1.5"}, key=["/a"], value=["1"])[0][2] == {"t": 1500}
+
+
+def test_large_batches_are_cut_and_columns_with_them() -> None:
+    n = 10
+    columns = {
+        "key": [f"/{i}" for i in range(n)],
+        "value": [b"x" * (PART_BYTES // 4)] * (n - 1) + [None],
+        "ttl": list(range(1, n + 1)),
+    }
+    found = segments({"null.value": "delete", "ttl": "ttl"}, **columns)
+    assert len(found) >= 3 and [key for keys, _, _ in found for key in keys] == columns["key"]
+    assert [ms for _, _, extras in found for ms in extras["t"][1]] == [1000 * i for i in range(1, n + 1)]
+    assert found[-1][2]["d"] == [len(found[-1][0]) - 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "said"),
+    [
+        ({}, {"k": ["/a"], "value": ["1"]}, "no column 'key' for the key; the frame has k, value. Name another"),
+        ({}, {"key": ["/a"], "v": ["1"]}, "no column 'value' for the value.*option value"),
+        ({"key.template": "/{base}"}, {"value": ["1"]}, "no column 'base' for the key of the template '/{base}'"),
+        ({"key.template": "/{base"}, {"value": ["1"], "base": ["x"]}, "a brace without its partner"),
+        ({"ttl": "soon"}, {"key": ["/a"], "value": ["1"]}, "no column 'soon' for the ttl"),
+        ({"revision": "rev"}, {"key": ["/a"], "value": ["1"]}, "no column 'rev' for the revision"),
+        ({"codec": "json"}, {"key": ["/a"]}, "no column is left for the value"),
+        ({}, {"key": [1], "value": ["1"]}, "column 'key' is int64; a key is text"),
+        ({"key.template": "/{x}"}, {"x": [1.5], "value": ["1"]}, "column 'x' is double"),
+        ({}, {"key": ["/a"], "value": [1.5]}, "column 'value' is double; a value is binary or text"),
+        ({"codec": "json"}, {"key": ["/a"], "x": [dt.timedelta(1)]}, "column 'x' is duration.*no codec here takes"),
+        ({"codec": "json"}, {"key": ["/a"], "x": [float("nan")]}, "columns 'x' can't be written as json"),
+        ({"codec": "json"}, {"key": ["/a"], "x": [b"1"]}, "columns 'x' can't be written as json: bytes"),
+        ({}, {"key": ["/a", None], "value": ["1", "2"]}, "key 'key' is null in row 1"),
+        ({}, {"key": ["/a", "/b"], "value": ["1", None]}, "column 'value' is null in row 1.*null.value=delete"),
+        ({}, {"key": ["/a", ""], "value": ["1", "2"]}, "column 'key' has a key that can't be one: the key is empty"),
+        ({"subtree": "/r/"}, {"key": ["/r/1", "/s"], "value": ["1", "2"]}, "key '/s' is not in the subtree '/r/'"),
+        ({}, {"key": ["/a"], "value": [b"x" * (16 * 2**20 + 1)]}, "column 'value' has a value of 16777217 bytes"),
+        ({"ttl": "t"}, {"key": ["/a"], "value": ["1"], "t": [-1]}, "column 't' is -1"),
+        ({"revision": "r"}, {"key": ["/a"], "value": ["1"], "r": [-1]}, "column 'r' has -1"),
+        ({"revision": "r"}, {"key": ["/a"], "value": ["1"], "r": ["1"]}, "column 'r' is string"),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_named(options: dict[str, str], columns: dict[str, object], said: str) -> None:
+    with pytest.raises(BadDataFrame, match=said):
+        segments(options, **columns)

@@ -1,0 +1,228 @@
+"""spark.read and readStream of format("chp"): one number in all partitions; every change once, in order.
+
+After a restart too.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from chp.limits import Limits
+from chp_client import Clone
+from chp_server.testing import TestServer
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def server() -> Iterator[TestServer]:
+    with TestServer(heartbeat_s=0.1) as made:
+        yield made
+
+
+@pytest.fixture
+def clone(server: TestServer) -> Iterator[Clone]:
+    with Clone(server.address) as made:
+        made.wait_until_synced(30)
+        yield made
+
+
+def read(spark: Any, server: TestServer, schema: str = "", **options: object) -> Any:
+    reader = spark.read.format("chp").options(servers=server.address, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+# -- snapshots
+
+
+def test_a_snapshot_is_of_one_number(spark: Any, server: TestServer, clone: Clone) -> None:
+    """A writer goes on changing all keys together; no read may see two versions."""
+    keys = [f"/n/{i}" for i in range(2000)]
+    clone.set_many((keys, [b"0"] * len(keys)))
+    clone.flush(30)
+    stop = threading.Event()
+
+    def change() -> None:
+        n = 0
+        while not stop.wait(0.002):
+            n += 1
+            clone.set_many((keys, [b"%d" % n] * len(keys))).wait(30)
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(3):
+            rows = read(spark, server, subtree="/n/", partitions=4).select("value", "revision").distinct().collect()
+            assert len(rows) == 1
+    finally:
+        stop.set()
+        writer.join()
+    frame = read(spark, server, partitions=4)
+    assert frame.rdd.getNumPartitions() == 4 and sorted(r.key for r in frame.collect()) == sorted(keys)
+
+
+def test_columns(spark: Any, server: TestServer, clone: Clone) -> None:
+    at = clone.set("/a", b"\x00\xff", ttl=60).wait(30)
+    clone.set("/b", b"").wait(30)
+    a, b = read(spark, server).orderBy("key").collect()
+    assert (a.key, bytes(a.value), a.revision, a.epoch, a.sequence) == (
+        "/a",
+        b"\x00\xff",
+        at.revision,
+        at.epoch,
+        at.sequence,
+    )
+    assert 0 < a.ttl <= 60 and b.ttl is None and b.value == b"" and a.operation == "set" and a.timestamp is None
+
+
+def test_values_decoded_by_a_schema(spark: Any, server: TestServer, clone: Clone) -> None:
+    thing = {"bid": 1.5, "n": 3, "day": "2026-01-05", "tags": ["x", "y"], "p": "1.10"}
+    clone.set("/a", json.dumps(thing).encode()).wait(30)
+    schema = "key string, bid double, n int, day date, tags array<string>, p decimal(10,2), missing string"
+    (row,) = read(spark, server, schema, codec="json").collect()
+    assert (row.bid, row.n, str(row.day), list(row.tags), str(row.p), row.missing) == (
+        1.5,
+        3,
+        "2026-01-05",
+        ["x", "y"],
+        "1.10",
+        None,
+    )
+    assert read(spark, server, "value string, key string").collect()[0].value == json.dumps(thing)
+    with pytest.raises(PySparkException, match=r"there is no column 'bid'.*option codec"):
+        read(spark, server, "key string, bid double").collect()
+    with pytest.raises(PySparkException, match=r"column 'tags' can't be int"):
+        read(spark, server, "tags int", codec="json").collect()
+
+
+def test_filters_on_the_key_reach_the_server(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set_many({f"/{a}/{i}": b"" for a in "ab" for i in range(20)})
+    clone.flush(30)
+    frame = read(spark, server)
+    for condition, n in (
+        ("key like '/a/%'", 20),
+        ("key = '/a/1'", 1),
+        ("key in ('/a/1', '/a/12', '/b/1')", 3),
+        ("key > '/b/'", 20),
+    ):
+        assert len(frame.filter(condition).collect()) == n, condition
+    images = [len(shared.image.keys) for shared in server.server.core.requests.images._shared.values()]
+    assert 20 in images and 11 in images, "'/a/1' begins eleven keys"
+
+
+def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set("/a", b"1").wait(30)
+    frame = read(spark, server, timeout=5)
+    assert len(frame.collect()) == 1
+    server.server.core.requests.images.clear()
+    with pytest.raises(PySparkException, match=r"the snapshot at 1.2 is not held by the servers any more.*anew"):
+        frame.collect()
+
+
+# -- changes
+
+
+class Changes:
+    """A query that keeps what it delivers, batch by batch."""
+
+    def __init__(self, spark: Any, server: TestServer, work: Path, **options: object) -> None:
+        self.batches: list[list[Any]] = []
+        stream = spark.readStream.format("chp").options(servers=server.address, **options).load()
+        self._writer = stream.writeStream.foreachBatch(self._take).option("checkpointLocation", str(work))
+
+    def _take(self, frame: Any, _: int) -> None:
+        self.batches.append(frame.collect())
+
+    @property
+    def rows(self) -> list[tuple[str, bytes | None, str]]:
+        return [
+            (r.key, None if r.value is None else bytes(r.value), r.operation) for batch in self.batches for r in batch
+        ]
+
+    def run(self) -> "Changes":
+        """Up to what is there now."""
+        query = self._writer.trigger(availableNow=True).start()
+        query.awaitTermination(120)
+        return self
+
+
+def test_every_change_once_in_order_over_restarts(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    clone.set("/a", b"0").wait(30)
+    options = {"startingOffsets": "earliest", "subtree": "/"}
+    assert Changes(spark, server, tmp_path, **options).run().rows == [("/a", b"0", "set")]
+    clone.set("/a", b"1", ttl=60).wait(30)
+    clone.delete("/a").wait(30)
+    clone.set_many({"/b": b"2", "/c": b"3"}).wait(30)
+    second = Changes(spark, server, tmp_path, **options).run()
+    assert second.rows == [("/a", b"1", "set"), ("/a", None, "delete"), ("/b", b"2", "set"), ("/c", b"3", "set")]
+    (rows,) = second.batches
+    assert [r.sequence for r in rows] == [3, 4, 5, 5] and rows[0].ttl == 60 and rows[0].timestamp is not None
+
+
+def test_batches_end_with_records(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    for n in range(5):
+        clone.set_many({f"/{n}/{i}": b"" for i in range(10)}).wait(30)
+    found = Changes(spark, server, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=25).run()
+    assert [len(batch) for batch in found.batches] == [20, 20, 10]
+
+
+def test_a_snapshot_and_then_the_changes(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    clone.set_many({f"/{i}": b"old" for i in range(100)}).wait(30)
+    clone.delete("/7").wait(30)
+    options = {"startingOffsets": "snapshot", "partitions": 3}
+    first = Changes(spark, server, tmp_path, **options).run()
+    assert sorted(first.rows) == sorted((f"/{i}", b"old", "set") for i in range(100) if i != 7)
+    clone.set("/1", b"new").wait(30)
+    assert Changes(spark, server, tmp_path, **options).run().rows == [("/1", b"new", "set")]
+
+
+def test_latest_and_an_offset(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    clone.set("/a", b"1").wait(30)
+    at = clone.set("/a", b"2").wait(30)
+    assert Changes(spark, server, tmp_path / "1", startingOffsets="latest").run().rows == []
+    clone.set("/a", b"3").wait(30)
+    assert Changes(spark, server, tmp_path / "1", startingOffsets="latest").run().rows == [("/a", b"3", "set")]
+    start = json.dumps({"epoch": at.epoch, "sequence": at.sequence})
+    assert Changes(spark, server, tmp_path / "2", startingOffsets=start).run().rows == [("/a", b"3", "set")]
+
+
+def test_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
+    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
+        clone.wait_until_synced(30)
+        clone.set("/a", b"1").wait(30)
+        options = {"startingOffsets": "earliest"}
+        assert len(Changes(spark, server, tmp_path, **options).run().rows) == 1
+        for i in range(100):
+            clone.set("/n", b"%d" % i).wait(30)
+        with pytest.raises(
+            PySparkException, match=r"changes after 1.2 are not retained any more.*failOnDataLoss=false"
+        ):
+            Changes(spark, server, tmp_path, **options).run()
+        rows = Changes(spark, server, tmp_path, failOnDataLoss=False, **options).run().rows
+        assert 5 < len(rows) < 60 and rows[-1] == ("/n", b"99", "set")
+
+
+def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    clone.set("/a", b"1").wait(30)
+    Changes(spark, server, tmp_path, startingOffsets="earliest").run()
+    with TestServer() as other, Clone(other.address) as there:
+        there.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
+        with pytest.raises(
+            PySparkException, match=r"the checkpoint is of the store [0-9a-f]{32}, and the servers hold"
+        ):
+            Changes(spark, other, tmp_path).run()
+        assert len(Changes(spark, other, tmp_path, failOnDataLoss=False).run().rows) == 10
+
+
+def test_what_was_written_is_read_back(spark: Any, server: TestServer) -> None:
+    rows = spark.range(0, 20_000, 1, 3).selectExpr(
+        "concat('/n/', id) key", "encode(repeat('é', int(id % 50)), 'UTF-8') value"
+    )
+    rows.write.format("chp").mode("append").options(servers=server.address).save()
+    back = read(spark, server, "key string, value binary", partitions=3)
+    assert back.exceptAll(rows).count() == 0 and rows.exceptAll(back).count() == 0

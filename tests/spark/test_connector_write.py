@@ -1,0 +1,190 @@
+"""df.write.format("chp"): all at once, once, and not at all if anything is wrong."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from chp_client import Clone
+from chp_client.spark.foreach import foreach_batch
+from chp_server.testing import TestServer
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def server() -> Iterator[TestServer]:
+    with TestServer(heartbeat_s=0.1) as made:
+        yield made
+
+
+@pytest.fixture
+def clone(server: TestServer) -> Iterator[Clone]:
+    with Clone(server.address) as made:
+        made.wait_until_synced(30)
+        yield made
+
+
+def write(frame: Any, server: TestServer, mode: str = "append", **options: object) -> None:
+    frame.write.format("chp").mode(mode).options(servers=server.address, **options).save()
+
+
+def until(condition: Any, timeout_s: float = 30.0) -> None:
+    done = threading.Event()
+    for _ in range(int(timeout_s / 0.02)):
+        if condition():
+            return
+        done.wait(0.02)
+    raise TimeoutError("the condition did not come about")
+
+
+def numbers(spark: Any, n: int, value: str = "id", partitions: int = 4) -> Any:
+    return spark.range(0, n, 1, partitions).selectExpr("concat('/n/', id) key", f"cast({value} as string) value")
+
+
+def test_all_rows_at_once_in_one_revision(spark: Any, server: TestServer, clone: Clone) -> None:
+    seen: set[int] = set()
+    stop = threading.Event()
+    watch = clone.watch("/n/")
+
+    def look() -> None:
+        while not stop.wait(0.001):
+            seen.add(len(clone))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    write(numbers(spark, 30_000), server, subtree="/n/")
+    until(lambda: len(clone) == 30_000)
+    write(numbers(spark, 30_000, "id + 1"), server, subtree="/n/")
+    until(lambda: clone["/n/7"] == b"8")
+    stop.set()
+    looker.join()
+    assert seen <= {0, 30_000}, "a part of the rows was seen"
+    assert len({clone.entry(key).revision for key in clone}) == 1
+    assert clone["/n/29999"] == b"30000"
+    watch.close()
+
+
+def test_append_upserts_and_overwrite_replaces(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set_many({"/n/old": b"1", "/other": b"1"})
+    clone.flush(30)
+    write(numbers(spark, 3), server)
+    until(lambda: len(clone) == 5)
+    write(numbers(spark, 2), server, "overwrite", subtree="/n/", **{"confirm.overwrite": "true"})
+    until(lambda: "/n/old" not in clone)
+    assert dict(clone) == {"/n/0": b"0", "/n/1": b"1", "/other": b"1"}
+    assert len({clone.entry(key).revision for key in ("/n/0", "/n/1")}) == 1
+
+
+def test_deletes_ttls_templates_and_the_last_of_equal_keys(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set("/r/EUR/JPY", b"old").wait(30)
+    rows = [("EUR", "USD", "1", 60), ("EUR", "JPY", None, None), ("EUR", "USD", "2", None), ("EUR", "CHF", "3", 50)]
+    frame = spark.createDataFrame(rows, "base string, quote string, value string, ttl int").coalesce(1)
+    write(frame, server, ttl="ttl", **{"key.template": "/r/{base}/{quote}", "null.value": "delete"})
+    until(lambda: "/r/EUR/CHF" in clone)
+    assert dict(clone) == {"/r/EUR/USD": b"2", "/r/EUR/CHF": b"3"}
+    assert clone.entry("/r/EUR/USD").ttl is None
+    left = clone.entry("/r/EUR/CHF").ttl
+    assert left is not None and 10 < left <= 50
+
+
+def test_rows_go_back_only_where_nothing_newer_is(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set_many({"/n/0": b"a", "/n/1": b"a"})
+    clone.flush(30)
+    read = (
+        spark.read.format("chp")
+        .options(servers=server.address)
+        .schema("key string, value binary, revision bigint")
+        .load()
+    )
+    rows = read.collect()
+    newer = clone.set("/n/1", b"newer").wait(30).revision
+    frame = spark.createDataFrame(
+        [(r.key, b"back", r.revision) for r in rows], "key string, value binary, revision bigint"
+    )
+    write(frame, server, revision="revision")
+    until(lambda: clone["/n/0"] == b"back")
+    assert clone["/n/1"] == b"newer" and clone.entry("/n/1").revision == newer
+
+
+def test_a_version_is_written_once(spark: Any, server: TestServer, clone: Clone) -> None:
+    for version, value in ((1, "'a'"), (1, "'b'"), (0, "'c'")):
+        write(numbers(spark, 2, value), server, applicationId="job", version=version)
+    until(lambda: len(clone) == 2)
+    write(spark.createDataFrame([("/done", "1")], "key string, value string"), server)
+    until(lambda: "/done" in clone)
+    assert clone["/n/0"] == b"a", "the first of version 1 counts"
+    write(numbers(spark, 2, "'d'"), server, txnAppId="job", txnVersion=2)
+    until(lambda: clone["/n/0"] == b"d")
+
+
+def test_a_failed_job_leaves_nothing(spark: Any, server: TestServer, clone: Clone) -> None:
+    bad = numbers(spark, 100, "if(id = 99, null, id)")
+    with pytest.raises(PySparkException, match="column 'value' is null"):
+        write(bad, server)
+    until(lambda: server.server.core.state.staging.bytes == 0)  # aborted
+    assert not clone
+
+
+def bad_writes() -> list[tuple[str, dict[str, str], str, str]]:
+    good = "concat('/n/', id) key, cast(id as string) value"
+    return [
+        (good, {"servers": ""}, "append", "option servers is"),
+        (good, {"key.templte": "/x"}, "append", "key.templte is not known; did you mean key.template"),
+        (good, {}, "overwrite", "overwrite deletes every key in the store.*confirm.overwrite=true"),
+        (good, {"subtree": "/n/"}, "overwrite", "overwrite deletes every key in '/n/'"),
+        (good, {"applicationId": "x"}, "append", "applicationId and version belong together"),
+        ("id", {}, "append", "no column 'key' for the key; the frame has id"),
+        (good, {"key.template": "/n/{base}"}, "append", "no column 'base' for the key of the template"),
+        ("concat('/n/', id) key, id value", {}, "append", "column 'value' is int64; a value is binary or text"),
+        ("concat('/n/', id) key, interval 1 day value", {"codec": "json"}, "append", "column 'value' is duration"),
+        ("if(id = 1, null, '/n') key, 'x' value", {}, "append", "key 'key' is null in row"),
+        ("concat('/n/', id) key, repeat('x', 16777217) value", {}, "append", "a value of 16777217 bytes"),
+        (good, {"subtree": "/m/"}, "append", "key '/n/0' is not in the subtree '/m/'"),
+    ]
+
+
+@pytest.mark.parametrize(("columns", "options", "mode", "said"), bad_writes())
+def test_bad_input(  # noqa: PLR0917
+    spark: Any, server: TestServer, columns: str, options: dict[str, str], mode: str, said: str
+) -> None:
+    frame = spark.range(0, 2, 1, 1).selectExpr(*_split(columns))
+    with pytest.raises(PySparkException, match=said):
+        frame.write.format("chp").mode(mode).options(**{"servers": server.address, **options}).save()
+
+
+def _split(columns: str) -> list[str]:
+    """At commas outside of parentheses."""
+    parts, depth = [""], 0
+    for c in columns:
+        depth += (c == "(") - (c == ")")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def test_no_server_is_there(spark: Any) -> None:
+    frame = numbers(spark, 2, partitions=1)
+    with pytest.raises(PySparkException, match=r"gave no answer for 2 s \(option timeout\)"):
+        frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
+
+
+def test_foreach_batch_in_update_mode(spark: Any, server: TestServer, clone: Clone, tmp_path: Any) -> None:
+    (tmp_path / "in").mkdir()
+    spark.range(10).selectExpr("cast(id % 3 as string) word").write.mode("append").parquet(str(tmp_path / "in"))
+    words = spark.readStream.schema("word string").parquet(str(tmp_path / "in")).groupBy("word").count()
+    rows = words.selectExpr("concat('/count/', word) key", "cast(count as string) value")
+    sink = foreach_batch(servers=server.address, subtree="/count/")
+    for _ in range(2):
+        query = (
+            rows.writeStream.foreachBatch(sink).outputMode("update").trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        )  # fmt: skip
+        query.awaitTermination(60)
+    until(lambda: len(clone) == 3)
+    assert dict(clone) == {"/count/0": b"4", "/count/1": b"3", "/count/2": b"3"}
+    assert server.server.core.commits.counts["commits"] == 1

@@ -1,0 +1,47 @@
+"""The feeder's files are whole when they are seen, and hold what the bank published."""
+
+import datetime as dt
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.rates import ecb, feeder
+
+
+def test_the_bank_s_history() -> None:
+    days = ecb.history(dt.date(2026, 1, 1), dt.date(2026, 1, 9))
+    assert [day for day, _ in days] == [dt.date(2026, 1, n) for n in (2, 5, 6, 7, 8, 9)]
+    assert float(days[0][1]["USD"]) > 1 and "BGN" not in days[0][1] and "" not in days[0][1]
+    assert len(ecb.history()) > 7000 and ecb.history()[0][0] == dt.date(1999, 1, 4)
+
+
+def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    day = (dt.date(2026, 1, 5), {"USD": "1.1", "JPY": "170.25"})
+    path = feeder.write_days(tmp_path, "x", [day])
+    assert path.read_text() == "2026-01-05,USD,1.1\n2026-01-05,JPY,170.25\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_feeding(tmp_path: Path, capsys) -> None:
+    days = ["--from", "2026-01-05", "--days", "3", "--backlog-days", "10", "--pace", "1000"]
+    assert feeder.main([str(tmp_path), *days]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "2026-01-05.csv", "2026-01-06.csv", "2026-01-07.csv", "backlog.csv",
+    ]  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == [
+        "backlog 10 days to 2026-01-02", "day 2026-01-05", "day 2026-01-06", "day 2026-01-07", "done",
+    ]  # fmt: skip
+
+
+def test_the_leash_ends_it(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert feeder.main([str(tmp_path), "--backlog-days", "1", "--pace", "0.01", "--leash"]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pace", ["0", "-1", "nan", "x", "1e9"])
+def test_a_bad_pace(tmp_path: Path, pace: str) -> None:
+    with pytest.raises(SystemExit):
+        feeder.main([str(tmp_path), "--pace", pace])

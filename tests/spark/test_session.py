@@ -1,0 +1,39 @@
+"""A session has the settings of the table; what the caller gives wins."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from chp_client.spark import session as make_session
+from chp_client.spark.java import Java
+from chp_client.spark.session import SETTINGS, all_settings, environment
+
+
+def test_settings_depend_on_cores() -> None:
+    wanted = all_settings(3)
+    assert SETTINGS.items() <= wanted.items()
+    assert wanted["spark.master"] == "local[3]" and wanted["spark.sql.shuffle.partitions"] == "3"
+    assert "-Xss16m" in wanted["spark.driver.extraJavaOptions"]
+
+
+def test_the_environment_keeps_what_is_given() -> None:
+    java = Java(Path("/j"), 17, "here")
+    fresh = environment(java, {})
+    assert fresh["JAVA_HOME"] == "/j" and fresh["PYSPARK_PYTHON"] == sys.executable
+    assert fresh["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert environment(java, {"SPARK_LOCAL_IP": "10.0.0.1"})["SPARK_LOCAL_IP"] == "10.0.0.1"
+
+
+def test_no_cores() -> None:
+    with pytest.raises(ValueError, match="cores is 0"):
+        make_session(cores=0)
+
+
+@pytest.mark.spark
+def test_a_running_session_is_returned_and_sql_settings_apply(spark) -> None:
+    for name, value in all_settings(2).items():
+        if name.startswith("spark.sql."):
+            assert spark.conf.get(name) == value
+    again = make_session(cores=8, **{"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True})
+    assert again.conf.get("spark.sql.ansi.enabled") == "true" and again.sparkContext.master == "local[2]"

@@ -1,0 +1,112 @@
+"""The batch codec: what is written is read back, and whatever is read is a segment or BadInput."""
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chp.batch import KIND_NAMES, Segment, decode_segment, join, narrow, packb, segment_of, split, unpackb
+from chp.errors import BadFrame, BadInput
+from chp.keys import check_column
+from chp.limits import DEFAULT
+
+things = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+numbers = st.integers(-2, 4)
+columns = st.lists(st.lists(numbers, max_size=4) | numbers | st.binary(max_size=17), max_size=5) | things
+names = st.sampled_from(
+    ["d", "t", "c", "n", "l", "lease", "unlease", "r", "u", "p", "stage", "commit", "abort", "done", "m"]
+)
+shaped = st.tuples(
+    st.lists(st.text(max_size=3), max_size=4),
+    st.lists(st.binary(max_size=3), max_size=4),
+    st.none() | st.dictionaries(names, columns, max_size=4),
+)
+
+
+@given(st.binary(max_size=200) | things.map(packb) | shaped.map(packb))
+def test_any_bytes_are_read_or_are_bad_input(body: bytes) -> None:
+    for read in (decode_segment, split, lambda b: unpackb(b, "it")):
+        try:
+            read(body)
+        except BadInput as error:
+            assert str(error)
+
+
+@given(shaped)
+def test_what_was_read_can_be_narrowed_applied_and_sent_on(shape: tuple[list[str], list[bytes], object]) -> None:
+    from chp.hashmap import Hashmap
+
+    try:
+        segment = segment_of(msgpack.unpackb(packb(shape)))
+    except BadFrame:
+        return
+    assert decode_segment(segment.encode()) == segment
+    segment.describe()
+    for prefix in ("", "a", "\x00"):
+        part = narrow(segment, prefix)
+        assert part is None or all(key.startswith(prefix) for key in part.keys)
+    hashmap = Hashmap()
+    hashmap.apply(segment, 1, 0.0)
+    hashmap.check()
+
+
+@given(
+    st.lists(st.sampled_from(["/", "/a", "/a/", "/a/b", "/a0", "/b/", "z", "é/"]), max_size=8),
+    st.sampled_from(["", "/a/", "/a", "é", "/b/", "q"]),
+)
+def test_narrowing_a_column_is_asking_each_key(keys: list[str], prefix: str) -> None:
+    part = narrow(Segment(keys, [b"%d" % i for i in range(len(keys))]), prefix)
+    wanted = [(key, b"%d" % i) for i, key in enumerate(keys) if key.startswith(prefix)]
+    assert ([] if part is None else list(zip(part.keys, part.values, strict=True))) == wanted
+
+
+@pytest.mark.parametrize("n", [0, 1, 14, 15, 16, 65_534, 65_535, 65_536])
+def test_a_body_with_any_number_of_items(n: int) -> None:
+    parts = split(join([5, 1, 2, 3, 4, None, False], [b"\xc0"] * n))
+    assert len(parts) == n + 1
+
+
+def test_items_up_to_the_maximum() -> None:
+    n = DEFAULT.batch_items_max
+    assert len(decode_segment(Segment(["k"] * n, [b""] * n).encode()).keys) == n
+    with pytest.raises(BadFrame, match="split it"):
+        decode_segment(Segment(["k"] * (n + 1), [b""] * (n + 1)).encode())
+
+
+@pytest.mark.parametrize(
+    "header", [[], [None], [-1], [len(KIND_NAMES)], ["1"], [True], 1, None, [1, 2, 3], [0], [7, 1, 2]]
+)
+def test_a_header_that_is_none(header: object) -> None:
+    with pytest.raises(BadFrame):
+        split(packb([header]))
+
+
+def test_a_delete_is_named_once() -> None:
+    with pytest.raises(BadFrame, match="'d'"):
+        segment_of([["/a", "/b"], [b"", b""], {"d": [0, 0]}])
+
+
+@given(
+    st.lists(
+        st.text(min_size=0, max_size=4) | st.sampled_from(["HUGZ", "KTHXBAI", "k" * 1025, "é" * 513, "é" * 512]),
+        max_size=5,
+    )
+)
+def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
+    from chp.keys import check_key
+
+    def good(key: str) -> bool:
+        try:
+            return check_key(key) == key
+        except BadInput:
+            return False
+
+    try:
+        check_column(keys, {})
+        assert all(map(good, keys))
+    except BadInput:
+        assert not all(map(good, keys))

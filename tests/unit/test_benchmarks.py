@@ -1,0 +1,55 @@
+"""The benchmarks' own arithmetic: what a watcher's copy is compared with, medians, ratios, percentiles, the table."""
+
+from itertools import count
+
+import pytest
+
+from benchmarks.report import table
+from benchmarks.rounds import in_turn, percentiles, ratio, summary
+from benchmarks.workload import BATCH, KEYS, batches, expected
+
+
+@pytest.mark.parametrize("sets", [BATCH, KEYS, 3 * KEYS, 7 * KEYS, 8 * KEYS + 3 * BATCH])
+def test_what_a_watcher_must_hold_is_what_was_written(sets: int) -> None:
+    held: dict[str, bytes] = {}
+    for keys, values in batches(sets, 10):
+        held.update(zip(keys, values, strict=True))
+    want = expected(sets, 10)
+    assert len(want) == min(sets, KEYS)
+    assert all(held[key] == value for key, value in want.items())
+
+
+def test_a_copy_that_stopped_a_lap_earlier_is_found_out() -> None:
+    early, late = expected(KEYS, 100), expected(2 * KEYS, 100)
+    assert all(early[key] != late[key] for key in late)
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    numbers = count()
+    results = in_turn({n: lambda n=n: order.append(n) or {"rate": next(numbers)} for n in "ab"}, 3)  # type: ignore[misc]
+    assert order == ["a", "b"] * 3
+    assert [r["rate"] for r in results["b"]] == [1, 3, 5]
+
+
+def test_the_median_and_the_spread() -> None:
+    assert summary([{"rate": 1}, {"rate": 9}, {"rate": 2}]) == {"rounds": 3, "rate": 2, "rate_spread": [1, 9]}
+
+
+def test_the_ratio_is_of_neighbours_so_a_drift_cancels_out() -> None:
+    results = {"ours": [{"rate": 20}, {"rate": 40}, {"rate": 80}], "theirs": [{"rate": 10}, {"rate": 20}, {"rate": 40}]}
+    assert ratio(results, "rate", "ours", "theirs") == 2
+
+
+def test_percentiles() -> None:
+    assert percentiles([i / 1e6 for i in range(100)]) == pytest.approx({"p50_us": 50, "p99_us": 99})
+
+
+def test_the_table_shows_median_spread_and_ratio() -> None:
+    figures = summary([{"rate": 1.0e6}, {"rate": 1.2e6}, {"rate": 0.9e6}])
+    case = {"contenders": {"chp": figures}, "ratio_to_x": 8.0}
+    result = {"title": "T", "command": "c", "took_s": 1, "cases": {"k": case}}
+    shown = table(result)
+    assert "chp" in shown
+    assert "rate 1,000,000 (900,000..1,200,000)" in shown
+    assert "ratio to x 8.00" in shown

@@ -1,0 +1,51 @@
+"""`chp check`: a sound journal, a damaged one, none at all; for people and as JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chp_server.check_command import check, store_url
+from tests.damage.test_sqlite_damage import filled, flip
+
+
+@pytest.mark.parametrize(
+    ("where", "url"),
+    [
+        ("/var/lib/chp", "sqlite:/var/lib/chp"),
+        ("data", "sqlite:data"),
+        ("sqlite:/x", "sqlite:/x"),
+        ("postgresql://h/db", "postgresql://h/db"),
+        ("C:\\data", "sqlite:C:\\data"),
+    ],
+)
+def test_a_path_is_a_store_too(where: str, url: str) -> None:
+    assert store_url(where) == url
+
+
+def test_a_sound_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(tmp_path / "j")
+    assert check([str(tmp_path / "j")]) == 0
+    assert "sound" in capsys.readouterr().out
+
+
+def test_a_damaged_one_is_named_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(tmp_path / "sound")
+    flip(filled(tmp_path / "j"), b"body 000007 ")
+    assert check(["--json", str(tmp_path / "j"), str(tmp_path / "sound")]) == 1
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["sound"], second["sound"]) == (False, True)
+    assert second["rows"] == 20
+    assert second["number"] == "1.20"
+    assert first["problems"]
+
+
+def test_a_place_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check([str(tmp_path / "none")]) == 1
+    assert "does not exist; name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("args", "code"), [(["--help"], 0), ([], 2), (["--nonsense", "x"], 2)])
+def test_used_wrongly_or_asked_for_help(args: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(args) == code
+    capsys.readouterr()

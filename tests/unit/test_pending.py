@@ -1,0 +1,55 @@
+"""The pending list: bounded in number, bytes and age; in order; each entry once (chp1-facts lines 4, 7 and 24)."""
+
+from dataclasses import replace
+
+from chp.limits import DEFAULT
+from chp_server.pending import Pending, batch_identity
+
+LIMITS = replace(DEFAULT, pending_batches_max=5, pending_bytes_max=100, pending_age_s_max=10.0)
+
+
+def test_order_and_once() -> None:
+    pending = Pending(LIMITS)
+    for i in (3, 1, 3, 2):
+        pending.add(b"%016d" % i, [b"%d" % i], 0.0)
+    assert pending.take() == [[b"3"], [b"1"], [b"2"]]
+    assert pending.take() == [] and pending.bytes == 0
+
+
+def test_bounds_drop_the_oldest_and_count() -> None:
+    pending = Pending(LIMITS)
+    for i in range(8):
+        pending.add(b"%016d" % i, [b"x"], 0.0)
+    assert len(pending) == 5 and pending.dropped == 3
+    pending.add(b"large", [b"x" * 98], 0.0)
+    assert pending.bytes <= 100 and len(pending) == 3
+    pending.add(b"too large", [b"x" * 101], 0.0)
+    assert len(pending) == 0 and pending.bytes == 0
+
+
+def test_age() -> None:
+    pending = Pending(LIMITS)
+    pending.add(b"a" * 16, [b"x"], 0.0)
+    pending.add(b"b" * 16, [b"y"], 5.0)
+    pending.expire(10.1)
+    assert pending.take() == [[b"y"]]
+
+
+def test_a_session_is_seen_up_to_a_number() -> None:
+    pending = Pending(LIMITS)
+    one, two = b"1" * 16, b"2" * 16
+    for session, no in ((one, 1), (two, 1), (one, 2), (one, 3)):
+        pending.add(batch_identity(session, no.to_bytes(8)), [b"%d" % no], 0.0)
+    pending.seen_up_to(one, 2)
+    pending.seen_up_to(one, 1)
+    assert pending.take() == [[b"1"], [b"3"]]
+    assert not pending._sessions
+
+
+def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
+    pending = Pending(LIMITS)
+    for no in range(1, 1000):
+        pending.add(batch_identity(b"s" * 16, no.to_bytes(8)), [b"x"], no / 10)
+        pending.expire(no / 10)
+    pending.seen_up_to(b"s" * 16, 2000)
+    assert len(pending) == 0 and pending.bytes == 0 and not pending._sessions

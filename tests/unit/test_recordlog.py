@@ -1,0 +1,64 @@
+"""The log of the latest records: by boundary, bounded, without a gap."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chp.limits import DEFAULT
+from chp_server.recordlog import Record, RecordLog
+
+sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), max_size=30)
+
+
+def filled(steps: list[tuple[int, int]], log: RecordLog) -> list[Record]:
+    made, at = [], 0
+    for count, size in steps:
+        made.append(Record(at, at + 1, at + count, b"x" * size))
+        at += count
+        log.append(made[-1])
+    return made
+
+
+@given(sizes, st.integers(1, 200), st.integers(1, 10))
+def test_what_is_kept_is_the_newest_within_the_bounds(
+    steps: list[tuple[int, int]], bytes_max: int, records_max: int
+) -> None:
+    log = RecordLog(replace(DEFAULT, log_bytes_max=bytes_max, log_records_max=records_max))
+    made = filled(steps, log)
+    kept = made[len(made) - len(log) :]
+    assert log.bytes == sum(len(r.body) for r in kept)
+    assert len(log) <= records_max and (log.bytes <= bytes_max or len(log) == 1)
+    boundaries = {r.prev for r in kept} | {r.last for r in kept}
+    for number in range(-1, (made[-1].last if made else 0) + 2):
+        assert log.reaches(number) == (number in boundaries)
+        assert log.after(number, 1 << 60) == ([r for r in kept if r.prev >= number] if number in boundaries else [])
+
+
+@given(sizes, st.integers(0, 60))
+def test_a_portion_has_at_least_one_record_and_about_so_many_bytes(
+    steps: list[tuple[int, int]], bytes_max: int
+) -> None:
+    log = RecordLog(DEFAULT)
+    made = filled(steps, log)
+    at, seen = 0, []
+    while part := log.after(at, bytes_max):
+        assert len(part) == 1 or sum(len(r.body) for r in part) <= bytes_max
+        seen += part
+        at = part[-1].last
+    assert seen == made
+
+
+@given(sizes, st.integers(0, 100))
+def test_a_suffix_is_taken_out_whole(steps: list[tuple[int, int]], number: int) -> None:
+    log = RecordLog(DEFAULT)
+    made = filled(steps, log)
+    assert log.drop_after(number) == [r for r in made if r.last > number]
+    assert log.bytes == sum(len(r.body) for r in made if r.last <= number)
+
+
+def test_a_record_that_does_not_follow_begins_anew() -> None:
+    log = RecordLog(DEFAULT)
+    filled([(1, 1)] * 3, log)
+    log.append(Record(9, 10, 10, b"xx"))
+    assert len(log) == 1 and log.bytes == 2 and log.start == 9 and not log.reaches(2)

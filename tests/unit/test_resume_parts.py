@@ -1,0 +1,28 @@
+"""What a subtree missed: a large record in parts keeps its revision, whichever of the parts concern the subtree."""
+
+from chp.batch import BATCH, Segment, join, split
+from chp.limits import DEFAULT
+from chp_server.recordlog import Record
+from chp_server.syncs import resume_parts
+
+
+def part(prev: int, first: int, last: int, more: bool, *keys: str) -> Record:
+    segment = Segment(list(keys), [b"v"] * len(keys))
+    return Record(prev, first, last, join([BATCH, prev, first, last, 0, [], more], [segment.encode()]))
+
+
+def resumed(records: list[Record], subtree: str) -> list[list[object]]:
+    """The headers that a reader of the subtree gets, after number 1."""
+    chunks = resume_parts(iter(records), 1, subtree, [5, 1, 99, 0, 0, None, True], DEFAULT)
+    return [body[0] for [frames] in chunks for body in split(frames[4])[1:] if split(frames[4])[0][0] == 4]
+
+
+def test_a_record_whose_first_part_lies_outside_keeps_its_first_number() -> None:
+    records = [part(1, 2, 2, True, "/b/1"), part(2, 3, 3, True, "/a/1"), part(3, 4, 9, False, "/a/2")]
+    assert [header[1:4] for header in resumed(records, "/a/")] == [[1, 2, 3], [3, 4, 9]]
+    assert [header[1:4] for header in resumed(records, "/b/")] == [[1, 2, 2], [2, 4, 9]]
+
+
+def test_records_of_one_part_follow_on_one_another() -> None:
+    records = [part(1, 2, 2, False, "/a/1"), part(2, 3, 3, False, "/b/1"), part(3, 4, 5, False, "/a/2")]
+    assert [header[1:4] for header in resumed(records, "/a/")] == [[1, 2, 2], [2, 4, 5]]

@@ -1,0 +1,48 @@
+"""A state sent in chunks is taken over whole or not at all: what END says of it is compared with what came."""
+
+import pytest
+
+from chp.batch import STATE, SYNC, Segment, join
+from chp.errors import BadFrame
+from chp.limits import DEFAULT
+from chp_server.follow import Loader
+from chp_server.state import ReplicatedState
+
+
+def state() -> ReplicatedState:
+    made = ReplicatedState(DEFAULT)
+    for i, part in enumerate(("0.0", "0.0", "1.0")):
+        made.apply(Segment([f"/{i}"], [b"x" * i], {"t": 500, "stage": [b"t" * 16, part]}), 1, 0.0)
+    return made
+
+
+def loaded(chunks: list[bytes], end: bytes) -> ReplicatedState:
+    loader = Loader(DEFAULT)
+    for i, chunk in enumerate(chunks):
+        loader.add(join([SYNC, 0, i], [chunk]), 0.0)
+    return loader.finish(end, 0.0)
+
+
+def test_what_is_staged_arrives_with_the_state() -> None:
+    sent = state()
+    got = loaded(list(sent.staging.segments()), sent.encode_rest(0.0))
+    assert got.staging.measure() == sent.staging.measure() == (3, sent.staging.bytes)
+    assert got.staging.transactions[b"t" * 16].parts == sent.staging.transactions[b"t" * 16].parts
+
+
+def test_a_state_without_one_of_its_staged_segments_is_not_taken_over() -> None:
+    sent = state()
+    chunks = list(sent.staging.segments())
+    for lost in range(3):
+        with pytest.raises(BadFrame, match="chunks of the snapshot"):
+            loaded(chunks[:lost] + chunks[lost + 1 :], sent.encode_rest(0.0))
+
+
+def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
+    """A journal's snapshot that an older server wrote."""
+    sent = ReplicatedState(DEFAULT)
+    end = sent.encode_rest(0.0)
+    header = join([STATE, 0, 0, 0, 0, 0])
+    shorter = join([STATE, 0, 0, 0])
+    assert end.count(header[1:]) == 1
+    assert loaded([], end.replace(header[1:], shorter[1:])).number == 0

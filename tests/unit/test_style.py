@@ -1,0 +1,27 @@
+"""What can be measured of how this code is written: length of files and functions, no sleeping, docstrings."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    path for folder in ("chp/chp", "server/chp_server", "client/chp_client") for path in (ROOT / folder).rglob("*.py")
+)
+FILE_LINES_MAX, FUNCTION_LINES_MAX = 500, 70
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_style(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; is it one idea?"
+    assert not text.strip() or ast.get_docstring(tree), f"{path}: say what the module is, its rules, and why"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno
+            assert lines <= FUNCTION_LINES_MAX, f"{path}:{node.lineno} {node.name} has {lines} lines"
+        if isinstance(node, ast.Attribute) and node.attr == "sleep":
+            sleeper = node.value.id if isinstance(node.value, ast.Name) else ""
+            assert sleeper != "time", f"{path}:{node.lineno} sleeps: an event should wake it"

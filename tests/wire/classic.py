@@ -1,0 +1,377 @@
+"""What the Guide's last clone programs say and expect, in C and in Python, from the facts of how they are spoken.
+
+Written by hand from bytes: nothing here uses our codec, so that a mistake in it can't hide. The quirks are theirs and
+kept on purpose where they show on the wire or in the map: HUGZ is numbered and stored like an update, the map is not
+cleared before a new snapshot, a local set shows at once. Left out are their defects that only stop themselves.
+
+    ClassicClient   SUB + DEALER a server, one publisher to all; pumped by the test: `client.until(condition)`
+    ClassicServer   ROUTER, PUB, SUB in a thread; snapshots, publishing, ttl, HUGZ every second; `active` decides
+                    whether it answers and applies
+"""
+
+import contextlib
+import math
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import zmq
+
+DIALECTS = ("c", "python")
+HUGZ, KTHXBAI, ICANHAZ = b"HUGZ", b"KTHXBAI", b"ICANHAZ?"
+ZEROS = b"\0" * 8
+GENEROUS_S = 30.0
+
+
+def free_port(count: int = 4) -> int:
+    """The first of `count` neighbouring ports that nobody uses now."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError):
+                for offset in range(1, count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
+                return port
+
+
+def at(endpoint: str, offset: int) -> str:
+    """tcp://host:P plus an offset."""
+    base, _, port = endpoint.rpartition(":")
+    return f"{base}:{int(port) + offset}"
+
+
+def ttl_in(properties: bytes, dialect: str) -> float:
+    """The ttl as a classic program reads it: C as an integer, Python as a float; 0 for none."""
+    for line in properties.split(b"\n"):
+        name, _, text = line.partition(b"=")
+        if name == b"ttl":
+            return float(int(text.split(b".")[0] or b"0")) if dialect == "c" else float(text)
+    return 0.0
+
+
+def ttl_out(ttl: float, dialect: str) -> bytes:
+    """The properties of a KVSET: C always sends a whole number, Python only what there is."""
+    if dialect == "c":
+        return b"ttl=%d\n" % int(ttl)
+    return f"ttl={ttl}\n".encode() if ttl else b""
+
+
+class ClassicClient:
+    """The Guide's client: the current server's snapshot and feed, the next one when it is silent."""
+
+    def __init__(
+        self, servers: Sequence[str], dialect: str = "c", subtree: bytes = b"", *, silent_s: float = 5.0,
+        snapshot_mark: int = 1000, context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:  # fmt: skip
+        assert dialect in DIALECTS
+        self.dialect, self.subtree, self._silent_s = dialect, subtree, silent_s
+        self.map: dict[bytes, bytes] = {}
+        self.sequence = 0
+        self.synced = False
+        self.log: list[list[bytes]] = []  # every message that was applied or stored, in order
+        self.discarded = 0  # by the rule of the strictly greater sequence
+        self.hugz: list[list[bytes]] = []
+        self.links_up = 0  # collectors whose subscription has arrived
+        self._context = context or zmq.Context.instance()
+        self._snapshots = [self._socket(zmq.DEALER, at(s, 0), snapshot_mark) for s in servers]
+        self._subscribers = [self._socket(zmq.SUB, at(s, 1), 0) for s in servers]
+        for subscriber in self._subscribers:
+            subscriber.setsockopt(zmq.SUBSCRIBE, subtree)
+            subscriber.setsockopt(zmq.SUBSCRIBE, HUGZ)
+        self._publisher = self._socket(zmq.XPUB, at(servers[0], 2), 0)  # a PUB that tells when it may be used
+        for server in servers[1:]:
+            self._publisher.connect(at(server, 2))
+        self.current = 0
+        self._asked_at = self._heard_at = -math.inf
+
+    def _socket(self, kind: int, endpoint: str, mark: int) -> zmq.Socket[bytes]:
+        made = self._context.socket(kind)
+        made.set_hwm(mark)
+        made.linger = 0
+        if kind == zmq.XPUB:
+            made.setsockopt(zmq.XPUB_VERBOSE, 1)
+        made.connect(endpoint)
+        return made
+
+    # -- what an application says
+
+    def set(self, key: bytes, value: bytes, ttl: float = 0, uuid: bytes | None = None) -> bytes:
+        """KVSET, to all servers, and into the own map; returns the uuid."""
+        uuid = os.urandom(16) if uuid is None else uuid
+        self._publisher.send_multipart([key, ZEROS, uuid, ttl_out(ttl, self.dialect), value])
+        self._store(key, value)
+        return uuid
+
+    def delete(self, key: bytes) -> bytes:
+        """KVSET with an empty value."""
+        return self.set(key, b"")
+
+    def send_raw(self, frames: Sequence[bytes]) -> None:
+        """Whatever is wanted, to the collectors."""
+        self._publisher.send_multipart(list(frames))
+
+    def _store(self, key: bytes, value: bytes) -> None:
+        if value:
+            self.map[key] = value
+        else:
+            self.map.pop(key, None)
+
+    # -- turning the wheel
+
+    def until(self, condition: Callable[[], object], timeout_s: float = GENEROUS_S) -> None:
+        """Go on until the condition holds; TimeoutError says what was known when it didn't."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"not within {timeout_s} s: {self.describe()}")
+            self.turn(min(0.1, left))
+
+    def until_ready(self, timeout_s: float = GENEROUS_S) -> None:
+        """Until nothing can be lost any more: the feed is heard, and every collector is linked.
+
+        A snapshot may be there before the subscription works (the SUB handshake may be slower); what comes
+        between is lost to a classic client for good, so a test waits for the first HUGZ.
+        """
+        self.until(lambda: self.synced and self.hugz and self.links_up >= len(self._snapshots), timeout_s)
+
+    def turn(self, wait_s: float) -> None:
+        """Ask, change servers, or take what has arrived."""
+        now = time.monotonic()
+        if self._asked_at == -math.inf:
+            self._ask(now)
+        elif now - max(self._heard_at, self._asked_at) > self._silent_s:
+            self.current = (self.current + 1) % len(self._snapshots)
+            self.synced = False
+            self._ask(now)
+        poller = zmq.Poller()
+        source = self._subscribers if self.synced else self._snapshots
+        for made in (source[self.current], self._publisher):
+            poller.register(made, zmq.POLLIN)
+        ready = dict(poller.poll(int(wait_s * 1000)))
+        if self._publisher in ready:
+            for word in _drain(self._publisher):
+                self.links_up += 1 if word[0][:1] == b"\1" else -1
+        if source[self.current] in ready:
+            self._heard_at = time.monotonic()
+            take = self._take_update if self.synced else self._take_snapshot
+            for frames in _drain(source[self.current], 1000):
+                take(frames)
+                if take == self._take_snapshot and self.synced:
+                    break
+
+    def _ask(self, now: float) -> None:
+        self._snapshots[self.current].send_multipart([ICANHAZ, self.subtree])
+        self._asked_at = now
+
+    def _take_snapshot(self, frames: list[bytes]) -> None:
+        key, sequence, value = self._checked(frames)
+        if key == KTHXBAI:
+            self.sequence = sequence
+            self.synced = True
+        else:
+            self.log.append(frames)
+            self._store(key, value)
+
+    def _take_update(self, frames: list[bytes]) -> None:
+        key, sequence, value = self._checked(frames)
+        if key == HUGZ:
+            self.hugz.append(frames)
+        if sequence <= self.sequence:
+            self.discarded += key != HUGZ
+            return
+        self.sequence = sequence
+        if key != HUGZ:
+            self.log.append(frames)
+        self._store(key, value)  # a HUGZ with a body would become a key
+
+    def _checked(self, frames: list[bytes]) -> tuple[bytes, int, bytes]:
+        assert len(frames) == 5, f"a classic client takes five frames, not {frames!r:.200}"
+        assert len(frames[1]) == 8, f"a classic client takes a sequence of 8 bytes, not {frames!r:.200}"
+        assert len(frames[2]) in (0, 16), f"a classic client takes a uuid of 16 bytes or none, not {frames!r:.200}"
+        return frames[0], int(struct.unpack(">Q", frames[1])[0]), frames[4]
+
+    def describe(self) -> str:
+        """What it knows, for a failing test."""
+        return (
+            f"classic {self.dialect} client of {self.subtree!r}: server {self.current}, synced {self.synced}, "
+            f"sequence {self.sequence}, {len(self.map)} keys, {self.links_up} links, {len(self.hugz)} HUGZ"
+        )
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for made in (*self._snapshots, *self._subscribers, self._publisher):
+            made.close()
+
+    def __enter__(self) -> "ClassicClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _drain(made: "zmq.Socket[bytes]", most: int = 1000) -> Iterator[list[bytes]]:
+    for _ in range(most):
+        try:
+            yield made.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+
+@dataclass
+class Item:
+    """One key of a classic server, as it keeps the last message."""
+
+    sequence: int
+    uuid: bytes
+    properties: bytes
+    value: bytes
+    until_s: float  # 0: for ever
+
+
+class ClassicServer:
+    """A CHP/1 server of the old kind, in a thread, between `start` and `stop` (or in a `with`).
+
+    `active` may be changed at any time: when false, requests and sets are ignored. `hugging` false stops HUGZ.
+    """
+
+    def __init__(self, port: int | None = None, dialect: str = "c", *, hugz_s: float = 1.0) -> None:
+        assert dialect in DIALECTS
+        self.port = free_port() if port is None else port
+        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+        self.dialect, self._hugz_s = dialect, hugz_s
+        self.active, self.hugging = True, True
+        self.sequence = 0
+        self.items: dict[bytes, Item] = {}
+        self.requests: list[list[bytes]] = []  # what came to the snapshot port, without identity
+        self.sets: list[list[bytes]] = []  # what came to the collector
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._control = f"inproc://classic-{id(self)}"
+        self._thread: threading.Thread | None = None
+
+    # -- from the test's thread
+
+    def start(self) -> "ClassicServer":
+        """Bind, and begin to serve; the map and sequence are as they were."""
+        self._ours = self._socket(zmq.PAIR)
+        self._ours.bind(self._control)
+        theirs = self._socket(zmq.PAIR)
+        theirs.connect(self._control)
+        self._sockets = [self._socket(kind) for kind in (zmq.ROUTER, zmq.PUB, zmq.SUB)]
+        for offset, made in enumerate(self._sockets):
+            made.bind(at(self.endpoint, offset))
+        self._sockets[2].setsockopt(zmq.SUBSCRIBE, b"")
+        self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True, name="classic-server")
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving and free the ports; twice is fine."""
+        if self._thread is not None:
+            self._ours.send_multipart([b"STOP"])
+            self._thread.join()
+            self._ours.close()
+            self._thread = None
+
+    def publish_raw(self, frames: Sequence[bytes]) -> None:
+        """Send anything at all on the update port."""
+        self._ours.send_multipart([b"RAW", *frames])
+
+    def put(self, key: bytes, value: bytes, ttl: float = 0) -> None:
+        """As if a client had set it."""
+        self._ours.send_multipart([b"SET", key, ZEROS, os.urandom(16), ttl_out(ttl, self.dialect), value])
+
+    def __enter__(self) -> "ClassicServer":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._context.destroy(linger=0)
+
+    def _socket(self, kind: int) -> "zmq.Socket[bytes]":
+        made = self._context.socket(kind)
+        made.set_hwm(0)
+        made.linger = 0
+        return made
+
+    # -- in its own thread
+
+    def _serve(self, control: "zmq.Socket[bytes]") -> None:
+        router, publisher, collector = self._sockets
+        poller = zmq.Poller()
+        for made in (control, router, collector):
+            poller.register(made, zmq.POLLIN)
+        next_hugz = time.monotonic() + self._hugz_s
+        going = True
+        while going:
+            wait_s = max(0.0, min(next_hugz - time.monotonic(), 0.1))
+            ready = dict(poller.poll(math.ceil(wait_s * 1000)))
+            if router in ready:
+                for identity, *frames in _drain(router):
+                    self._on_request(identity, frames)
+            if collector in ready:
+                for frames in _drain(collector):
+                    self._on_set(frames)
+            if control in ready:
+                for word, *frames in _drain(control):
+                    going = going and word != b"STOP"
+                    self._on_control(word, frames)
+            if time.monotonic() >= next_hugz:
+                next_hugz += self._hugz_s
+                self._on_second(publisher)
+        for made in (control, *self._sockets):
+            made.close()
+
+    def _on_control(self, word: bytes, frames: list[bytes]) -> None:
+        if word == b"RAW":
+            self._sockets[1].send_multipart(frames)
+        elif word == b"SET":
+            self._apply(frames)
+
+    def _on_request(self, identity: bytes, frames: list[bytes]) -> None:
+        self.requests.append(frames)
+        if not self.active or len(frames) != 2 or frames[0] != ICANHAZ:
+            return
+        router, subtree = self._sockets[0], frames[1]
+        for key, item in list(self.items.items()):
+            if key.startswith(subtree):
+                sequence = struct.pack(">Q", item.sequence)
+                router.send_multipart([identity, key, sequence, item.uuid, item.properties, item.value])
+        uuid, body = (b"", b"") if self.dialect == "c" else (os.urandom(16), subtree)
+        router.send_multipart([identity, KTHXBAI, struct.pack(">Q", self.sequence), uuid, b"", body])
+
+    def _on_set(self, frames: list[bytes]) -> None:
+        self.sets.append(frames)
+        if self.active and len(frames) == 5 and len(frames[1]) == 8:
+            self._apply(frames)
+
+    def _apply(self, frames: list[bytes]) -> None:
+        key, _, uuid, properties, value = frames
+        self.sequence += 1
+        self._sockets[1].send_multipart([key, struct.pack(">Q", self.sequence), uuid, properties, value])
+        ttl = ttl_in(properties, self.dialect)
+        until_s = time.time() + ttl if ttl else 0.0
+        if ttl:
+            moment = str(round(until_s * 1000)) if self.dialect == "c" else str(until_s)
+            properties = f"ttl={moment}\n".encode()
+        if value:
+            self.items[key] = Item(self.sequence, uuid, properties, value, until_s)
+        else:
+            self.items.pop(key, None)
+
+    def _on_second(self, publisher: "zmq.Socket[bytes]") -> None:
+        for key, item in list(self.items.items()):
+            if self.active and item.until_s and item.until_s <= time.time():
+                del self.items[key]
+                self.sequence += 1
+                sequence = struct.pack(">Q", self.sequence)
+                publisher.send_multipart([key, sequence, item.uuid, item.properties, b""])
+        if self.hugging:
+            uuid = b"" if self.dialect == "c" else os.urandom(16)
+            publisher.send_multipart([HUGZ, struct.pack(">Q", self.sequence), uuid, b"", b""])

@@ -1,0 +1,80 @@
+"""The classic client against the classic server: the two stand-ins agree before ours meet either of them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.wire.classic import DIALECTS, ClassicClient, ClassicServer
+
+
+@pytest.fixture(params=DIALECTS)
+def server(request: pytest.FixtureRequest) -> Iterator[ClassicServer]:
+    with ClassicServer(dialect=request.param, hugz_s=0.05) as running:
+        yield running
+
+
+def test_a_client_gets_the_snapshot_then_the_updates(server: ClassicServer) -> None:
+    server.put(b"/a", b"1")
+    server.put(b"/b", b"2")
+    with ClassicClient([server.endpoint], server.dialect) as client:
+        client.until_ready()
+        assert len(client.map) == 2
+        server.put(b"/a", b"3")
+        server.put(b"/b", b"")
+        client.until(lambda: client.map == {b"/a": b"3"})
+        assert client.sequence == 4
+
+
+def test_sets_of_one_reach_the_other(server: ClassicServer) -> None:
+    one, two = (ClassicClient([server.endpoint], server.dialect, b"/x/") for _ in range(2))
+    with one, two:
+        one.until_ready()
+        two.until_ready()
+        one.set(b"/x/k", b"v")
+        two.until(lambda: two.map.get(b"/x/k") == b"v")
+        two.set(b"/y/outside", b"v")
+        two.delete(b"/x/k")
+        one.until(lambda: not one.map)
+        assert b"/y/outside" in two.map, "a classic client shows its own sets, wherever they are"
+
+
+def test_a_ttl_ends_with_the_moment_in_the_delete(server: ClassicServer) -> None:
+    with ClassicClient([server.endpoint], server.dialect) as client:
+        client.until_ready()
+        uuid = client.set(b"/short", b"v", ttl=1)
+        client.until(lambda: len(client.log) == 2)
+        told, deleted = client.log
+        assert told[2] == deleted[2] == uuid
+        assert told[3].rstrip(b"\n") in (b"ttl=1", b"ttl=1.0")
+        assert float(deleted[3][4:]) > 1e9 and deleted[4] == b""
+        assert not client.map and not server.items
+
+
+def test_old_updates_are_discarded_and_a_hugz_with_a_body_is_stored(server: ClassicServer) -> None:
+    with ClassicClient([server.endpoint], server.dialect) as client:
+        client.until_ready()
+        server.put(b"/a", b"1")
+        client.until(lambda: client.sequence == 1)
+        server.publish_raw([b"/a", (1).to_bytes(8, "big"), b"", b"", b"old"])
+        client.until(lambda: client.discarded)
+        assert client.map == {b"/a": b"1"}
+        server.publish_raw([b"HUGZ", (9).to_bytes(8, "big"), b"", b"", b"body"])
+        client.until(lambda: client.map.get(b"HUGZ") == b"body")
+
+
+def test_a_silent_server_is_left_for_the_other() -> None:
+    with ClassicServer(hugz_s=0.05) as first, ClassicServer(hugz_s=0.05) as second:
+        first.put(b"/a", b"first")
+        second.put(b"/a", b"second")
+        with ClassicClient([first.endpoint, second.endpoint], silent_s=0.5) as client:
+            client.until(lambda: client.map == {b"/a": b"first"} and client.hugz)
+            first.stop()
+            client.until(lambda: client.current == 1 and client.map == {b"/a": b"second"})
+
+
+def test_a_passive_server_takes_requests_but_does_not_answer(server: ClassicServer) -> None:
+    server.active = False
+    with ClassicClient([server.endpoint], server.dialect) as client:
+        client.until(lambda: server.requests == [[b"ICANHAZ?", b""]])
+        client.turn(0.1)
+        assert not client.synced

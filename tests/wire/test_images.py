@@ -1,0 +1,127 @@
+"""Images and bounded feeds by hand: one number in many slices, whatever is written meanwhile."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chp.limits import Limits
+from chp_server.testing import Pair, TestServer
+from tests.wire.hand import END, REFUSED, REPLY, Hand, parts_of, receive, until
+
+
+@pytest.fixture
+def hand() -> Iterator[Hand]:
+    limits = Limits(images_max=2, image_idle_s_max=3.0, image_done_s_max=0.1, sync_chunk_items=10)
+    with TestServer(limits, heartbeat_s=0.05) as server, Hand(server.address) as made:
+        yield made
+
+
+def ask(hand: Hand, subtree: str = "", **options: Any) -> list[Any]:
+    dealer = hand.dealer()
+    hand.ask(dealer, subtree, **options)
+    header: list[Any] = parts_of(receive(dealer))[0]
+    dealer.close()
+    return header
+
+
+def read(hand: Hand, name: bytes, part: int) -> tuple[dict[str, bytes], int]:
+    *chunks, ((kind, _, number, count, *_),) = hand.sync(image=name, part=part)
+    assert kind == END
+    found = {key: value for _, (keys, values, _) in chunks for key, value in zip(keys, values, strict=True)}
+    assert len(found) == count
+    return found, number
+
+
+def test_slices_are_disjoint_and_of_one_number() -> None:
+    with TestServer(Limits(sync_chunk_items=10)) as server, Hand(server.address) as hand:
+        session = hand.session()
+        before = {f"/a/{i}": b"%d" % i for i in range(101)}
+        session.put(before)
+        session.put({"/b/1": b"x"})
+        name = os.urandom(16)
+        header = ask(hand, image=name, prefix="/a", parts=3)
+        assert header[0] == REPLY and header[2]["keys"] == 101
+        session.put({"/a/5": b"changed", "/a/new": b"new"})
+        slices = [read(hand, name, i) for i in (2, 0, 1)]
+        assert {number for _, number in slices} == {header[2]["number"]}
+        assert sum(len(found) for found, _ in slices) == 101
+        assert {k: v for found, _ in slices for k, v in found.items()} == before
+        assert ask(hand, image=name, prefix="/a", parts=9)[2] == header[2], "asked for again it is the same one"
+        assert read(hand, name, 1) == slices[2], "and its slices don't change once they were read"
+
+
+def test_the_number_of_slices_can_be_chosen_when_the_size_is_known(hand: Hand) -> None:
+    hand.session().put({f"/a/{i}": b"" for i in range(10)})
+    name, other = os.urandom(16), os.urandom(16)
+    assert ask(hand, image=name)[2]["keys"] == 10
+    ask(hand, image=other)
+    ask(hand, image=name, parts=5)
+    assert [len(read(hand, name, i)[0]) for i in range(5)] == [2] * 5
+    assert len(read(hand, other, 0)[0]) == 10, "the same content under another name has its own slices"
+
+
+def test_images_are_bounded_and_go(hand: Hand) -> None:
+    names = [os.urandom(16) for _ in range(3)]
+    for name in names[:2]:
+        assert ask(hand, image=name, parts=1)[0] == REPLY
+    assert ask(hand, image=names[2])[2] == "busy"
+    assert hand.status()["images"] == 2
+    read(hand, names[0], 0)
+    assert ask(hand, image=names[2])[0] == REPLY, "one that was read to the end makes room"
+    assert ask(hand, image=names[0], part=0)[2] == "image"
+    until(lambda: hand.status()["images"] == 0, "all are idle for too long")
+    assert ask(hand, image=names[1], part=0)[2] == "image"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image": b"short"},
+        {"image": 7},
+        {"parts": 0},
+        {"parts": 1 << 20},
+        {"prefix": "/x"},
+        {"prefix": 3},
+        {"part": 1},
+        {"part": "0"},
+    ],
+)
+def test_ill_formed_requests_are_refused(hand: Hand, options: dict[str, Any]) -> None:
+    header = ask(hand, "/a/", **{"image": os.urandom(16), **options})
+    assert header[0] == REFUSED and header[2] in ("bad", "image")
+
+
+def test_a_probe_ends_with_a_record(hand: Hand) -> None:
+    session = hand.session()
+    numbers = [session.put({f"/{n}/{i}": b"" for i in range(10)}) + 9 for n in range(5)]
+    first = ask(hand, **{"from": 0, "feed": True, "probe": 0})[2]
+    assert first["number"] == first["newest"] == numbers[-1] and first["oldest"] == 0
+    for most, end in ((1, 1), (10, 1), (19, 1), (20, 2), (39, 3), (40, 4), (10**9, 4)):
+        said = ask(hand, **{"from": numbers[0], "feed": True, "probe": most})[2]
+        assert said["number"] == numbers[end], most
+    *chunks, ((kind, _, number, *_),) = hand.sync(**{"from": numbers[0], "feed": True, "until": numbers[2]})
+    assert kind == END and number == numbers[2]
+    assert [record[0][3] for chunk in chunks for record in chunk[1:]] == numbers[1:3]
+    assert ask(hand, **{"from": numbers[-1] + 5, "feed": True, "probe": 0})[2] == "retained", "not in the history"
+    assert ask(hand, **{"from": numbers[0], "feed": True, "probe": -1})[2] == "bad"
+
+
+def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
+    stores = tuple(f"sqlite:{tmp_path / name}" for name in ("a", "b"))
+    with (
+        Pair(store=stores, heartbeat_s=0.1, peer_timeout_s=0.5, solo_wait_s=0.5) as pair,
+        Hand(pair.primary.address) as hand,
+        Hand(pair.backup.address) as other,
+    ):
+        until(lambda: hand.status()["state"] == "active" and hand.status()["in_sync"], "in sync")
+        store = hand.status()["store"]
+        assert len(store) == 32
+        hand.session().put({"/a": b"1"})
+        until(lambda: other.status()["store"] == store, "the passive knows it")
+        pair.primary.kill()
+        until(lambda: ask(other, **{"from": 0, "feed": True, "probe": 0})[0] == REPLY, "taken over")
+        assert other.status()["store"] == store
+        pair.backup.restart()
+        assert other.status()["store"] == store

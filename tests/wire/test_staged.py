@@ -1,0 +1,58 @@
+"""Staged updates by hand: seen by nobody until the commit, and then what their columns say, as of the commit."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chp_server.testing import TestServer
+from tests.wire.hand import Hand, Session
+
+
+@pytest.fixture
+def hand() -> Iterator[Hand]:
+    with TestServer(heartbeat_s=0.1) as server, Hand(server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def session(hand: Hand) -> Session:
+    return hand.session()
+
+
+def commit(session: Session, tx: bytes, parts: list[list[object]], application: str = "job", version: int = 1) -> int:
+    return session.acked(session.send([], [], {"commit": [tx, application, version, parts, None]}))[0]
+
+
+def test_only_if_newer_is_decided_at_the_commit(hand: Hand, session: Session) -> None:
+    old = session.put({"/a": b"1", "/b": b"1"})
+    tx = os.urandom(16)
+    session.put({"/a": b"2", "/b": b"2"}, n=[[0, 1], [old, old]], stage=[tx, "0.0"])
+    meanwhile = session.put({"/b": b"3"})
+    revision = commit(session, tx, [["0.0", 1]])
+    replica = hand.follow()
+    assert replica.values == {"/a": b"2", "/b": b"3"}
+    assert replica.revisions == {"/a": revision, "/b": meanwhile}
+
+
+def test_the_ttl_of_staged_updates_begins_with_the_commit(hand: Hand, session: Session) -> None:
+    tx = os.urandom(16)
+    session.put({"/a": b"1", "/b": b"1"}, t=[[0], [50_000]], stage=[tx, "0.0"])
+    commit(session, tx, [["0.0", 1]])
+    (chunk, _) = hand.sync()
+    keys, _, extras = chunk[1]
+    assert keys == ["/a", "/b"] and extras["t"][0] == [0] and extras["t"][1][0] > 40_000
+
+
+def test_a_commit_without_an_application_is_not_remembered(hand: Hand, session: Session) -> None:
+    for value in (b"1", b"2"):
+        tx = os.urandom(16)
+        session.put({"/a": value}, stage=[tx, "0.0"])
+        commit(session, tx, [["0.0", 1]], "", 0)
+    assert hand.follow().values == {"/a": b"2"}
+    tx = os.urandom(16)
+    session.put({"/a": b"3"}, stage=[tx, "0.0"])
+    commit(session, tx, [["0.0", 1]], "job", 7)
+    session.put({"/a": b"4"}, stage=[tx, "0.0"])
+    commit(session, tx, [["0.0", 1]], "job", 7)
+    assert hand.follow().values == {"/a": b"3"}
