@@ -1,0 +1,62 @@
+"""`python -m benchmarks [names] [--quick]`; see the package for what there is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+from . import machine, report
+
+RESULTS = Path(__file__).resolve().parent / "results"
+NAMES = ("chp1", "sets", "latency", "reads", "sync", "memory", "pair", "recording", "spark")
+
+
+def main() -> int:
+    """Run what was asked for; 0 if all of it could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with peers.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="short rounds, for a first look; not for quoting")
+    parser.add_argument("--list", action="store_true", help="show the names and what they measure")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory for results (default: %(default)s)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(NAMES)
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    names = [name for name in arguments.names or NAMES if _is_there(name)]
+    if arguments.list:
+        for name in names:
+            print(f"{name:10}{(importlib.import_module(f'benchmarks.{name}').__doc__ or '').splitlines()[0]}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `close`, so that no process is left
+    return max([_run(name, arguments.quick, arguments.out) for name in names], default=0)
+
+
+def _is_there(name: str) -> bool:
+    return importlib.util.find_spec(f"benchmarks.{name}") is not None
+
+
+def _run(name: str, quick: bool, out: Path) -> int:
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    begin = time.monotonic()
+    about = machine.describe(sys.argv[1:])
+    try:
+        result = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+    except Exception as error:
+        print(f"{name} FAILED: {error}", file=sys.stderr, flush=True)
+        return 1
+    result = {"name": name, "quick": quick, "took_s": round(time.monotonic() - begin, 1), **about, **result}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    report.plot(result, out / f"{name}.png")
+    print(report.table(result), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""How long one thing takes: a set until it is acknowledged; an update until a watcher in another process has it.
+
+    awaited   one set after another, each awaited       beside Redis SET, and a bare pyzmq relay there and back
+    watched   1,000 sets a second, not awaited          beside Redis SET + PUBLISH; from the call to the watcher's loop
+
+Both processes read the same monotonic clock. The relay is the floor under anything that is built of these sockets.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from .chp1 import relay_helpers
+from .roles import Meter, Pipe, Role, closing_all
+from .rounds import Round, in_turn, percentiles, summary
+from .servers import ChpServer, Redis, free_port, redis_program
+
+KEYS = [f"/one/{i:03d}" for i in range(100)]
+VALUE = b"v" * 100
+PACE_S = 0.001
+_STAMP = struct.Struct("<d")
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Both."""
+    return {
+        "title": "How long one set takes",
+        "unit": "us",
+        "cases": {"one set awaited": awaited(quick), "update to watcher at 1,000/s": watched(quick)},
+    }
+
+
+def awaited(quick: bool) -> dict[str, Any]:
+    """One set, awaited."""
+    sets, rounds = (500, 2) if quick else (3000, 5)
+    with closing_all() as keep:
+        contenders = {"chp": keep(Awaited("chp")), "relay": keep(Awaited("relay"))}
+        if redis_program():
+            contenders["redis"] = keep(Awaited("redis"))
+        for lane in contenders.values():
+            lane.round(200)
+        results = in_turn({name: lambda lane=lane: lane.round(sets) for name, lane in contenders.items()}, rounds)
+    return {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
+
+
+class Awaited:
+    """A server and one client."""
+
+    def __init__(self, store: str) -> None:
+        self.server: Any
+        if store == "relay":
+            port = free_port()
+            self.server = Role(relay_helpers, port=port)
+            self.server.hear()
+        else:
+            self.server = ChpServer() if store == "chp" else Redis()
+            port = self.server.port
+        self.client = Role(awaiter, kind=store, port=port)
+        self.client.hear()
+
+    def round(self, sets: int) -> Round:
+        """One measurement."""
+        meter = Meter(client=self.client, server=self.server)
+        took = self.client.ask(sets=sets)["took"]
+        return {**percentiles(took), **meter.read(sets)}
+
+    def close(self) -> None:
+        """End both."""
+        self.client.close()
+        self.server.close()
+
+
+def awaiter(pipe: Pipe, kind: str, port: int) -> None:
+    """Set and wait, again and again; answers with the time of each."""
+    put = {"chp": _chp, "redis": _redis, "relay": _relay}[kind](port)
+    pipe.say(up=True)
+    while True:
+        took = []
+        for i in range(pipe.hear()["sets"]):
+            begin = time.monotonic()
+            put(KEYS[i % len(KEYS)], VALUE)
+            took.append(time.monotonic() - begin)
+        pipe.say(took=took)
+
+
+def _chp(port: int) -> Callable[[str, bytes], Any]:
+    from chp_client import Clone
+
+    clone = Clone(f"tcp://127.0.0.1:{port}")
+    clone.wait_until_synced(timeout=30)
+    return lambda key, value: clone.set(key, value).wait(30)
+
+
+def _redis(port: int) -> Callable[[str, bytes], Any]:
+    import redis
+
+    client = redis.Redis("127.0.0.1", port)
+    return client.set
+
+
+def _relay(port: int) -> Callable[[str, bytes], Any]:
+    context = zmq.Context()
+    out, back = context.socket(zmq.XPUB), context.socket(zmq.SUB)
+    back.subscribe(b"")
+    back.connect(f"tcp://127.0.0.1:{port + 1}")
+    out.connect(f"tcp://127.0.0.1:{port + 2}")
+    out.recv()
+
+    def put(key: str, value: bytes) -> None:
+        out.send_multipart([key.encode(), b"\0" * 8, b"", b"", value])
+        back.recv_multipart()
+
+    while True:  # until our subscription has arrived there
+        out.send_multipart([b"probe"] * 5)
+        if back.poll(50):
+            break
+    while back.poll(100):
+        back.recv_multipart()
+    return put
+
+
+def watched(quick: bool) -> dict[str, Any]:
+    """Update to watcher, at a steady pace."""
+    sets, rounds = (500, 2) if quick else (3000, 5)
+    with closing_all() as keep:
+        contenders = {"chp": keep(Watched("chp"))}
+        if redis_program():
+            contenders["redis"] = keep(Watched("redis"))
+        for lane in contenders.values():
+            lane.round(100)
+        results = in_turn({name: lambda lane=lane: lane.round(sets) for name, lane in contenders.items()}, rounds)
+    return {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
+
+
+class Watched:
+    """A server, a writer that keeps a pace, and a watcher."""
+
+    def __init__(self, store: str) -> None:
+        self.server: Any = ChpServer() if store == "chp" else Redis()
+        self.watcher = Role(watcher, kind=store, port=self.server.port)
+        self.watcher.hear()
+        self.writer = Role(pacer, kind=store, port=self.server.port)
+        self.writer.hear()
+
+    def round(self, sets: int) -> Round:
+        """One measurement."""
+        meter = Meter(writer=self.writer, server=self.server, watcher=self.watcher)
+        self.watcher.say(sets=sets)
+        self.writer.ask(sets=sets)
+        took = self.watcher.hear()["took"]
+        return {**percentiles(took), **meter.read(sets)}
+
+    def close(self) -> None:
+        """End all."""
+        for process in (self.writer, self.watcher, self.server):
+            process.close()
+
+
+def pacer(pipe: Pipe, kind: str, port: int) -> None:
+    """1,000 sets a second; each value is the moment it was set."""
+    put: Callable[[str, bytes], Any]
+    if kind == "chp":
+        from chp_client import Clone
+
+        clone = Clone(f"tcp://127.0.0.1:{port}")
+        clone.wait_until_synced(timeout=30)
+        put = clone.set
+    else:
+        import redis
+
+        client = redis.Redis("127.0.0.1", port)
+
+        def put(key: str, value: bytes) -> None:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.set(key, value)
+            pipeline.publish("bench", value)
+            pipeline.execute()
+
+    pipe.say(up=True)
+    while True:
+        due = time.monotonic() + 0.05
+        for i in range(pipe.hear()["sets"]):
+            due += PACE_S
+            time.sleep(max(0.0, due - time.monotonic()))
+            put(KEYS[i % len(KEYS)], _STAMP.pack(time.monotonic()).ljust(100, b"."))
+        pipe.say(done=True)
+
+
+def watcher(pipe: Pipe, kind: str, port: int) -> None:
+    """Follow, and tell how old each update was when it came."""
+    if kind == "chp":
+        from chp_client import Clone
+
+        clone = Clone(f"tcp://127.0.0.1:{port}")
+        clone.wait_until_synced(timeout=30)
+        changes = (change.value for change in clone.watch("/one/"))
+    else:
+        import redis
+
+        pubsub = redis.Redis("127.0.0.1", port).pubsub()
+        pubsub.subscribe("bench")
+        pubsub.get_message(timeout=10)
+        changes = (message["data"] for message in pubsub.listen() if message["type"] == "message")
+    pipe.say(up=True)
+    while True:
+        sets = pipe.hear()["sets"]
+        took = []
+        for _ in range(sets):
+            value = next(changes)
+            took.append(time.monotonic() - _STAMP.unpack_from(value)[0])
+        pipe.say(took=took)

@@ -1,0 +1,221 @@
+"""The pair: what durability costs, how long a failover takes, how soon a million keys are back after a fall.
+
+durable    set_many of 1,000, 100-byte values, journaled with --sync always on both servers and replicated before it
+           is acknowledged; beside one Redis with appendfsync always: MSET of 1,000, and SETs pipelined by 1,000
+failover   kill -9 of the active while one set after another is awaited: from the last acknowledgement before to the
+           first after, over 50 kills; the killed one is restarted and in sync before the next
+recovery   kill -9 of a server with 1,000,000 keys in its journal; from its start to its first answer
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .roles import Pipe, Role, closing_all
+from .rounds import Round, in_turn, percentiles, ratio, summary
+from .servers import ChpPair, ChpServer, Redis, redis_program, status
+from .workload import batches
+
+RECOVERED = (1_000_000, 100_000)  # whole, quick
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """All three."""
+    return {
+        "title": "The pair",
+        "unit": "",
+        "cases": {
+            "durable: set_many of 1,000, 100 bytes, on both disks (Redis: on its one)": durable(quick),
+            "failover: from the last acknowledgement before kill -9 to the first after": failover(quick),
+            f"recovery of {RECOVERED[quick]:,} keys from the journal": recovery(quick),
+        },
+    }
+
+
+# -- durable
+
+
+def durable(quick: bool) -> dict[str, Any]:
+    """The rate of sets that are on both disks when they are acknowledged."""
+    share, rounds = (5, 2) if quick else (1, 5)
+    with closing_all() as keep:
+        pair = keep(ChpPair(sync="always"))
+        wait_in_sync(pair)
+        roles = {"chp pair": (keep(Role(durable_writer, kind="chp", address=",".join(pair.addresses))), 400_000)}
+        if redis_program():
+            flags = ("--appendonly", "yes", "--appendfsync", "always")
+            address = str(keep(Redis(*flags)).port)
+            roles["redis MSET"] = (keep(Role(durable_writer, kind="mset", address=address)), 200_000)
+            roles["redis pipelined"] = (keep(Role(durable_writer, kind="pipeline", address=address)), 50_000)
+        for role, _ in roles.values():
+            role.hear()
+            role.ask(sets=10_000)
+        sets = {name: max(10_000, n // share) for name, (_, n) in roles.items()}
+        results = in_turn({name: lambda name=name: roles[name][0].ask(sets=sets[name]) for name in roles}, rounds)
+    case: dict[str, Any] = {"contenders": {n: summary(rounds) for n, rounds in results.items()}, "raw": results}
+    if "redis MSET" in results:
+        case["ratio_to_redis"] = ratio(results, "rate", "chp pair", "redis MSET")
+    return case
+
+
+def wait_in_sync(pair: ChpPair, timeout_s: float = 60.0) -> None:
+    """Until one is active and the other is in sync with it."""
+    until = time.monotonic() + timeout_s
+    while True:
+        seen = []
+        for address in pair.addresses:
+            try:
+                seen.append(status(address, 1000))
+            except RuntimeError:
+                pass
+        if sorted(s["state"] for s in seen) == ["active", "passive"] and all(s["in_sync"] for s in seen):
+            return
+        if time.monotonic() > until:
+            raise RuntimeError(f"the pair is not in sync: {seen}")
+        time.sleep(0.05)
+
+
+def durable_writer(pipe: Pipe, kind: str, address: str) -> None:
+    """Write thousands; answers with the rate until the last acknowledgement, and with what that was worth."""
+    write = _chp_writer(address) if kind == "chp" else _redis_writer(kind, int(address))
+    pipe.say(up=True)
+    while True:
+        sets = pipe.hear()["sets"]
+        work = batches(sets, 100)
+        begin = time.monotonic()
+        worth = write(work)
+        seconds = time.monotonic() - begin
+        pipe.say(rate=sets / seconds, seconds=seconds, worth=worth)
+
+
+def _chp_writer(addresses: str) -> Any:
+    from chp_client import Clone
+
+    clone = Clone(addresses.split(","))
+    clone.wait_until_synced(timeout=60)
+
+    def write(work: Any) -> str:
+        tickets = [clone.set_many(columns) for columns in work]
+        worth = sorted({ticket.wait(60).durability for ticket in tickets})
+        if worth != ["replicated"]:
+            raise RuntimeError(f"acknowledged as {worth}, which is not what is measured here")
+        return worth[0]
+
+    return write
+
+
+def _redis_writer(kind: str, port: int) -> Any:
+    import redis
+
+    client = redis.Redis("127.0.0.1", port)
+
+    def write(work: Any) -> str:
+        if kind == "mset":
+            for at in range(0, len(work), 10):  # ten thousand on the way, as a window
+                pipeline = client.pipeline(transaction=False)
+                for keys, values in work[at : at + 10]:
+                    pipeline.mset(dict(zip(keys, values, strict=True)))
+                pipeline.execute()
+        else:
+            for keys, values in work:
+                pipeline = client.pipeline(transaction=False)
+                for key, value in zip(keys, values, strict=True):
+                    pipeline.set(key, value)
+                pipeline.execute()
+        return "one disk"
+
+    return write
+
+
+# -- failover
+
+
+def failover(quick: bool) -> dict[str, Any]:
+    """The outage a client sees."""
+    kills = 3 if quick else 50
+    outages, lost = [], 0
+    with closing_all() as keep:
+        pair = keep(ChpPair(sync="always"))
+        wait_in_sync(pair)
+        client = keep(Role(persistent, addresses=pair.addresses))
+        client.hear()
+        for n in range(kills):
+            active = next(i for i in (0, 1) if status(pair.addresses[i])["state"] == "active")
+            client.say(go=True)
+            time.sleep(0.3)
+            pair.servers[active].kill()
+            answer = client.hear(60)
+            outages.append(answer["outage"])
+            lost += answer["lost"]
+            pair.servers[active].close()
+            pair.restart(active)
+            wait_in_sync(pair)
+            if n % 10 == 9:
+                print(f"  {n + 1} kills", flush=True)
+    figures: Round = {**percentiles(outages), "kills": kills, "lost": lost, "max_us": max(outages) * 1e6}
+    return {"contenders": {"chp pair": figures}, "raw": {"outages_s": outages}}
+
+
+def persistent(pipe: Pipe, addresses: list[str]) -> None:
+    """Set and wait; answers with the longest gap between two acknowledgements once one of over 0.2 s is over."""
+    from chp_client import Clone
+
+    clone = Clone(addresses)
+    clone.wait_until_synced(timeout=60)
+    pipe.say(up=True)
+    i = 0
+    while True:
+        pipe.hear()
+        acknowledged: dict[str, bytes] = {}
+        longest, last, until = 0.0, time.monotonic(), time.monotonic() + 30
+        while time.monotonic() < until:
+            i += 1
+            key, value = f"/failover/{i % 1000}", b"%d" % i
+            clone.set(key, value).wait(30)
+            acknowledged[key] = value
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            if longest > 0.2 and now < until - 0.2:
+                until = now + 0.1
+        pipe.say(outage=longest, lost=sum(clone.get(k) != v for k, v in acknowledged.items()))
+
+
+# -- recovery
+
+
+def recovery(quick: bool) -> dict[str, Any]:
+    """From the start of the process to its first answer, with everything in its map."""
+    import tempfile
+
+    keys, rounds = RECOVERED[quick], 2 if quick else 5
+    results = []
+    with tempfile.TemporaryDirectory(prefix="chp-bench-") as data, closing_all() as keep:
+        server = keep(ChpServer(store="", data=data, sync="always"))
+        filler = keep(Role(filler_role, address=server.address))
+        filler.hear()
+        filler.ask(300, keys=keys)
+        filler.close()
+        for _ in range(rounds):
+            server.kill()
+            begin = time.monotonic()
+            server = keep(ChpServer(server.port, store="", data=data, sync="always"))
+            said = status(server.address, 60_000)
+            results.append({"seconds": time.monotonic() - begin, "keys": said["keys"]})
+            if said["keys"] != keys:
+                raise RuntimeError(f"{said['keys']} keys came back of {keys}")
+    return {"contenders": {"chp": summary(results)}, "raw": {"chp": results}}
+
+
+def filler_role(pipe: Pipe, address: str) -> None:
+    """Fill a server."""
+    from chp_client import Clone
+
+    clone = Clone(address, subtree=None)
+    pipe.say(up=True)
+    keys = pipe.hear()["keys"]
+    for at in range(0, keys, 10_000):
+        clone.set_many(([f"/k/{i:07d}" for i in range(at, at + 10_000)], [b"v" * 100] * 10_000))
+    clone.flush(timeout=300)
+    pipe.say(done=True)
+    pipe.hear()

@@ -1,0 +1,176 @@
+"""The processes of a benchmark: how they are started, spoken to, and what processor time they used.
+
+A role is a function `role(pipe, **options)` in one of the benchmark modules. It runs in a process of its own, is told
+what to do by `pipe.hear()` and answers by `pipe.say(...)`: one JSON line each. A role that dies takes the benchmark
+down with it, with its last words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Pipe:
+    """A role's side of the conversation."""
+
+    def say(self, **words: Any) -> None:
+        """Tell the parent something."""
+        sys.stdout.write(json.dumps(words) + "\n")
+        sys.stdout.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The parent's next words; ends the process when there will be none."""
+        line = sys.stdin.readline()
+        if not line:
+            os._exit(0)
+        words: dict[str, Any] = json.loads(line)
+        return words
+
+
+class Process:
+    """A child: any program, its log kept for the case that it fails."""
+
+    def __init__(self, command: list[str], name: str, **popen: Any) -> None:
+        self.name = name
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
+        self.child = subprocess.Popen(command, cwd=ROOT, stderr=self._log, **popen)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.child.pid
+
+    def cpu_s(self) -> float:
+        """Processor seconds used so far, user and system, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory_bytes(self) -> int:
+        """What it holds in memory now that is its own: PSS, or RSS where the kernel has no PSS."""
+        rollup = Path(f"/proc/{self.pid}/smaps_rollup")
+        try:
+            lines = rollup.read_text().splitlines()
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        except OSError:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-3000:]
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.child.kill()
+        self.child.wait()
+
+    def close(self) -> None:
+        """Ask it to end; insist after a while."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Role(Process):
+    """A child that runs one of our role functions."""
+
+    def __init__(self, role: Callable[..., None], **options: Any) -> None:
+        command = [sys.executable, "-m", "benchmarks.roles", f"{role.__module__}:{role.__name__}", json.dumps(options)]
+        super().__init__(command, role.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def say(self, **words: Any) -> None:
+        """Tell it something."""
+        assert self.child.stdin is not None
+        try:
+            self.child.stdin.write(json.dumps(words).encode() + b"\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            raise self._gone() from None
+
+    def hear(self, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Its next words; RuntimeError if it ended or takes too long."""
+        assert self.child.stdout is not None
+        ready, _, _ = select.select([self.child.stdout], [], [], timeout_s)
+        if not ready:
+            raise RuntimeError(f"{self.name} said nothing for {timeout_s:.0f} s\n{self.last_words()}")
+        line = self.child.stdout.readline()
+        if not line:
+            raise self._gone()
+        words: dict[str, Any] = json.loads(line)
+        return words
+
+    def ask(self, timeout_s: float = 120.0, **words: Any) -> dict[str, Any]:
+        """Say, then hear."""
+        self.say(**words)
+        return self.hear(timeout_s)
+
+    def _gone(self) -> RuntimeError:
+        return RuntimeError(f"{self.name} ended with {self.child.wait()}\n{self.last_words()}")
+
+
+class Meter:
+    """Processor time of some processes between `start` and `read`."""
+
+    def __init__(self, **processes: Process) -> None:
+        self._processes = processes
+        self._before: dict[str, float] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Count from here."""
+        self._before = {name: process.cpu_s() for name, process in self._processes.items()}
+
+    def read(self, updates: int) -> dict[str, float]:
+        """Microseconds an update for each process since `start`."""
+        return {
+            f"{name}_cpu_us": (process.cpu_s() - self._before[name]) / updates * 1e6
+            for name, process in self._processes.items()
+        }
+
+
+@contextmanager
+def closing_all() -> Iterator[Callable[[Any], Any]]:
+    """`keep(process)` notes what must be closed at the end, last first."""
+    kept: list[Any] = []
+
+    def keep(thing: Any) -> Any:
+        kept.append(thing)
+        return thing
+
+    try:
+        yield keep
+    finally:
+        for thing in reversed(kept):
+            thing.close()
+
+
+def _main() -> None:
+    module, _, name = sys.argv[1].partition(":")
+    getattr(importlib.import_module(module), name)(Pipe(), **json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    _main()

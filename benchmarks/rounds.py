@@ -1,0 +1,54 @@
+"""Rounds in turn, and what is said of them: median, spread, ratio."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Round = dict[str, Any]
+
+
+def in_turn(contenders: Mapping[str, Callable[[], Round]], rounds: int) -> dict[str, list[Round]]:
+    """Each contender once, then each again, `rounds` times; so a drift of the machine meets all alike."""
+    results: dict[str, list[Round]] = {name: [] for name in contenders}
+    for i in range(rounds):
+        for name, run in contenders.items():
+            results[name].append(run())
+            _progress(f"  round {i + 1}/{rounds} {name}: {_short(results[name][-1])}")
+    return results
+
+
+def summary(rounds: list[Round]) -> Round:
+    """The median of every number in the rounds, `n`, and for each the lowest and highest."""
+    out: Round = {"rounds": len(rounds)}
+    for key in rounds[0]:
+        values = [r[key] for r in rounds if isinstance(r.get(key), int | float)]
+        if values:
+            out[key] = statistics.median(values)
+            out[key + "_spread"] = [min(values), max(values)]
+    return out
+
+
+def ratio(results: Mapping[str, list[Round]], key: str, ours: str, theirs: str) -> float:
+    """The median of the rounds' ratios: each pair was measured one right after the other."""
+    pairs = zip(results[ours], results[theirs], strict=True)
+    return statistics.median(a[key] / b[key] for a, b in pairs if b[key])
+
+
+def percentiles(seconds: list[float]) -> Round:
+    """p50 and p99 in microseconds."""
+    ordered = sorted(seconds)
+    at = lambda q: ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1e6  # noqa: E731
+    return {"p50_us": at(0.5), "p99_us": at(0.99)}
+
+
+def _short(result: Round) -> str:
+    shown = [f"{k} {v:,.4g}" if isinstance(v, float) else f"{k} {v:,}" for k, v in result.items()
+             if isinstance(v, int | float)]  # fmt: skip
+    return ", ".join(shown[:6])
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Examples: one file, or one folder, one idea."""

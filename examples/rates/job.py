@@ -1,0 +1,161 @@
+"""The Spark job: days of exchange rates come in as files, figures go out to every application.
+
+    files  ->  micro-batch  ->  with what is kept of earlier ones  ->  figures.py  ->  publish  ->  keep for the next
+
+What is kept, 425 days of rates, is a Parquet folder a batch. Batch n reads that of n-1 and writes its own before
+Spark notes that n is done; so a batch that is run again after a crash starts from the same state and publishes
+the same figures. Of the days in one batch only the newest is published: figures are as of a day, not a log.
+
+The live figures carry a ttl. As long as the job runs they are renewed; when it ends, they leave every application
+rather than being mistaken for today's.
+"""
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from chp_client.spark import Published, publish, session, stop
+
+from . import figures, leash
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SCHEMA = "day date, currency string, rate double"
+FLUSH_TIMEOUT_S = 60.0  # a failover takes seconds; a pair that is gone for a minute is an error
+TTL_S = 600.0  # of the live figures: well above the time between two batches
+Sink = Callable[["DataFrame", int], object]
+
+
+class Store(Protocol):
+    """What the job needs of a Clone."""
+
+    def set_many(self, items: dict[str, bytes], ttl: float | None = None) -> object: ...
+    def delete_many(self, keys: list[str]) -> object: ...
+    def flush(self, timeout: float | None = None) -> object: ...
+
+
+def publish_rows(rows: "DataFrame", store: Store) -> Published:
+    """The one place where figures leave Spark: when it returns, the pair has acknowledged them."""
+    published = publish(rows, store, ttl="ttl", nulls="delete")
+    store.flush(timeout=FLUSH_TIMEOUT_S)
+    return published
+
+
+def start(spark: "SparkSession", days: Path, work: Path, sink: Sink, ttl_s: float = TTL_S) -> "StreamingQuery":
+    """Start reading `days`; each batch's rows (key, value, ttl) go to `sink`; `work` holds what outlives a crash."""
+    from pyspark.sql import functions as f
+
+    files = spark.readStream.schema(SCHEMA).option("mode", "PERMISSIVE").csv(str(days))
+    arrived = files.select("*", f.col("_metadata.file_modification_time").alias("arrived"))
+    each = functools.partial(process, work=work, sink=sink, ttl_s=ttl_s)
+    return arrived.writeStream.foreachBatch(each).option("checkpointLocation", str(work / "checkpoint")).start()
+
+
+def process(batch: "DataFrame", batch_id: int, work: Path, sink: Sink, ttl_s: float = TTL_S) -> None:
+    """One micro-batch, from the new rates to the published figures."""
+    spark = batch.sparkSession
+    before = work / "kept" / str(batch_id - 1)
+    if batch_id > 0:
+        batch = spark.read.schema(SCHEMA + ", arrived timestamp").parquet(str(before)).unionByName(batch)
+    rates = figures.clean(batch).cache()
+    try:
+        sink(figures.to_rows(figures.compute(rates), ttl_s), batch_id)
+        _keep(rates, work / "kept" / str(batch_id))
+    finally:
+        rates.unpersist()
+    shutil.rmtree(work / "kept" / str(batch_id - 2), ignore_errors=True)
+
+
+def _keep(rates: "DataFrame", folder: Path) -> None:
+    """Write the rates that later figures can depend on."""
+    recent = f"select * from {{rates}} where datediff((select max(day) from {{rates}}), day) < {figures.HORIZON_DAYS}"
+    kept = rates.sparkSession.sql(recent, rates=rates)
+    kept.coalesce(1).write.mode("overwrite").parquet(str(folder))
+
+
+class Ledger:
+    """What the pair should hold now: every set and delete that was acknowledged to the job."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, bytes] = {}
+
+    def take(self, published: Published) -> None:
+        """Add one batch."""
+        self.items.update(published.sets)
+        for key in published.deletes:
+            self.items.pop(key, None)
+
+    def write(self, path: Path) -> None:
+        """As JSON, at once."""
+        draft = path.with_suffix(".part")
+        draft.write_text(json.dumps({key: value.decode() for key, value in self.items.items()}))
+        os.replace(draft, path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until somebody says stop; then finish what has arrived."""
+    from chp_client import Clone
+
+    options = _options().parse_args(argv)
+    options.days.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    spark = session("rates", cores=2, quick_start=True)
+    orders = leash.orders(options.leash)  # after Spark, which has a signal handler of its own
+    ledger = Ledger()
+    with Clone(options.servers.split(","), subtree="/rates/") as clone:
+        clone.wait_until_synced(timeout=30)
+        print("ready", flush=True)
+
+        def sink(rows: "DataFrame", batch_id: int) -> None:
+            began = time.monotonic()
+            published = publish_rows(rows, clone)
+            ledger.take(published)
+            took_ms = 1000 * (time.monotonic() - began)
+            print(f"batch {batch_id}: {published.describe()} in {took_ms:.0f} ms", flush=True)
+
+        query = start(spark, options.days, options.work, sink, options.ttl)
+        failed = _run(query, orders)
+    if options.ledger:
+        ledger.write(options.ledger)
+    print(f"done {len(ledger.items)}", flush=True)
+    stop(spark)
+    return failed
+
+
+def _run(query: "StreamingQuery", orders: leash.Orders) -> int:
+    """Wait for `finish` (what has arrived is still published), `stop`, or a failure of the query."""
+    while query.isActive:
+        order = leash.next_order(orders, 0.5)
+        if order == "finish":
+            query.processAllAvailable()
+        if order in ("finish", leash.STOP):
+            query.stop()
+            return 0
+    print(f"job: the query ended: {query.exception()}", file=sys.stderr)
+    return 1
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="job", description="Publish figures of exchange rates, computed by Spark.")
+    parser.add_argument("days", type=Path, help="the folder into which days are dropped")
+    parser.add_argument("--servers", required=True, help="tcp://host:port,tcp://host:port")
+    parser.add_argument(
+        "--work", type=Path, default=Path("rates-work"), help="checkpoint and state; default rates-work"
+    )
+    parser.add_argument("--ttl", type=float, default=TTL_S, help=f"seconds that live figures live; default {TTL_S:.0f}")
+    parser.add_argument("--ledger", type=Path, help="at the end, write here what was published, as JSON")
+    parser.add_argument("--leash", action="store_true", help="take orders from standard input, and end when it does")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
