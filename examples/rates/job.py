@@ -3,8 +3,9 @@
     files  ->  micro-batch  ->  with what is kept of earlier ones  ->  figures.py  ->  publish  ->  keep for the next
 
 What is kept, 425 days of rates, is a Parquet folder a batch. Batch n reads that of n-1 and writes its own before
-Spark notes that n is done; so a batch that is run again after a crash starts from the same state and publishes
-the same figures. Of the days in one batch only the newest is published: figures are as of a day, not a log.
+Spark notes that n is done; so a batch that is run again after a crash starts from the same state and computes the
+same figures, and the pair, which knows query and batch, takes them once. Of the days in one batch only the newest is
+published: figures are as of a day, not a log. Applications see all figures of a batch at the same moment.
 
 The live figures carry a ttl. As long as the job runs they are renewed; when it ends, they leave every application
 rather than being mistaken for today's.
@@ -17,11 +18,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from chp_client.spark import Published, publish, session, stop
+from chp_client.spark import foreach_batch, session, stop
 
 from . import figures, leash
 
@@ -30,24 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SCHEMA = "day date, currency string, rate double"
-FLUSH_TIMEOUT_S = 60.0  # a failover takes seconds; a pair that is gone for a minute is an error
 TTL_S = 600.0  # of the live figures: well above the time between two batches
-Sink = Callable[["DataFrame", int], object]
+Sink = Callable[["DataFrame", int], None]
 
 
-class Store(Protocol):
-    """What the job needs of a Clone."""
-
-    def set_many(self, items: dict[str, bytes], ttl: float | None = None) -> object: ...
-    def delete_many(self, keys: list[str]) -> object: ...
-    def flush(self, timeout: float | None = None) -> object: ...
-
-
-def publish_rows(rows: "DataFrame", store: Store) -> Published:
-    """The one place where figures leave Spark: when it returns, the pair has acknowledged them."""
-    published = publish(rows, store, ttl="ttl", nulls="delete")
-    store.flush(timeout=FLUSH_TIMEOUT_S)
-    return published
+def publisher(servers: str) -> Sink:
+    """Where figures leave Spark: a batch becomes visible at once, and once; a figure without a value leaves the map."""
+    return foreach_batch(servers=servers, subtree="/rates/", ttl="ttl", null_value="delete", timeout=60)
 
 
 def start(spark: "SparkSession", days: Path, work: Path, sink: Sink, ttl_s: float = TTL_S) -> "StreamingQuery":
@@ -83,47 +73,52 @@ def _keep(rates: "DataFrame", folder: Path) -> None:
 
 
 class Ledger:
-    """What the pair should hold now: every set and delete that was acknowledged to the job."""
+    """What the pair should hold now: every figure that it acknowledged."""
 
     def __init__(self) -> None:
-        self.items: dict[str, bytes] = {}
+        self.items: dict[str, str] = {}
 
-    def take(self, published: Published) -> None:
-        """Add one batch."""
-        self.items.update(published.sets)
-        for key in published.deletes:
-            self.items.pop(key, None)
+    def take(self, rows: Iterable[tuple[str, str | None]]) -> None:
+        """Add one batch: keys, and values or none."""
+        for key, value in rows:
+            if value is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = value
 
     def write(self, path: Path) -> None:
         """As JSON, at once."""
         draft = path.with_suffix(".part")
-        draft.write_text(json.dumps({key: value.decode() for key, value in self.items.items()}))
+        draft.write_text(json.dumps(self.items))
         os.replace(draft, path)
+
+
+def noted(publish: Sink, ledger: Ledger) -> Sink:
+    """The same sink, which also enters what was published into the ledger, and prints a line a batch."""
+
+    def sink(rows: "DataFrame", batch_id: int) -> None:
+        rows = rows.cache()  # computed once for both
+        began = time.monotonic()
+        publish(rows, batch_id)
+        took_ms = 1000 * (time.monotonic() - began)
+        ledger.take(rows.select("key", "value").collect())
+        rows.unpersist()
+        print(f"batch {batch_id}: computed and published in {took_ms:.0f} ms, {len(ledger.items)} figures", flush=True)
+
+    return sink
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run until somebody says stop; then finish what has arrived."""
-    from chp_client import Clone
-
     options = _options().parse_args(argv)
     options.days.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     spark = session("rates", cores=2, quick_start=True)
     orders = leash.orders(options.leash)  # after Spark, which has a signal handler of its own
     ledger = Ledger()
-    with Clone(options.servers.split(","), subtree="/rates/") as clone:
-        clone.wait_until_synced(timeout=30)
-        print("ready", flush=True)
-
-        def sink(rows: "DataFrame", batch_id: int) -> None:
-            began = time.monotonic()
-            published = publish_rows(rows, clone)
-            ledger.take(published)
-            took_ms = 1000 * (time.monotonic() - began)
-            print(f"batch {batch_id}: {published.describe()} in {took_ms:.0f} ms", flush=True)
-
-        query = start(spark, options.days, options.work, sink, options.ttl)
-        failed = _run(query, orders)
+    sink = noted(publisher(options.servers), ledger)
+    print("ready", flush=True)
+    failed = _run(start(spark, options.days, options.work, sink, options.ttl), orders)
     if options.ledger:
         ledger.write(options.ledger)
     print(f"done {len(ledger.items)}", flush=True)

@@ -11,8 +11,8 @@ import msgpack
 import pyarrow as pa
 import pytest
 
+from chp_client.spark.fields import BadDataFrame
 from chp_client.spark.options import OPTIONS, BadOption, parse, table
-from chp_client.spark.publish import BadDataFrame
 from chp_client.spark.rows import PART_BYTES, Shape
 
 SERVERS = {"servers": "tcp://a:5556,tcp://b:5566"}

@@ -1,15 +1,26 @@
 """Days dropped into a folder come out as keys and values; a batch that is run again publishes the same."""
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chp_client.spark import Published
+from chp_client import Clone
+from chp_server.testing import TestServer
 from examples.rates import ecb, feeder, figures, job
+from tests.process.cluster import wait_for
 
 pytestmark = pytest.mark.spark
 FIRST, LAST = dt.date(2025, 6, 2), dt.date(2026, 1, 9)
+
+
+@pytest.fixture
+def clone(lone: TestServer) -> Iterator[Clone]:
+    """An application."""
+    with Clone(lone.address, subtree="/rates/") as held:
+        held.wait_until_synced(30)
+        yield held
 
 
 def expected(days: list[ecb.Day]) -> dict[str, bytes]:
@@ -29,31 +40,35 @@ def assert_close(found: dict[str, bytes], wanted: dict[str, bytes]) -> None:
             assert float(found[key]) == pytest.approx(float(value), rel=1e-8, abs=2e-10), key
 
 
-def test_days_become_figures(spark, store, tmp_path: Path) -> None:
+def test_days_become_figures(spark, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
     days = ecb.history(FIRST, LAST)
     cut = next(n for n, (day, _) in enumerate(days) if day > dt.date(2025, 12, 30))
     folder, ledger = tmp_path / "days", job.Ledger()
     folder.mkdir()
     feeder.write_days(folder, "backlog", days[:cut])
 
-    def sink(rows, batch_id: int) -> None:
-        ledger.take(job.publish_rows(rows, store))
+    def as_published() -> bool:
+        return {key: value.decode() for key, value in clone.items()} == ledger.items
 
+    sink = job.noted(job.publisher(lone.address), ledger)
     query = job.start(spark, folder, tmp_path / "work", sink, ttl_s=77)
     try:
         query.processAllAvailable()
-        assert_close(store.items, expected(days[:cut]))
-        assert "/rates/EUR/BGN/last" in store.items
+        wait_for("the first batch", as_published)
+        assert_close(dict(clone), expected(days[:cut]))
+        assert "/rates/EUR/BGN/last" in clone
         for day in days[cut:]:
             feeder.write_days(folder, day[0].isoformat(), [day])
         query.processAllAvailable()
     finally:
         query.stop()
-    assert_close(store.items, expected(days))
-    assert ledger.items == store.items
-    assert "/rates/EUR/BGN/last" not in store.items  # it ended
-    assert store.ttls["/rates/EUR/USD/last"] == 77 and store.ttls["/rates/EUR/USD/average_30"] is None
-    assert store.calls[-1] == ("flush", 0)
+    wait_for("the last batch", as_published)
+    assert_close(dict(clone), expected(days))
+    assert "/rates/EUR/BGN/last" not in clone  # it ended
+    live, kept = clone.entry("/rates/EUR/USD/last"), clone.entry("/rates/EUR/USD/average_30")
+    assert live is not None and live.ttl is not None and 0 < live.ttl <= 77
+    assert kept is not None and kept.ttl is None
+    assert live.revision == kept.revision, "a batch is one record"
 
 
 def test_a_batch_run_again_publishes_the_same(spark, tmp_path: Path) -> None:
@@ -73,22 +88,45 @@ def test_a_batch_run_again_publishes_the_same(spark, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["1", "2"]
 
 
-def test_lines_that_are_no_rates_are_left_out(spark, store, tmp_path: Path) -> None:
+def test_a_batch_that_was_published_is_published_once(spark, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
+    """As when the job dies after the commit, before Spark notes that the batch is done."""
     (tmp_path / "days").mkdir()
-    lines = ["2026-01-05,USD,1.1", "2026-01-05,JPY,abc", "not a line", "2026-01-06,USD,", "", "2026-01-06,,3"]
-    (tmp_path / "days" / "a.csv").write_text("\n".join(lines))
-    query = job.start(spark, tmp_path / "days", tmp_path / "work", lambda rows, _: job.publish_rows(rows, store))
+    feeder.write_days(tmp_path / "days", "day", ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 5)))
+    publish, revisions = job.publisher(lone.address), []
+
+    def twice(rows, batch_id: int) -> None:
+        for _ in range(2):
+            publish(rows, batch_id)
+            wait_for("the figures", lambda: "/rates/EUR/USD/last" in clone)
+            revisions.append(clone.entry("/rates/EUR/USD/last").revision)
+
+    query = job.start(spark, tmp_path / "days", tmp_path / "work", twice)
     try:
         query.processAllAvailable()
     finally:
         query.stop()
-    assert store.items["/rates/EUR/USD/last"] == b"1.1"
-    assert {key.split("/")[3] for key in store.items} == {"USD"}
+    counts = lone.server.core.commits.counts
+    assert (counts["commits"], counts["commits_repeated"]) == (1, 1)
+    assert len(revisions) == 2 and len(set(revisions)) == 1
+
+
+def test_lines_that_are_no_rates_are_left_out(spark, tmp_path: Path) -> None:
+    (tmp_path / "days").mkdir()
+    lines = ["2026-01-05,USD,1.1", "2026-01-05,JPY,abc", "not a line", "2026-01-06,USD,", "", "2026-01-06,,3"]
+    (tmp_path / "days" / "a.csv").write_text("\n".join(lines))
+    ledger = job.Ledger()
+    query = job.start(spark, tmp_path / "days", tmp_path / "work", job.noted(lambda rows, _: None, ledger))
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert ledger.items["/rates/EUR/USD/last"] == "1.1"
+    assert {key.split("/")[3] for key in ledger.items} == {"USD"}
 
 
 def test_the_ledger_follows_sets_and_deletes(tmp_path: Path) -> None:
     ledger = job.Ledger()
-    ledger.take(Published({"/a": b"1", "/b": b"2"}, [], 0))
-    ledger.take(Published({"/b": b"3"}, ["/a", "/never"], 0))
+    ledger.take([("/a", "1"), ("/b", "2")])
+    ledger.take([("/b", "3"), ("/a", None), ("/never", None)])
     ledger.write(tmp_path / "ledger.json")
     assert (tmp_path / "ledger.json").read_text() == '{"/b": "3"}'

@@ -1,20 +1,21 @@
-"""Spark beside a CHP pair: a session that starts anywhere, and publishing what a job computes.
+"""Spark beside a CHP pair: a session that starts anywhere, format("chp"), and live tables inside UDFs.
 
-    from chp_client import Clone
-    from chp_client.spark import publish, session
+    from chp_client.spark import foreach_batch, live, session
 
     spark = session("rates")
-    with Clone(["tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"], subtree="/rates/") as clone:
-        publish(frame, clone, ttl=60)        # columns `key` and `value`
+    servers = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
+    df.write.format("chp").mode("append").options(servers=servers, subtree="/rates/").save()
+    stream.writeStream.foreachBatch(foreach_batch(servers=servers, subtree="/rates/")).start()
+    rates = live(servers, "/rates/")         # a mapping that a UDF reads
 
 Needs the extra: pip install 'chp-clone[spark]'.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from .fields import BadDataFrame
 from .java import Java, NoJava, find_java
 from .live import Live, live
-from .publish import BadDataFrame, Published, publish
 from .session import session, stop
 
 if TYPE_CHECKING:
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from .foreach import foreach_batch
 
 __all__ = [
-    "BadDataFrame", "Java", "Live", "NoJava", "Published", "find_java", "foreach_batch", "live", "publish", "register",
-    "session", "stop",
+    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "live", "register", "session", "stop",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """`register` and `foreach_batch` import PySpark, which is set up by `session` first: so only when asked for."""
+    """`register` and `foreach_batch` import PySpark, which takes a while: so only when asked for."""
     if name == "register":
         from .datasource import register
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
-from .publish import BadDataFrame
+from .fields import BadDataFrame
 
 SCHEMA = (
     "key string, value binary, revision bigint, ttl double, "

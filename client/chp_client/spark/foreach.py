@@ -1,6 +1,6 @@
 """For `foreachBatch`: a micro-batch goes through the driver and becomes visible at once, exactly once.
 
-    sink = foreach_batch(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/", key="pair", value="rate")
+    sink = foreach_batch(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/", key_template="/rates/{base}/{quote}")
     stream.writeStream.foreachBatch(sink).outputMode("update").start()
 
 Beside `writeStream.format("chp")` it takes output mode update, which Spark refuses Python sinks, and is quicker
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
-    """A function for `foreachBatch`; the options are those of format("chp"), by name (`**{"key.template": ...}`)."""
+    """A function for `foreachBatch`; options as of format("chp"), with `_` for a dot (`null_value="delete"`)."""
     given = parse(
-        {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+        {
+            name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+        }
     )
     if given["version"] is not None:
         raise BadOption("option version is the batch id here; leave it out, and give applicationId by itself if at all")

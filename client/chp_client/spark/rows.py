@@ -23,7 +23,7 @@ from chp.errors import BadKey
 from chp.keys import check_column, check_subtree
 from chp.limits import DEFAULT
 
-from .publish import BadDataFrame, _column, _is_text, _template, _text_column, _ttls, _values
+from .fields import BadDataFrame, _column, _is_text, _template, _text_column, _ttls, _values
 
 PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
 

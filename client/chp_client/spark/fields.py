@@ -1,0 +1,102 @@
+"""Columns of a data frame as keys, values and ttls: which there are, of which type, and what is refused by name.
+
+Rules
+- Columns go through Arrow: no step here runs Python code per row.
+- A key is text, never null. A value is binary, or text, which becomes UTF-8. Numbers are refused: how many decimals
+  they have is for the job to say (`cast` or `format_string`), not for us to guess.
+- A ttl is a number of seconds; null is none.
+"""
+
+import re
+from collections.abc import Iterator
+
+from chp.errors import BadInput
+from chp.limits import DEFAULT
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as _error:
+    raise ImportError(f"{_error}; pyarrow comes with the extra: pip install 'chp-clone[spark]'") from _error
+
+
+class BadDataFrame(BadInput):
+    """A data frame that can't be written; the text names the column, the row if there is one, and the remedy."""
+
+
+def _column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
+    found = table.column_names.count(name)
+    if found == 0:
+        raise BadDataFrame(f"there is no column {name!r} for the {role}; the frame has {', '.join(table.column_names)}")
+    if found > 1:
+        raise BadDataFrame(f"{found} columns are called {name!r}; rename all but one")
+    column = table.column(name)
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _text_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    column = _column(table, name, "key")
+    if not _is_text(column.type):
+        raise BadDataFrame(f"column {name!r} is {column.type}; a key is text: cast it to string in the job")
+    return column.cast(pa.large_string())
+
+
+def _template(text: str) -> Iterator[tuple[str, bool]]:
+    """The template's parts in order, each with whether it names a column."""
+    if re.search(r"[{}]", re.sub(r"\{[^{}]+\}", "", text)):
+        raise BadDataFrame(f"key template {text!r} has a brace without its partner; write {{column}}")
+    position = 0
+    for match in re.finditer(r"\{([^{}]*)\}", text):
+        if match.start() > position:
+            yield text[position : match.start()], False
+        yield match[1], True
+        position = match.end()
+    if position < len(text):
+        yield text[position:], False
+
+
+def _values(table: pa.Table, value: str) -> pa.ChunkedArray:
+    column = _column(table, value, "value")
+    if pa.types.is_null(column.type):
+        return column.cast(pa.large_binary())
+    if not (_is_text(column.type) or _is_binary(column.type)):
+        raise BadDataFrame(
+            f"column {value!r} is {column.type}; a value is binary or text: cast or encode it in the job"
+        )
+    column = column.cast(pa.large_string() if _is_text(column.type) else pa.large_binary()).cast(pa.large_binary())
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    if longest > DEFAULT.value_bytes_max:
+        raise BadDataFrame(f"column {value!r} has a value of {longest} bytes; at most {DEFAULT.value_bytes_max} fit")
+    return column
+
+
+def _ttls(table: pa.Table, ttl: float | str | None) -> pa.ChunkedArray:
+    """A ttl for each row, in seconds; null is none."""
+    if not isinstance(ttl, str):
+        _check_ttl(ttl, "ttl")
+        return pa.chunked_array([pa.repeat(pa.scalar(ttl, pa.float64()), table.num_rows)])
+    column = _column(table, ttl, "ttl")
+    kind = column.type
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not (number or pa.types.is_null(kind)):
+        raise BadDataFrame(f"column {ttl!r} is {kind}; a ttl is a number of seconds")
+    column = column.cast(pa.float64())
+    extremes = pc.min_max(column).as_py()
+    _check_ttl(extremes["min"], f"column {ttl!r}")
+    _check_ttl(extremes["max"], f"column {ttl!r}")
+    if pc.any(pc.is_nan(column)).as_py():
+        raise BadDataFrame(f"column {ttl!r} has nan; a ttl is a number of seconds, or null for none")
+    return column
+
+
+def _check_ttl(ttl: float | None, name: str) -> None:
+    if ttl is not None and not 0 < ttl <= DEFAULT.ttl_s_max:
+        raise BadDataFrame(f"{name} is {ttl}; it is above 0 s and at most {DEFAULT.ttl_s_max:.0f} s, or null")

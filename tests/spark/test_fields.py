@@ -1,0 +1,80 @@
+"""What a column may be: every kind of text and bytes that Spark hands over; the rest is refused by name."""
+
+import datetime as dt
+import decimal
+
+import pyarrow as pa
+import pytest
+
+from chp_client.spark import BadDataFrame
+from chp_client.spark.options import parse
+from chp_client.spark.rows import Shape
+
+
+def written(frame: pa.RecordBatch, **options: object) -> tuple[dict[str, bytes], object]:
+    """Keys and values of a batch that fits a segment, and its extras."""
+    texts = {name.replace("_", "."): str(value) for name, value in options.items()}
+    shape = Shape(parse({"servers": "tcp://a:5556", **texts}), frame.schema.names)
+    (segment,) = shape.segments(frame)
+    return dict(zip(segment.keys, segment.values, strict=True)), segment.extras
+
+
+def batch(**columns: object) -> pa.RecordBatch:
+    return pa.record_batch(columns)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_every_kind_of_text(kind: pa.DataType) -> None:
+    frame = batch(key=pa.array(["/a", "/é"], kind), value=pa.array(["1", "é"], kind))
+    assert written(frame) == ({"/a": b"1", "/é": "é".encode()}, None)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.dictionary(pa.int8(), pa.binary())])
+def test_every_kind_of_bytes(kind: pa.DataType) -> None:
+    assert written(batch(key=["/a"], value=pa.array([b"\x00\xff"], kind))) == ({"/a": b"\x00\xff"}, None)
+
+
+def test_a_column_of_nothing_but_nulls() -> None:
+    frame = batch(key=["/a", "/b"], value=pa.nulls(2), ttl=pa.nulls(2))
+    assert written(frame, null_value="delete", ttl="ttl") == ({"/a": b"", "/b": b""}, {"d": [0, 1]})
+
+
+def test_an_empty_frame() -> None:
+    frame = batch(key=pa.array([], pa.string()), value=pa.array([], pa.string()))
+    assert list(Shape(parse({"servers": "tcp://a:5556"}), frame.schema.names).segments(frame)) == []
+
+
+def refused(text: str, frame: pa.RecordBatch, **options: object) -> None:
+    with pytest.raises(BadDataFrame, match=text):
+        written(frame, **options)
+
+
+@pytest.mark.parametrize("value", [1.5, 7, True, dt.date(2026, 1, 5), decimal.Decimal("1.0"), ["x"], {"a": 1}])
+def test_a_value_is_binary_or_text(value: object) -> None:
+    refused("column 'value' is .*; a value is binary or text", batch(key=["/a"], value=[value]))
+
+
+def test_two_columns_of_one_name() -> None:
+    frame = pa.RecordBatch.from_arrays([pa.array(["/a"])] * 2 + [pa.array(["1"])], names=["key", "key", "value"])
+    refused("2 columns are called 'key'; rename all but one", frame)
+
+
+@pytest.mark.parametrize("key", ["", "HUGZ", "\x02x", "k" * 1025])
+def test_a_key_that_none_may_have(key: str) -> None:
+    refused("column 'key' has a key that can't be one", batch(key=["/fine", key], value=["1", "2"]))
+
+
+def test_a_template_with_a_null() -> None:
+    frame = batch(a=["w", None], b=["y", "z"], value=["1", "2"])
+    refused("key '/{a}/{b}' is null in row 1 of a batch", frame, key_template="/{a}/{b}")
+
+
+@pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan"), float("inf"), 1e12])
+def test_a_ttl_that_none_can_be(ttl: float) -> None:
+    refused("column 'ttl'", batch(key=["/a"], value=["1"], ttl=[ttl]), ttl="ttl")
+
+
+def test_a_ttl_is_a_number() -> None:
+    refused(
+        "column 'ttl' is string; a ttl is a number of seconds", batch(key=["/a"], value=["1"], ttl=["5"]), ttl="ttl"
+    )
