@@ -7,7 +7,9 @@
 
 A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
 application's last committed version is remembered: a commit of that version or an older one is answered as done, which
-makes a replayed micro-batch harmless. Bounded in bytes, transactions and age; applications go by least recent use.
+makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
+slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age; applications go by
+least recent use.
 """
 
 from __future__ import annotations
@@ -21,6 +23,20 @@ from chp.batch import Segment, decode_segment
 from chp.limits import Limits
 
 DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
+
+
+@dataclass(slots=True)
+class StagedCommit:
+    """A commit of staged updates; `done` is the revision it got when it was made before."""
+
+    session_id: bytes
+    no: int
+    transaction_id: bytes
+    application: str
+    version: int
+    parts: list[list[Any]]
+    replace: str | None
+    done: int | None
 
 
 @dataclass(slots=True)
@@ -40,6 +56,7 @@ class Staging:
         self._limits = limits
         self.transactions: dict[bytes, Transaction] = {}
         self.versions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # application -> version, revision
+        self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
 
     def room_for(self, size: int) -> bool:
@@ -48,9 +65,11 @@ class Staging:
         return self.bytes + size <= limits.staged_bytes_max and len(self.transactions) < limits.transactions_max
 
     def add(self, segment: Segment, now: float) -> None:
-        """Keep a segment that names its transaction and part in "stage"."""
+        """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""
         extras = dict(segment.extras or {})
         transaction_id, part = extras.pop("stage")
+        if transaction_id in self.committed:
+            return
         encoded = Segment(segment.keys, segment.values, extras or None).encode()
         transaction = self.transactions.setdefault(transaction_id, Transaction(now))
         transaction.parts.setdefault(part, []).append(encoded)
@@ -89,6 +108,16 @@ class Staging:
         transaction = self.transactions.pop(transaction_id, None)
         if transaction is not None:
             self.bytes -= transaction.bytes
+
+    def end(self, transaction_id: bytes) -> None:
+        """The transaction was committed: what is staged under it from now on comes too late.
+
+        It is forgotten before its application's version is, so a batch that runs again is staged or recognised.
+        """
+        self.drop(transaction_id)
+        self.committed[transaction_id] = None
+        while len(self.committed) > min(self._limits.transactions_max, self._limits.applications_max):
+            self.committed.popitem(last=False)
 
     def idle(self, now: float) -> list[bytes]:
         """Transactions that nobody has added to for `staged_idle_s_max`."""

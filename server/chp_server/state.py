@@ -55,7 +55,8 @@ class ReplicatedState:
         self.limits = limits
         self.number = 0  # of the last update
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
-        self.map = Hashmap()
+        self._map = Hashmap()
+        self._late: list[tuple[Segment, int, float]] = []  # what the map does not have yet: see `map`
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
         self.leases: dict[bytes, Lease] = {}
@@ -70,14 +71,31 @@ class ReplicatedState:
         """The epoch of the last update; 0 for a server that has none."""
         return epoch_of(self.number)
 
+    @property
+    def map(self) -> Hashmap:
+        """The hashmap, with all that was applied: what came `late` is put into it when somebody looks."""
+        if self._late:
+            late, self._late = self._late, []
+            for segment, revision, now in late:
+                self._map.apply(segment, revision, now)
+        return self._map
+
+    @property
+    def late(self) -> bool:
+        """Whether the map has to catch up when it is looked at, which may take a second."""
+        return bool(self._late)
+
     # -- records
 
-    def apply(self, segment: Segment, revision: int, now: float) -> None:
-        """Do what a segment says."""
+    def apply(self, segment: Segment, revision: int, now: float, *, late: bool = False) -> None:
+        """Do what a segment says; `late` puts off what it does to the map until somebody looks at that."""
         if segment.extras and "stage" in segment.extras:
             self.staging.add(segment, now)
             return
-        self.map.apply(segment, revision, now)
+        if late:
+            self._late.append((segment, revision, now))
+        else:
+            self.map.apply(segment, revision, now)
         if self.lease_of:
             self._detach(segment)
         if segment.extras:
@@ -100,7 +118,7 @@ class ReplicatedState:
         if "done" in extras:
             application, version, transaction_id = extras["done"]
             self.staging.note_done(application, version, revision)
-            self.staging.drop(transaction_id)
+            self.staging.end(transaction_id)
         if "abort" in extras:
             self.staging.drop(extras["abort"])
         if "refused" in extras:
@@ -117,7 +135,7 @@ class ReplicatedState:
             self.refusals.popitem(last=False)
 
     def _attach(self, lease_id: bytes, segment: Segment) -> None:
-        gone = set(self.map.deleted_by(segment))
+        gone = set(self._map.deleted_by(segment))
         keys = [key for key in segment.keys if key not in gone]
         self.leases[lease_id].keys.update(keys)
         self.lease_of.update(dict.fromkeys(keys, lease_id))

@@ -56,3 +56,16 @@ def test_a_commit_without_an_application_is_not_remembered(hand: Hand, session: 
     session.put({"/a": b"4"}, stage=[tx, "0.0"])
     commit(session, tx, [["0.0", 1]], "job", 7)
     assert hand.follow().values == {"/a": b"3"}
+
+
+def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
+    """The slower of two attempts: nobody would commit it, and it would lie there for an hour."""
+    tx = os.urandom(16)
+    session.put({"/a": b"1"}, stage=[tx, "0.0"])
+    session.put({"/a": b"2"}, stage=[tx, "0.1"])
+    commit(session, tx, [["0.0", 1]])
+    session.put({"/a": b"3"}, stage=[tx, "0.1"])
+    status = hand.status()
+    assert (status["transactions"], status["staged_bytes"]) == (0, 0)
+    commit(session, tx, [["0.1", 1]])  # the same version: answered as done, whatever is staged
+    assert hand.follow().values == {"/a": b"1"}
