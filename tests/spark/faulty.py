@@ -1,0 +1,171 @@
+"""format("faulty"): the real format("chp"), with faults at chosen points of its writes.
+
+    df.write.format("faulty").options(**options(folder, "save", servers, {0: ["raise"]}), subtree=...)
+
+A write is known by its version: the batch id of a stream, the option of a batch write, else 0. Its points:
+
+    worker, executor    in the middle of a task the Python worker kills itself (-9), or the executor's JVM
+    raise               there it raises
+    staging             there it stops
+    staged, committed   it stops before the commit, after it
+
+Each happens once. Whoever comes to a point leaves a file FOLDER/at.<name>.<version>.<point>; who stops goes on once
+there is one called go.<...>. Each attempt of a task leaves FOLDER/began.<name>.<version>.<partition>.<attempt>.<id>,
+and one called ended.<...> when it has staged everything. The middle of a task is after its first Arrow batch.
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+
+from chp_client.spark import staging
+from chp_client.spark.datasource import ChpDataSource
+from chp_client.spark.write import BatchWriter, StreamWriter
+
+IN_A_TASK = ("worker", "executor", "raise", "staging")
+
+
+class Faults:
+    """The faults of one sink."""
+
+    def __init__(self, folder: str, name: str, wanted: dict[str, list[str]]) -> None:
+        self.folder, self.name, self.wanted = Path(folder), name, wanted
+
+    def at(self, version: int, point: str) -> None:
+        """Do what is wanted at this point, once."""
+        what = f"{self.name}.{version}.{point}"
+        if point not in self.wanted.get(str(version), ()):
+            return
+        try:
+            (self.folder / f"at.{what}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if point == "raise":
+            raise RuntimeError("a fault that was asked for")
+        if point in ("worker", "executor"):
+            os.kill(os.getpid() if point == "worker" else _executor(), signal.SIGKILL)
+        while not (self.folder / f"go.{what}").exists():
+            threading.Event().wait(0.02)
+
+    def task(self, version: int, rows: Iterator[Any], write: Callable[[Iterator[Any]], Any]) -> Any:
+        """`write`, with the faults in it."""
+        context = TaskContext.get()
+        assert context is not None
+        partition = context.partitionId()
+        which = f"{self.name}.{version}.{partition}.{context.attemptNumber()}.{context.taskAttemptId()}"
+
+        def faulty() -> Iterator[Any]:
+            for i, batch in enumerate(rows):
+                if i == 1 and partition == 0:
+                    for point in IN_A_TASK:
+                        self.at(version, point)
+                yield batch
+
+        (self.folder / f"began.{which}").touch()
+        said = write(faulty())
+        (self.folder / f"ended.{which}").touch()
+        return said
+
+
+def _executor() -> int:
+    """The process of this worker's executor: its parent is the daemon, whose parent is that."""
+    with open(f"/proc/{os.getppid()}/stat", encoding="utf-8") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+
+
+class FaultyBatchWriter(BatchWriter):
+    """Of a batch write."""
+
+    faults: Faults
+    version: int
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        """In a task."""
+        return self.faults.task(self.version, iterator, super().write)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Beside the driver."""
+        self.faults.at(self.version, "staged")
+        super().commit(messages)
+        self.faults.at(self.version, "committed")
+
+
+class FaultyStreamWriter(StreamWriter):
+    """Of a stream."""
+
+    faults: Faults
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        """In a task."""
+        context = TaskContext.get()
+        assert context is not None
+        return self.faults.task(int(context.getLocalProperty("streaming.sql.batchId")), iterator, super().write)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Beside the driver."""
+        self.faults.at(batchId, "staged")
+        super().commit(messages, batchId)
+        self.faults.at(batchId, "committed")
+
+
+class FaultySource(ChpDataSource):
+    """format("faulty")."""
+
+    def __init__(self, options: Any) -> None:
+        given = {name.lower(): text for name, text in options.items()}
+        self.faults = Faults(given["faults.folder"], given["faults.name"], json.loads(given.get("faults", "{}")))
+        super().__init__({name: text for name, text in given.items() if not name.startswith("faults")})
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "faulty"
+
+    def writer(self, schema: Any, overwrite: bool) -> FaultyBatchWriter:
+        """With the faults."""
+        options, shape = self._for_writing(schema, overwrite)
+        writer = FaultyBatchWriter(options, shape, overwrite)
+        writer.faults, writer.version = self.faults, options["version"] or 0
+        return writer
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> FaultyStreamWriter:
+        """With the faults."""
+        options, shape = self._for_writing(schema, overwrite)
+        writer = FaultyStreamWriter(options, shape, overwrite)
+        writer.faults = self.faults
+        return writer
+
+
+def register(spark: Any) -> None:
+    """Make the format known to a session; its classes travel to the workers with their code."""
+    import sys
+
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.dataSource.register(FaultySource)
+
+
+def options(folder: Path | str, name: str, servers: list[str], wanted: dict[int, list[str]]) -> dict[str, str]:
+    """The options that every write with faults has."""
+    faults = json.dumps({str(version): points for version, points in wanted.items()})
+    return {"faults.folder": str(folder), "faults.name": name, "faults": faults, "servers": ",".join(servers)}
+
+
+def in_this_process(faults: Faults) -> None:
+    """The points `staged` and `committed` for a sink that commits in the driver itself: foreach_batch."""
+    real = staging.commit
+
+    def commit(servers: list[str], transaction: bytes, application: str, version: int, *more: Any) -> Any:
+        faults.at(version, "staged")
+        ack = real(servers, transaction, application, version, *more)
+        faults.at(version, "committed")
+        return ack
+
+    staging.commit = commit

@@ -1,0 +1,137 @@
+"""What the fault tests of the connector share: a job in a process group of its own, and what must hold afterwards.
+
+with Readers(servers, "/inc/", 1000) as readers, job("tests.spark.connector_job", folder, ...) as process:
+    until(condition, "what", process, folder)
+    finish(process, folder)
+    readers.check()                                 # nobody ever saw a part of a write
+    once(servers, "/inc/", {"/inc/1": b"1", ...}, 1000)   # each change once, each write one record
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from chp_client import Clone
+from chp_client.spark.snapshot_port import SnapshotPort
+from chp_client.spark.stream import read_changes
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def job(module: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Spark job in a process group of its own, which is killed as a whole at the end: driver, JVM and workers."""
+    with open(folder / "log", "a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def log_of(folder: Path) -> str:
+    """The ends of what went wrong in a job: its errors, and its last lines."""
+    lines = (folder / "log").read_text().splitlines()
+    said = [line for line in lines if "Error" in line or "Exception" in line or "Failed" in line]
+    return "\n".join([*said[-10:], "...", *lines[-20:]])
+
+
+def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait for a condition while the job runs."""
+    for _ in range(9000):
+        if condition():
+            return
+        if process.poll() is not None:
+            break
+        threading.Event().wait(0.02)
+    raise AssertionError(f"{what}: not so; {log_of(folder)}")
+
+
+def finish(process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait until the job says that it has finished."""
+    out, _ = process.communicate(timeout=240)
+    assert "finished" in out, log_of(folder)
+
+
+class Readers:
+    """A Clone of each subtree that looks at how many keys it has, all the time and at each change of its watch."""
+
+    def __init__(self, servers: list[str], subtrees: list[str], whole: int) -> None:
+        self._whole = whole
+        self._clones = {subtree: Clone(servers, subtree=subtree) for subtree in subtrees}
+        self.seen: dict[str, set[int]] = {subtree: set() for subtree in subtrees}
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=target, args=(subtree,), daemon=True)
+            for subtree in subtrees
+            for target in (self._look, self._watch)
+        ]
+
+    def _look(self, subtree: str) -> None:
+        while not self._stop.wait(0.001):
+            self.seen[subtree].add(len(self._clones[subtree]))
+
+    def _watch(self, subtree: str) -> None:
+        """What a program that acts upon a change finds there."""
+        clone = self._clones[subtree]
+        with suppress(Exception):  # closed at the end
+            for _ in clone.watch(subtree):
+                self.seen[subtree].add(len(clone))
+
+    def check(self) -> None:
+        """Only whole writes were there, whenever anybody looked."""
+        for subtree, seen in self.seen.items():
+            parts = sorted(n for n in seen if n % self._whole)
+            assert not parts, f"a part of a write was seen in {subtree}: {parts[:5]} of {self._whole} keys"
+            assert len(seen) > 1, f"nobody saw anything in {subtree}"
+
+    def __enter__(self) -> Self:
+        for clone in self._clones.values():
+            clone.wait_until_synced(60)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for clone in self._clones.values():
+            clone.close(0)
+        for thread in self._threads:
+            thread.join(60)
+
+
+def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | None]]:
+    """Everything that ever happened to a subtree's keys: the record's number, key and value."""
+    with SnapshotPort(servers, 60) as port:
+        newest = port.ask("", **{"from": 0, "feed": True, "probe": 0})["newest"]
+        found: list[Any] = []
+        for updates in read_changes(port, subtree, 0, newest):
+            found += zip(updates.revisions.tolist(), updates.keys, updates.values, strict=True)
+        return found
+
+
+def once(servers: list[str], subtree: str, wanted: dict[str, bytes], whole: int) -> None:
+    """Each key was written once, ever, with its value; and every record that wrote any of them wrote a whole batch."""
+    found = changes(servers, subtree)
+    again = [key for key, times in Counter(key for _, key, _ in found).items() if times > 1]
+    assert not again, f"{len(again)} keys were written more than once, such as {again[:3]}"
+    assert {key: value for _, key, value in found} == wanted
+    sizes = Counter(number for number, _, _ in found)
+    assert set(sizes.values()) == {whole}, f"records of {sorted(set(sizes.values()))} keys"
+
+
+def numbers(subtree: str, first: int, last: int) -> dict[str, bytes]:
+    """What a job that writes numbers under a subtree leaves there."""
+    return {f"{subtree}{n}": b"%d" % n for n in range(first, last)}
