@@ -29,7 +29,10 @@ class Lagging(ChpError):
 
 
 class Refused(ChpError):
-    """The server took nothing of the batch; `code` is the protocol's word for why, `detail` what it said."""
+    """The server took nothing of the batch; `code` is the protocol's word for why, `detail` what it said.
+
+    With the code `parted` something of it may be set: two servers were active, and others wrote some of its keys.
+    """
 
     def __init__(self, text: str, code: str = "", detail: object = None) -> None:
         super().__init__(text)

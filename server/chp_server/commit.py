@@ -11,7 +11,6 @@ sync; otherwise it goes out with the turn, and says what it is worth.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import Any
 
 from chp.batch import (
@@ -39,12 +38,16 @@ from chp.properties import ttl_ms_of
 
 from .channels import Channels, greeting
 from .recordlog import Record, RecordLog, grouped, numbered
-from .state import ReplicatedState
+from .staging import StagedCommit
+from .state import ReplicatedState, deletes
 from .turn import Append, Turn
 
 Acks = dict[bytes, list[list[int]]]
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
+# A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
+# and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
+LATE_ITEMS, LATE_SHARE = 10_000, 8
 SERVERS_OWN = frozenset("rup") | {"done", "refused"}  # sparse columns that only a server may write
 
 
@@ -63,20 +66,6 @@ class Refusal(Exception):
         super().__init__(code, detail)
         self.code = code
         self.detail = detail
-
-
-@dataclass(slots=True)
-class StagedCommit:
-    """A commit of staged updates; `done` is the revision it got when it was made before."""
-
-    session_id: bytes
-    no: int
-    transaction_id: bytes
-    application: str
-    version: int
-    parts: list[list[Any]]
-    replace: str | None
-    done: int | None
 
 
 class Committer:
@@ -383,12 +372,33 @@ class Committer:
         """Make the server's own segments one record, however large; nothing may be open. Returns its revision."""
         return self._keep_parts(turn, segments, [segment.encode() for segment in segments], now, wall_s)
 
+    def recommit(
+        self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float, *, hold: bool
+    ) -> None:
+        """Make segments of another history a record of ours that counts as their sessions' batches; nothing is open."""
+        for segment in segments:
+            if segment.extras and "unlease" in segment.extras:
+                self._delete_leased(segment.extras["unlease"], now)
+        bodies = [segment.encode() for segment in segments]
+        if sum(map(len, bodies)) > self.limits.part_bytes:
+            self.commit(turn, now, wall_s, hold=hold)
+            self._keep_parts(turn, segments, bodies, now, wall_s)
+        else:
+            for segment, body in zip(segments, bodies, strict=True):
+                self._add(segment, body, now)
+        self._origins.update({session_id: no for session_id, no in origins if no > self._last_no(session_id)})
+        self.commit(turn, now, wall_s, hold=hold)
+
     def _keep_parts(self, turn: Turn, segments: list[Segment], bodies: list[bytes], now: float, wall_s: float) -> int:
         revision, wall_ms = self.revision, round(wall_s * 1000)
-        for segment, body in zip(segments, bodies, strict=True):
-            self.channels.note(segment, body, revision, self.state.map)
-            self.state.apply(segment, revision, now)
         items = sum(len(s.keys) for s in segments)
+        late = items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
+        for segment, body in zip(segments, bodies, strict=True):
+            if late:
+                self.channels.gather(segment, body)
+            else:
+                self.channels.note(segment, body, revision, self.state.map)
+            self.state.apply(segment, revision, now, late=late)
         groups = grouped(bodies, self.limits.part_bytes)
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
@@ -477,13 +487,6 @@ class Committer:
         if held:
             self.log.drop_after(self.state.number)
         return held
-
-
-def deletes(keys: list[str], limits: Limits) -> list[Segment]:
-    """Segments that delete keys, none with more items than one may have."""
-    step = limits.batch_items_max
-    parts = [keys[start : start + step] for start in range(0, len(keys), step)]
-    return [Segment(part, [b""] * len(part), {"d": list(range(len(part)))}) for part in parts]
 
 
 def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> None:

@@ -27,12 +27,13 @@ from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unp
 
 from .binary_star import Event, State, step
 from .channels import alive, greeting, is_session_topic
-from .commit import Committer, Crowded, StagedCommit
+from .commit import Committer, Crowded
 from .journal import Row
 from .peerlink import PeerLink
 from .pending import Pending, batch_identity
 from .recordlog import Record
 from .requests import Requests
+from .staging import StagedCommit
 from .state import ReplicatedState
 from .turn import DropAfter, Turn
 
@@ -140,6 +141,10 @@ class ServerCore:
     def commit(self) -> None:
         """Make a record of what is open, so that the state is at its number."""
         self.commits.commit(self.turn, self.now, self.wall, hold=self._holding())
+
+    def recommit(self, segments: list[Segment], origins: list[list[Any]]) -> None:
+        """Make a record of segments of another history; nothing is open."""
+        self.commits.recommit(self.turn, segments, origins, self.now, self.wall, hold=self._holding())
 
     def _holding(self) -> bool:
         """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
@@ -258,6 +263,7 @@ class ServerCore:
             self.turn.journal.append(DropAfter(self.state.number))
         self._open_epoch()
         self.state.renew_leases(self.now)
+        self.link.replay.own()
         taken = self._apply_pending()
         self.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
         self._greet_all()
@@ -321,7 +327,7 @@ class ServerCore:
     # -- what is due at the end of a turn
 
     def _expire(self) -> None:
-        if not self.serving:
+        if not self.serving or self.state.late:  # the turn is to leave before a large commit is put into the map
             return
         self.commits.flush_plain(self.now)  # a set that came just before the end of its key's ttl replaces the ttl
         keys = self.state.map.expired(self.now, self.limits.batch_items_max)
@@ -363,7 +369,7 @@ class ServerCore:
             self._next_hugz = self.now + HUGZ_S
             if self.active:
                 self.turn.publish.append(alive(self.state.number))
-        if self.now < self._next_beat:
+        if self.now < self._next_beat or self.state.late:  # the next turn is near
             return
         self._next_beat = self.now + self.config.heartbeat_s
         if self.config.has_peer:

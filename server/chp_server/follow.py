@@ -90,13 +90,18 @@ class Follower:
             self.position = record.last
         return [[RECORD, record.body] for record in records]
 
-    def confirm(self, number: int) -> None:
-        """The passive has everything up to `number` in its journal."""
+    def confirm(self, number: int, now: float, timeout_s: float) -> None:
+        """The passive has everything up to `number` in its journal.
+
+        It is in sync when it has reached the goal and is not so late with what came after that it would soon be given
+        up (`overdue`); then what was sent so far is the next goal.
+        """
         self.confirmed = max(self.confirmed, number)
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
             self._unconfirmed_bytes -= self._unconfirmed.popleft()[1]
-        if self._chunks is None and self.confirmed >= self.goal:
-            self.in_sync = True
+        if self._chunks is None and self.confirmed >= self.goal and not self.in_sync:
+            self.in_sync = not self.overdue(now, timeout_s / 2)
+            self.goal = self.position
 
     def overdue(self, now: float, timeout_s: float) -> bool:
         """Whether something sent has waited for its confirmation for too long."""

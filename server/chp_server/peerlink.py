@@ -4,7 +4,7 @@ STATE      each heartbeat: Binary Star's state, number and epoch; what the table
 WANT ...   see follow.py for how a passive catches up and stays in sync
 HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
 LEAVE      this server ends, on purpose: the other one need not wait for its silence
-REPLAY     a server that was active alone hands over what it did, see suffix.py; REPLAYED answers
+REPLAY     a server that was active alone hands over what it did, see replay.py; REPLAYED answers
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chp.batch import EPOCH, Segment, packb, split, unpackb
+from chp.batch import EPOCH, packb, unpackb
 from chp.errors import BadFrame, BadInput
 from chp.numbers import describe, epoch_of, pack, unpack
 
 from . import follow
 from .binary_star import Event, State, peer_event
 from .follow import Follower, Loader
-from .state import ReplicatedState
-from .suffix import CONFLICT, REPLAYED, Update, account, account_by_state
+from .replay import Replay
 from .syncs import Image
-from .turn import Replace, Save
+from .turn import Replace
 
 if TYPE_CHECKING:
     from .core import ServerCore
 
 LONG_AGO = -1e9
-STATE_TYPES = {"number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool}
-REPLAY_ITEMS = 1000  # updates of a suffix in one message
+STATE_TYPES = {
+    "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool,
+    "follows": bool,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Peer:
     heard: float
     name: str
     in_sync: bool
+    follows: bool  # an active's word: it sends us its records
 
 
 class PeerLink:
@@ -57,11 +59,7 @@ class PeerLink:
         self.loader: Loader | None = None
         self.seen_epoch = 0
         self.handover_until: float | None = None
-        self.suffix: list[list[Update]] = []  # to be replayed, in messages; the first is on its way
-        self._suffix_sent = LONG_AGO
-        self._suffix_id = 0
-        self._suffix_common = 0
-        self._replayed: tuple[bytes, int, list[str]] = (b"", 0, [])  # the last suffix taken over, and what was refused
+        self.replay = Replay(core)
         self._wanted_at = LONG_AGO
         self._confirmed = 0
         self._was_in_sync = False
@@ -105,6 +103,7 @@ class PeerLink:
         said = {
             "state": int(core.bstate), "number": core.state.number, "epoch": core.state.epoch, "server": core.server,
             "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and self.in_sync(),
+            "follows": self.follower is not None,
         }  # fmt: skip
         return [follow.STATE, packb(said)]
 
@@ -125,7 +124,8 @@ class PeerLink:
     def _on_state(self, body: bytes) -> None:
         core, said = self._core, unpackb(body, "the peer's STATE")
         state, server = State(said["state"]), said["server"]
-        peer = Peer(state, said["number"], said["epoch"], server, core.now, said["name"], said["in_sync"])
+        number, epoch, follows = said["number"], said["epoch"], said["follows"]
+        peer = Peer(state, number, epoch, server, core.now, said["name"], said["in_sync"], follows)
         if [type(said[name]) for name in STATE_TYPES] != list(STATE_TYPES.values()) or peer.number < 0:
             raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
         if server == core.server:
@@ -170,7 +170,8 @@ class PeerLink:
         if core.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
         behind = peer.number != core.state.number or not peer.in_sync
-        if behind and core.now - self._wanted_at > core.config.peer_timeout_s:
+        wait = core.config.peer_timeout_s if peer.follows else core.config.heartbeat_s
+        if behind and core.now - self._wanted_at > wait:
             self._want()
 
     def _want(self) -> None:
@@ -178,6 +179,7 @@ class PeerLink:
         self._wanted_at, self.loader = core.now, None
         self._confirmed = 0  # the active may have given us up since: say again what we have
         core.commits.drop_held()
+        core.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
         core.turn.to_peer.append([follow.WANT, packb({"from": core.state.number})])
 
     def _on_record(self, body: bytes) -> None:
@@ -230,52 +232,12 @@ class PeerLink:
         before, commits.state = commits.state, after
         common = commits.state.common_number(before.history)
         if before.number > common:
-            self._part_with(common, before)
+            self.replay.part_with(common, before)
         commits.log.clear()
         commits.channels.reset(commits.state)
         core.turn.journal.append(Replace(commits.state.number))
         self._confirmed = 0
         core.turn.fact("caught_up", number=describe(core.state.number), keys=len(core.state.map), by="snapshot")
-
-    def _part_with(self, common: int, before: ReplicatedState) -> None:
-        """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
-        core, log, ours = self._core, self._core.commits.log, before.number
-        complete = log.reaches(common)
-        updates = account(log.drop_after(common), common, core.state)
-        if not complete:
-            updates += account_by_state(before, common, core.state, core.now, {update.key for update in updates})
-        replay = [update for update in updates if update.outcome == REPLAYED]
-        self.suffix = [replay[i : i + REPLAY_ITEMS] for i in range(0, len(replay), REPLAY_ITEMS)]
-        self._suffix_sent, self._suffix_common = LONG_AGO, common
-        core.turn.saves.append(Save(f"suffix-{describe(ours)}", updates))
-        counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in ("already", REPLAYED, CONFLICT)}
-        core.counts.update(counts)
-        core.turn.fact("suffix", "warning", number=describe(ours), common=describe(common), complete=complete, **counts)
-
-    def _on_replayed(self, body: bytes) -> None:
-        core = self._core
-        suffix_id, refused = unpackb(body, "REPLAYED")
-        if not self.suffix or suffix_id != self._suffix_id:
-            return
-        sent = self.suffix.pop(0)
-        self._suffix_sent = LONG_AGO
-        late = [update for update in sent if update.key in set(refused)]
-        if late:
-            for update in late:
-                update.outcome = CONFLICT
-            core.counts["suffix_conflict"] += len(late)
-            core.counts["suffix_replayed"] -= len(late)
-            core.turn.saves.append(Save(f"suffix-late-{describe(core.state.number)}", late))
-            core.turn.fact("suffix", "warning", suffix_conflict=len(late))
-
-    def _hand_over_suffix(self) -> None:
-        core = self._core
-        if self.suffix and core.bstate is State.PASSIVE and core.now - self._suffix_sent > core.config.peer_timeout_s:
-            if self._suffix_sent == LONG_AGO:
-                self._suffix_id += 1
-            self._suffix_sent = core.now
-            items = [update.to_replay() for update in self.suffix[0]]
-            core.turn.to_peer.append([follow.REPLAY, packb([core.server, self._suffix_id, items, self._suffix_common])])
 
     def _on_handover(self, body: bytes) -> None:
         if unpack(body) == self._core.state.number:
@@ -314,47 +276,11 @@ class PeerLink:
         if not core.state.in_history(number):
             return  # of a suffix it has to part with
         was = self.follower.in_sync
-        self.follower.confirm(number)
+        self.follower.confirm(number, core.now, core.config.replica_timeout_s)
         core.commits.log.pin = self.follower.position
         if self.follower.in_sync and not was:
             core.turn.fact("in_sync", number=describe(self.follower.confirmed))
             core.beat_now()
-
-    def _on_replay(self, body: bytes) -> None:
-        core = self._core
-        server, suffix_id, items, common = unpackb(body, "REPLAY")
-        if not core.active:
-            return
-        if self._replayed[:2] != (server, suffix_id):
-            self._replayed = server, suffix_id, self._replay(items, common)
-        core.turn.to_peer.append([follow.REPLAYED, packb([suffix_id, self._replayed[2]])])
-
-    def _written_since(self, common: int) -> set[str] | None:
-        """The keys of all records after `common`; None if the log does not reach back to it."""
-        core = self._core
-        core.commit()
-        if not core.commits.log.reaches(common):
-            return None
-        bodies = [split(record.body)[1:] for record in core.commits.log.after(common, 1 << 62)]
-        return {key for items in bodies for item in items for key in item[0]}
-
-    def _replay(self, items: list[list[Any]], common: int) -> list[str]:
-        """Set what a suffix has, key by key where nobody has written it since; returns the keys that were refused.
-
-        A key that is not there may have been written and deleted since; where the log can't tell, it counts as that.
-        """
-        core, written = self._core, self._written_since(common)
-        get, refused, done = core.state.map.revisions.get, [], 0
-        for key, value, ttl_ms, expected in items:
-            if get(key, 0) != expected or (expected == 0 if written is None else key in written):
-                refused.append(key)
-                continue
-            extras: dict[str, Any] = {"d": [0]} if value is None else {"t": ttl_ms} if ttl_ms else {}
-            core.commits.add_segment(Segment([key], [value or b""], extras or None), core.now)
-            done += 1
-        core.counts["suffix_taken_over"] += done
-        core.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
-        return refused
 
     def switch(self) -> dict[str, Any]:
         """`chp switch`: let the passive take over; takes no sets until it has, or until it has not in time."""
@@ -374,13 +300,14 @@ class PeerLink:
         """Send what there is to send; give up on a passive that does not confirm."""
         core = self._core
         self._confirm()
-        self._hand_over_suffix()
+        self.replay.hand_over()
         if self.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, core.now
         if not core.active or self.follower is None:
             return
         core.turn.to_peer += self.follower.pump(core.commits.log, core.now)
-        if self.follower.lost or self.follower.overdue(core.now, core.config.replica_timeout_s) or not self.alive():
+        overdue = self.follower.in_sync and self.follower.overdue(core.now, core.config.replica_timeout_s)
+        if self.follower.lost or overdue or not self.alive():
             self._degrade(self.follower)
         elif self.handing_over:
             core.turn.to_peer.append([follow.HANDOVER, pack(core.state.number)])
@@ -403,5 +330,6 @@ class PeerLink:
     _HANDLERS: ClassVar[dict[bytes, Callable[[PeerLink, bytes], None]]] = {
         follow.STATE: _on_state, follow.WANT: _on_want, follow.RECORD: _on_record, follow.SYNC_CHUNK: _on_sync,
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
-        follow.REPLAY: _on_replay, follow.REPLAYED: _on_replayed, follow.LEAVE: _on_leave,
+        follow.REPLAY: lambda self, body: self.replay.on_replay(body),
+        follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave,
     }  # fmt: skip

@@ -260,3 +260,10 @@ class ReplicatedState:
     def under(self, prefix: str) -> Iterator[str]:
         """The keys of a subtree."""
         return (key for key in self.map.values if key.startswith(prefix))
+
+
+def deletes(keys: list[str], limits: Limits) -> list[Segment]:
+    """Segments that delete keys, none with more items than one may have."""
+    step = limits.batch_items_max
+    parts = [keys[start : start + step] for start in range(0, len(keys), step)]
+    return [Segment(part, [b""] * len(part), {"d": list(range(len(part)))}) for part in parts]

@@ -8,7 +8,7 @@ first field to the last:
     2  journal      what becomes durable, then one sync
     3  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
     4  acks         acknowledgements and refusals: they promise what 1 and 2 did
-    5  confirm      to the active: what this passive now has in its journal
+    5  confirm      to the peer: what we now have in our journal
     6  replies      on the snapshot port
     7  facts        for the log
 """

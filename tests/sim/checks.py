@@ -52,6 +52,8 @@ class Checks:
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
         self.saved: set[bytes] = set()  # values that a server wrote to a file of what is not history
+        self.replayed: set[bytes] = set()  # values that the active took over out of a history that was parted with
+        self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}  # value -> update, who is to replay it, its start
         self.reopened: set[str] = set()  # clients that a server did not know: what had no answer was a new session's
         self.discarded: list[int] = []  # the last numbers of what servers had to part with
 
@@ -91,14 +93,19 @@ class Checks:
         """A server writes files of what is not history."""
         for save in turn.saves:
             self.saved.update(update.value for update in save.updates if update.value is not None)
+            self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
             self.discarded.append(self.last_number[node.name])
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
+        replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)  # what expired where it was set
         for op in turn.journal:
             if isinstance(op, Append):
                 self.oracle.add(op.body, node.name, self.world.time.now)
-                self._not_early(node, op.body)
+                if replays:
+                    self.replayed.update(v for _, v in self.oracle.nodes[op.last].writes if v is not None)
+                else:
+                    self._not_early(node, op.body)
 
     def told_peer(self, frames: list[bytes]) -> None:
         """A record has left for the other server."""
@@ -297,7 +304,7 @@ class Checks:
         self._reads_true()
         ops = [op for client in self.world.clients for op in client.ops]
         promised = 1 if self.world.gentle and not self.discarded else 2
-        linear.check(self.oracle, end, ops, promised, self.saved)
+        linear.check(self.oracle, end, ops, promised, self.saved | self.replayed)
 
     def _replicas_equal(self) -> None:
         one, two = (node.core.state for node in self.world.servers)
@@ -334,6 +341,9 @@ class Checks:
         twice = {name for name in twice if name.decode().split(".")[0] not in self.reopened}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
+        for value, (update, node, starts) in self.replays.items():
+            if update.outcome == "replayed" and node.starts == starts and value not in names:
+                self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
         for client in self.world.clients:
             for op in client.ops:
                 if not op.acked or op.result is None or op.result[2] == 0 or op.kind in ("del", "refresh", "unlease"):

@@ -15,6 +15,8 @@ from chp_server.commit import Committer
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
 from chp_server.peerlink import PeerLink
+from chp_server.replay import Replay
+from chp_server.suffix import Piece
 from tests.sim.disk import Disk
 from tests.sim.run import run_seed
 
@@ -62,9 +64,10 @@ def replicated_without_confirmation(mp: pytest.MonkeyPatch) -> None:
 
 
 def passive_confirms_what_it_lacks(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(
-        Follower, "confirm", lambda self, number: (setattr(self, "confirmed", 1 << 62), setattr(self, "in_sync", True))
-    )
+    def confirm(self: Follower, *_: Any) -> None:
+        self.confirmed, self.in_sync = 1 << 62, True
+
+    mp.setattr(Follower, "confirm", confirm)
 
 
 def passive_forgets_a_record(mp: pytest.MonkeyPatch) -> None:
@@ -142,6 +145,14 @@ def goes_back(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ServerCore, "rise_above", lambda self, epoch: None)
 
 
+def replay_forgets_sessions(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, Piece, "to_replay", lambda original, self: [[], *original(self)[1:]])
+
+
+def replay_takes_nothing(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Replay, "_take", lambda self, takeover, pieces: [])
+
+
 def spins(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ClientCore, "_put_off", lambda self, now: None)
 
@@ -166,6 +177,8 @@ def spins(mp: pytest.MonkeyPatch) -> None:
         (conditions_not_checked, "was to be set only at"),
         (refusals_forgotten, "acknowledged"),
         (goes_back, "goes back"),
+        (replay_forgets_sessions, "more than once"),
+        (replay_takes_nothing, "was to be replayed"),
         (spins, "spins"),
     ],
 )

@@ -1,0 +1,169 @@
+"""REPLAY: a suffix on its way through the active (SPEC.md, "The pair"). suffix.py says what becomes of which update.
+
+    passive, which was active alone             active
+      saves its suffix to a file
+      REPLAY [server, id, common, pieces] --->  each piece a record of its own, with its sessions' numbers
+      REPLAYED [id, keys]                 <---  keys that were written here since
+
+One message is on its way at a time; it is sent again until it is answered. A passive that becomes active itself before
+that takes over what is left of its own suffix.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from chp.batch import packb, split, unpackb
+from chp.numbers import describe
+
+from . import follow
+from .binary_star import State
+from .state import ReplicatedState
+from .suffix import ALREADY, CONFLICT, REPLAYED, Piece, Takeover, Update, account, account_by_state
+from .turn import Save
+
+if TYPE_CHECKING:
+    from .core import ServerCore
+
+LONG_AGO = -1e9
+PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
+
+
+class Replay:
+    """Both ends of it, of which a server has one at a time."""
+
+    def __init__(self, core: ServerCore) -> None:
+        self._core = core
+        self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
+        self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
+        self._common = 0
+        self._id = 0
+        self._sent_at = LONG_AGO
+        self._takeover: tuple[bytes, Takeover] | None = None  # whose suffix we take over
+        self._answered: tuple[bytes, int, list[str]] = (b"", 0, [])
+
+    # -- the passive's end
+
+    def part_with(self, common: int, before: ReplicatedState) -> None:
+        """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
+        core, log = self._core, self._core.commits.log
+        complete = log.reaches(common)
+        start = log.start or before.number
+        updates, pieces = account(log.drop_after(common), common, core.state)
+        if not complete:
+            seen = {update.key for update in updates}
+            older, unknown = account_by_state(before, common, core.state, core.now, seen=seen, upto=start)
+            updates, pieces = older + updates, unknown + pieces
+        self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
+        self._waiting = deque(_messages(pieces, core.limits.part_bytes))
+        self._common, self._sent_at = common, LONG_AGO
+        core.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
+        counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
+        core.counts.update(counts)
+        numbers = {"number": describe(before.number), "common": describe(common)}
+        core.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
+
+    def hand_over(self) -> None:
+        """Send what is next, or again what was not answered."""
+        core = self._core
+        if not self._waiting or core.bstate is not State.PASSIVE:
+            return
+        if core.now - self._sent_at > core.config.peer_timeout_s:
+            if self._sent_at == LONG_AGO:
+                self._id += 1
+            self._sent_at = core.now
+            said = [core.server, self._id, self._common, self._waiting[0]]
+            core.turn.to_peer.append([follow.REPLAY, packb(said)])
+
+    def on_replayed(self, body: bytes) -> None:
+        """The active has taken the message over, but for these keys."""
+        suffix_id, refused = unpackb(body, "REPLAYED")
+        if self._waiting and suffix_id == self._id:
+            self._waiting.popleft()
+            self._sent_at = LONG_AGO
+            self._late(refused)
+
+    def _late(self, refused: list[str]) -> None:
+        core = self._core
+        late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
+        if not self._waiting:
+            self._updates.clear()
+        if late:
+            for update in late:
+                update.outcome = CONFLICT
+            core.counts["suffix_conflict"] += len(late)
+            core.counts["suffix_replayed"] -= len(late)
+            core.turn.saves.append(Save(f"suffix-late-{describe(core.state.number)}", late))
+            core.turn.fact("suffix", "warning", suffix_conflict=len(late))
+
+    def own(self) -> None:
+        """We became active: what is left of our suffix is ours to take over."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, deque()
+            takeover = Takeover(self._common)
+            self._late([key for pieces in waiting for key in self._take(takeover, pieces)])
+
+    # -- the active's end
+
+    def on_replay(self, body: bytes) -> None:
+        """A suffix, or a part of it."""
+        core = self._core
+        server, suffix_id, common, pieces = unpackb(body, "REPLAY")
+        if not core.active:
+            return
+        if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
+            self._takeover = server, Takeover(common)
+        if self._answered[:2] != (server, suffix_id):
+            self._answered = server, suffix_id, self._take(self._takeover[1], pieces)
+        core.turn.confirm.append([follow.REPLAYED, packb([suffix_id, self._answered[2]])])  # when it is in the journal
+
+    def _take(self, takeover: Takeover, pieces: list[list[Any]]) -> list[str]:
+        """Make records of pieces; returns the keys that were refused."""
+        core, refused, done = self._core, [], 0
+        core.commit()
+        known = self._written_since(takeover.common)
+        for item in pieces:
+            piece, late = takeover.take(Piece.of(item), core.state, lambda key: known is None or key in known)
+            refused += late
+            if piece is not None:
+                core.recommit(piece.segments, piece.origins)
+                takeover.note(piece, core.state)
+                done += sum(len(segment.keys) for segment in piece.segments)
+        core.counts["suffix_taken_over"] += done
+        core.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
+        return refused
+
+    def _written_since(self, common: int) -> set[str] | None:
+        """The keys of all records after `common`; None if the log does not reach back to it."""
+        log = self._core.commits.log
+        if not log.reaches(common):
+            return None
+        bodies = [split(record.body)[1:] for record in log.after(common, 1 << 62)]
+        return {key for items in bodies for item in items for key in item[0]}
+
+
+def _messages(pieces: list[Piece], bytes_max: int) -> Iterator[list[list[Any]]]:
+    """Pieces in groups of about `bytes_max`, in order."""
+    group: list[list[Any]] = []
+    size = 0
+    for piece in (part for whole in pieces for part in _split(whole)):
+        if group and size > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(piece.to_replay())
+        size += sum(map(len, group[-1][2]))
+    if group:
+        yield group
+
+
+def _split(piece: Piece) -> Iterator[Piece]:
+    """A piece as one, or in parts that fit a message; the last one has the origins."""
+    start = size = 0
+    for i, segment in enumerate(piece.segments):
+        size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
+        if size > PIECE_BYTES_MAX and i > start:
+            yield Piece([], piece.whole, piece.segments[start:i])
+            start, size = i, 0
+    yield Piece(piece.origins, piece.whole, piece.segments[start:])

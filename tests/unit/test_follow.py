@@ -1,0 +1,95 @@
+"""How a passive gets in sync: what it says first, when it asks again, and when an active gives it up."""
+
+from chp.batch import BATCH, Segment, join, unpackb
+from chp.limits import DEFAULT
+from chp_server import follow
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.follow import Follower
+from chp_server.recordlog import Record, RecordLog
+from chp_server.turn import Turn
+
+HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0
+
+
+def server(name: str) -> ServerCore:
+    times = {"heartbeat_s": HEARTBEAT_S, "peer_timeout_s": TIMEOUT_S}
+    config = CoreConfig(primary=name == "P", has_peer=True, name=name, **times)
+    return ServerCore(config, name.encode() * 16, 0.0)
+
+
+def turn(core: ServerCore, now: float, heard: list[list[bytes]] | None = None) -> Turn:
+    core.begin_turn(now, now)
+    for frames in heard or []:
+        core.peer_message(frames)
+    return core.end_turn()
+
+
+def kinds(messages: list[list[bytes]]) -> list[bytes]:
+    return [frames[0] for frames in messages]
+
+
+def active_that_was_left() -> ServerCore:
+    """P is active; a B was there, and said that it leaves."""
+    active, gone = server("P"), server("B")
+    gone.server = b"b" * 16
+    turn(active, 0.0, turn(gone, 0.0).to_peer)
+    turn(active, 0.1, [gone.link.leave_message()])
+    assert active.active
+    assert not active.link.alive()
+    return active
+
+
+def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks() -> None:
+    active, back = active_that_was_left(), server("B")
+    asks = turn(back, 1.0, [active.link.state_message()])
+    assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]  # who asks comes first
+    answer = turn(active, 1.0, asks.to_peer)
+    assert follow.RECORD in kinds(answer.to_peer)
+    assert active.link.follower is not None
+
+
+def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
+    active, back = active_that_was_left(), server("B")
+    turn(back, 1.0, [active.link.state_message()])  # its WANT is lost
+    assert unpackb(active.link.state_message()[1], "STATE")["follows"] is False
+    again = turn(back, 1.0 + HEARTBEAT_S * 1.1, [active.link.state_message()])
+    assert follow.WANT in kinds(again.to_peer)
+
+
+def test_a_passive_that_is_being_served_does_not_ask_again_before_the_timeout() -> None:
+    active, back = active_that_was_left(), server("B")
+    turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)  # the records are still on their way
+    assert unpackb(active.link.state_message()[1], "STATE")["follows"] is True
+    again = turn(back, 1.0 + HEARTBEAT_S * 1.1, [active.link.state_message()])
+    assert follow.WANT not in kinds(again.to_peer)
+
+
+def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confirm() -> None:
+    active, back = active_that_was_left(), server("B")
+    turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
+    turn(active, 9.0, [back.link.state_message()])  # replica_timeout_s is 1: it has a lot to write
+    assert active.link.follower is not None
+
+
+def log_of(n: int) -> RecordLog:
+    log = RecordLog(DEFAULT)
+    for i in range(n):
+        log.append(Record(i, i + 1, i + 1, join([BATCH, i, i + 1, i + 1, 0, [], False], [Segment([], []).encode()])))
+    return log
+
+
+def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_up() -> None:
+    log = log_of(10)
+    follower = Follower(DEFAULT, 0, 10, None)
+    follower.pump(log, 0.0)
+    log.append(Record(10, 11, 11, b"11"))
+    follower.pump(log, 5.0)
+    follower.confirm(10, 5.2, 1.0)
+    assert follower.in_sync
+
+    late = Follower(DEFAULT, 0, 10, None)
+    late.pump(log, 0.0)  # up to 11, at once
+    late.confirm(10, 5.2, 1.0)
+    assert not late.in_sync  # 11 has waited for five seconds: acknowledgements would wait with it, and it be given up
+    late.confirm(11, 5.3, 1.0)
+    assert late.in_sync
