@@ -102,6 +102,7 @@ class ServerCore:
         """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
         gap = now - self.now
         self.now, self.wall = now, wall_s
+        self.state.catch_up()
         if not self._leased(now) and self.active and not self.link.handing_over:
             self.step(Event.LEASE_LOST)
         if gap > self.config.peer_timeout_s / 2 and self.active and self.config.has_peer:

@@ -75,10 +75,14 @@ class ReplicatedState:
     def map(self) -> Hashmap:
         """The hashmap, with all that was applied: what came `late` is put into it when somebody looks."""
         if self._late:
-            late, self._late = self._late, []
-            for segment, revision, now in late:
-                self._map.apply(segment, revision, now)
+            self.catch_up()
         return self._map
+
+    def catch_up(self) -> None:
+        """Put into the map what is late."""
+        late, self._late = self._late, []
+        for segment, revision, now in late:
+            self._map.apply(segment, revision, now)
 
     @property
     def late(self) -> bool:
