@@ -1,0 +1,153 @@
+"""kill -9 of the active server's process, at chosen points of a Spark write: each write is there once, and whole.
+
+The servers are processes with journals. The job stops in the middle of a task, or when everything is staged; then the
+active is told at which point of its next turn it has to die (tests/process/dying_server.py). Nobody else writes, so
+that turn is the one that stages, or commits.
+
+    staging     before-sync        a staged batch is written, and not durable
+                before-publish     durable; its task does not know
+    staged      before-append      the commit has come; the passive may have it, the journal not
+                before-sync        written, not durable
+                before-publish     durable; no reader knows
+                before-ack         readers know; the job does not
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.cluster import wait_for
+from tests.process.faults import DyingPair, DyingServer, equal
+
+from . import faulty
+from .kills import Readers, numbers, once
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+ROWS = 1000
+SAVES = [
+    ("staging", "before-publish"),
+    ("staged", "before-append"),
+    ("staged", "before-sync"),
+    ("staged", "before-publish"),
+    ("staged", "before-ack"),
+]
+BATCHES = [
+    ("staging", "before-sync"),
+    ("staged", "before-sync"),
+    ("staged", "before-publish"),
+    ("staged", "before-ack"),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_arrow_batches(spark: Any) -> Iterator[None]:
+    """So that a task has a middle."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    faulty.register(spark)
+    yield
+    spark.conf.set(name, before)
+
+
+class Killing:
+    """Kills the active of a pair at points of writes with faults."""
+
+    def __init__(self, pair: DyingPair, folder: Path, name: str) -> None:
+        self._pair, self._folder, self._name = pair, folder, name
+
+    def at(self, version: int, where: tuple[str, str], alive: Callable[[], object]) -> DyingServer:
+        """When the write has stopped, let it go on into an active that dies at the point; the server that died."""
+        stop, point = where
+        what = f"{self._name}.{version}.{stop}"
+        wait_for(f"{what} to be reached", lambda: (self._folder / f"at.{what}").exists() or not alive())
+        assert alive(), f"the write ended before {what}"
+        self._pair.wait_in_sync()
+        victim = self._pair.active()
+        assert isinstance(victim, DyingServer)
+        assert (victim.status() or {})["staged_bytes"] > 0
+        victim.arm(point)
+        (self._folder / f"go.{what}").touch()
+        victim.died()
+        return victim
+
+
+def nothing_staged(pair: DyingPair) -> bool:
+    """On both."""
+    return all(status is not None and status["transactions"] == 0 for status in pair.statuses())
+
+
+def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
+    with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/save/"], ROWS) as readers:
+        for n, where in enumerate(SAVES):
+            rows = spark.range(n * ROWS, (n + 1) * ROWS, 1, 2)
+            frame = rows.selectExpr("concat('/save/', id) key", "cast(id as string) value")
+            given = faulty.options(tmp_path, "save", pair.servers, {n: [where[0]]})
+            given |= {"subtree": "/save/", "applicationId": "job", "version": str(n)}
+            ended = threading.Event()
+            with ThreadPoolExecutor(1) as beside:  # the write stays here: a session is a thread's
+                killing = beside.submit(Killing(pair, tmp_path, "save").at, n, where, lambda e=ended: not e.is_set())
+                try:
+                    frame.write.format("faulty").mode("append").options(**given).save()
+                finally:
+                    ended.set()
+                victim = killing.result()
+            once(pair.servers, "/save/", numbers("/save/", 0, (n + 1) * ROWS), ROWS)
+            victim.start()
+        pair.wait_in_sync()
+        readers.check()
+        equal(pair.both)
+        assert nothing_staged(pair)
+
+
+def write_files(folder: Path) -> None:
+    """A file a batch, the older first."""
+    (folder / "in").mkdir()
+    for i in range(len(BATCHES)):
+        path = folder / "in" / f"{i}.txt"
+        path.write_text("".join(f"{n}\n" for n in range(i * ROWS, (i + 1) * ROWS)))
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+
+def sum_of_increments(spark: Any, servers: list[str], subtree: str, folder: Path) -> int:
+    """By a job that adds up every change that the store tells of."""
+    changes = spark.readStream.format("chp").options(
+        servers=",".join(servers), subtree=subtree, startingOffsets="earliest"
+    )
+    total: list[int] = []
+
+    def add(batch: Any, _: int) -> None:
+        total.extend(row[0] or 0 for row in batch.selectExpr("sum(cast(cast(value as string) as long))").collect())
+
+    writer = changes.load().writeStream.foreachBatch(add).option("checkpointLocation", str(folder / "sum"))
+    writer.trigger(availableNow=True).start().awaitTermination(120)
+    return sum(total)
+
+
+def test_a_stream_of_increments(spark: Any, tmp_path: Path) -> None:
+    write_files(tmp_path)
+    with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/inc/"], ROWS) as readers:
+        lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(f"{tmp_path}/in")
+        rows = lines.repartition(2).selectExpr("concat('/inc/', value) key", "value")
+        given = faulty.options(tmp_path, "inc", pair.servers, {n: [stop] for n, (stop, _) in enumerate(BATCHES)})
+        writer = rows.writeStream.format("faulty").options(**given, subtree="/inc/")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query = writer.start()
+        try:
+            for n, where in enumerate(BATCHES):
+                Killing(pair, tmp_path, "inc").at(n, where, lambda: query.isActive).start()
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        wanted = numbers("/inc/", 0, len(BATCHES) * ROWS)
+        once(pair.servers, "/inc/", wanted, ROWS)
+        assert sum_of_increments(spark, pair.servers, "/inc/", tmp_path) == sum(map(int, wanted.values()))
+        pair.wait_in_sync()
+        readers.check()
+        equal(pair.both)
+        assert nothing_staged(pair)
