@@ -301,6 +301,7 @@ class ServerCore:
     def _become_passive(self) -> None:
         self.commit()
         self.link.reset()
+        self.turn.acks.clear()  # of this turn too: it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
         self.commits.waiting.clear()  # never to be acknowledged: their clients send them to the active again
         self.requests.syncs.clear()
