@@ -1,7 +1,7 @@
 """The change feed: every record after a number, once and in order, as columns. For whoever needs all changes.
 
     with Feed(["tcp://a:5556", "tcp://b:5566"], "/rates/") as feed:
-        number = feed.latest()                              # where the store is now
+        number = feed.facts().newest                        # where the store is now, and which store it is
         for records in feed.fetch(after=number - 1000): ... # what is retained after a number, then it ends
         for records in feed.follow(after=number): ...       # the same, then what comes; never ends
 
@@ -14,8 +14,10 @@ changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothi
 - Records come in lists, as they arrived together. Nothing here runs per row, but for rows that have a ttl.
 - What was missed comes from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), what is new from the
   channel. `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; a hole is asked for.
-- `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history (another store, or
-  updates that only a server that died had seen). Never a silent gap. `snapshot()` gives where to begin anew.
+- `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history (updates that only a
+  server that died had seen). Never a silent gap. `snapshot()` gives where to begin anew.
+- `OtherStore`: the servers hold another store than before, where the same number means something else: another pair, or
+  one without a journal that was started anew. Who goes on later keeps `feed.store` beside the number, and gives both.
 - One thread, no background agent: sockets are read while you iterate. Not to be shared by threads or processes.
 """
 
@@ -55,6 +57,24 @@ class NotRetained(ChpError):
         self.oldest = oldest
 
 
+class OtherStore(ChpError):
+    """The servers hold another store than the one that is read: its numbers mean something else."""
+
+    def __init__(self, mine: bytes, theirs: bytes) -> None:
+        super().__init__(f"the servers hold the store {theirs.hex()}, not {mine.hex()}, which was read so far")
+        self.mine = mine
+        self.theirs = theirs
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFacts:
+    """Where the feed begins and ends now, and of which store it is."""
+
+    newest: int  # the store's number
+    oldest: int  # the lowest number after which records can be had
+    store: bytes  # the store's id: as long as it stays, numbers mean the same
+
+
 @dataclass(slots=True)
 class FeedRecord:
     """One record's updates of the subtree, in order: item i sets `keys[i]`, or deletes it if i is in `deletes`."""
@@ -80,9 +100,12 @@ class FeedSnapshot:
 class Feed:
     """Reads the feed of a subtree from whichever server is active."""
 
-    def __init__(self, servers: str | Sequence[str], subtree: str = "", *, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self, servers: str | Sequence[str], subtree: str = "", *, store: bytes = b"", silence_s: float = SILENCE_S
+    ) -> None:
         endpoints = endpoints_of(servers)
         self.subtree = check_subtree(subtree)
+        self.store = store  # whose numbers these are; that of the first answer, unless it is given
         self.complete = 0  # the number up to which everything was given
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
@@ -94,26 +117,32 @@ class Feed:
 
     # -- reading
 
-    def latest(self, timeout_s: float | None = 30.0) -> int:
-        """The store's number now, as the active tells a new subscriber."""
+    def facts(self, timeout_s: float | None = 30.0) -> FeedFacts:
+        """How the store is now. Raises `OtherStore`, or `TimeoutError` when no server answers for `timeout_s`."""
         deadline = deadline_in(timeout_s)
         while True:
-            active = self._told_active()
-            if active is not None:
-                return active.number
-            self._wait(deadline, "for an active server to greet")
+            try:
+                [(_, body)] = self._ask({"feed": True, "probe": 0}, deadline)
+            except Elsewhere:
+                self.stats["silences"] += 1
+                continue
+            told = body[0][2]
+            self.store = self.store or told["store"]
+            return FeedFacts(told["newest"], told["oldest"], told["store"])
 
     def fetch(self, after: int, timeout_s: float | None = 30.0) -> Iterator[list[FeedRecord]]:
         """The records after `after` that the store has now; `complete` is how far that reached.
 
-        Raises `NotRetained`, or `TimeoutError` when no server answers for `timeout_s` (None: it goes on trying).
+        Raises `NotRetained`, `OtherStore`, or `TimeoutError` when no server answers for `timeout_s` (None: never).
         """
         self.complete = after
         deadline = deadline_in(timeout_s)
+        if not self.store:
+            self.facts(timeout_s)
         while True:
             parts = _Parts()
             try:
-                for _, body in self._ask(self.complete, True, deadline):
+                for _, body in self._ask({"feed": True, "from": self.complete}, deadline):
                     deadline = deadline_in(timeout_s)
                     if body[0][0] != RECORDS:
                         self.complete = max(self.complete, int(body[0][2]))
@@ -133,7 +162,7 @@ class Feed:
     def follow(self, after: int, idle_s: float = 1.0) -> Iterator[list[FeedRecord]]:
         """The records after `after`, then what comes; an empty list when nothing came for `idle_s`. Never ends.
 
-        It waits for ever for a server to be active; raises `NotRetained` as `fetch` does.
+        It waits for ever for a server to be active; raises `NotRetained` and `OtherStore` as `fetch` does.
         """
         self.complete = after
         while True:
@@ -146,7 +175,7 @@ class Feed:
         while True:
             found = FeedSnapshot(0, [], [])
             try:
-                for number, body in self._ask(0, False, deadline):
+                for number, body in self._ask({}, deadline):
                     found.number = unpack(number)
                     if body[0][0] == SYNC:
                         for item in body[1:]:
@@ -215,7 +244,7 @@ class Feed:
                     self.stats["holes"] += 1
                     return False
                 self.complete = max(self.complete, header[2])
-            elif kind in (GREETING, HEARTBEAT) and (server.state != ACTIVE or server.lost):
+            elif kind in (GREETING, HEARTBEAT) and (server.state != ACTIVE or server.anew):
                 return False
         return True
 
@@ -225,20 +254,23 @@ class Feed:
 
     # -- asking
 
-    def _ask(self, after: int, feed: bool, deadline: float) -> Iterator[tuple[bytes, list[Any]]]:
+    def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[tuple[bytes, list[Any]]]:
         """One server's answer; the one that says it is active, else each in turn."""
         request_id = next(self._ids)
         self.stats["fetches"] += 1
+        meant = {"store": self.store} if self.store else {}
         while True:
             link = self._told_active() or next(self._turn)
-            if feed and link.lost:
-                raise NotRetained(after, None)
-            if link.ask(request_id, after, feed):
+            if link.ask(request_id, {**options, **meant}):
                 self._server = link
                 try:
                     yield from link.answer(request_id, self._silence_s)
                     link.state = ACTIVE
                     return
+                except FeedRefused as refused:
+                    if refused.code == "store":
+                        raise OtherStore(self.store, refused.detail) from None
+                    raise
                 except Elsewhere:
                     if link.state == ACTIVE:
                         link.state = 0  # it says so no more: the others' turn

@@ -1,4 +1,4 @@
-"""One server as the reader of a feed sees it: a DEALER to P for what was missed, a SUB to P+1 for what comes.
+"""One server as the reader of a feed sees it: a DEALER to P for questions, a SUB to P+1 for what comes.
 
     ask       sends ICANHAZ; False if no connection stands
     answer    the messages that answer it, with more credit granted as they come; `Elsewhere` when this server won't
@@ -15,12 +15,11 @@ from typing import Any
 
 import zmq
 
-from chp.batch import GREETING, HEARTBEAT, KTHXBAI, REFUSED, packb, split
+from chp.batch import GREETING, HEARTBEAT, KTHXBAI, REFUSED, REPLY, packb, split
 from chp.errors import BadFrame, ChpError
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
-from chp.numbers import epoch_of
 
 from .agent import drain
 
@@ -52,8 +51,8 @@ class FeedLink:
         self.state = 0
         self.number = 0  # its last, when it last told its state
         self.heartbeat_s = 1.0
-        self.lost = False  # it serves an epoch that another run of it had opened: a store in memory, restarted
-        self._opened: dict[int, bytes] = {}  # by epoch: which run of the server was active in it
+        self.anew = False  # it was started anew since it was last asked: it may hold another store
+        self._run = b""  # which run of the server it is
         self._subtree = subtree.encode()
         self.requests = context.socket(zmq.DEALER)
         self.updates = context.socket(zmq.SUB)
@@ -67,20 +66,19 @@ class FeedLink:
         self.requests.connect(endpoints[0])
         self.updates.connect(endpoints[1])
 
-    def ask(self, request_id: int, after: int, feed: bool) -> bool:
-        """Ask for the records after `after`, or, unless `feed`, for a snapshot."""
+    def ask(self, request_id: int, options: dict[str, Any]) -> bool:
+        """Put a question: the feed, a probe of it, or a snapshot, by its options."""
         drain(self.requests, 1 << 30)  # what answers somebody who no longer waits
-        options: dict[str, Any] = {"chp": 2, "id": request_id, "from": after, "credit": CREDIT}
-        if feed:
-            options["feed"] = True
+        request = packb({"chp": 2, "id": request_id, "from": 0, "credit": CREDIT, **options})
         try:
-            self.requests.send_multipart([ICANHAZ, self._subtree, packb(options)], zmq.DONTWAIT)
+            self.requests.send_multipart([ICANHAZ, self._subtree, request], zmq.DONTWAIT)
         except zmq.Again:
             return False
+        self.anew = False
         return True
 
     def answer(self, request_id: int, silence_s: float) -> Iterator[tuple[bytes, list[Any]]]:
-        """(number frame, body) of each message of the answer, KTHXBAI last."""
+        """(number frame, body) of each message of the answer; KTHXBAI or a REPLY is the last."""
         taken = 0
         while True:
             if not self.requests.poll(int(silence_s * 1000)):
@@ -95,7 +93,7 @@ class FeedLink:
             if header[0] == REFUSED:
                 self._refused(header[2], header[3])
             yield frames[1], parts
-            if header[0] == KTHXBAI:
+            if header[0] in (KTHXBAI, REPLY):
                 return
             taken += 1
             if taken % GRANT == 0:
@@ -118,8 +116,8 @@ class FeedLink:
             header = parts[0]
             if header[0] == GREETING:
                 self.state, self.number, self.heartbeat_s = header[2], header[3], header[4] / 1000
-                if self.state == ACTIVE:
-                    self.lost |= self._opened.setdefault(epoch_of(self.number), header[5]) != header[5]
+                self.anew |= self._run not in (b"", header[5])
+                self._run = header[5]
             elif header[0] == HEARTBEAT:
                 self.state, self.number, self.heartbeat_s = header[1], header[2], header[6] / 1000
             yield header, parts

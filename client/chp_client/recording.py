@@ -19,6 +19,8 @@
   the unfinished file. `_position` only spares a quiet subtree from outliving the log.
 - If that is not retained any more, it says so, and writes a row `gap` (key: the subtree) and a snapshot: a reader sees
   where something is missing, and a replay ends with the right map.
+- A recording is of one store: each file, and `_position`, has its id. Servers with another one are refused, at the
+  beginning and later (servers without a journal that are started anew are another store): two histories are not one.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -43,7 +45,7 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import describe, epoch_of, number, sequence_of
 
-from .feed import Feed, FeedRecord, NotRetained
+from .feed import Feed, FeedRecord, NotRetained, OtherStore
 
 
 def need_parquet() -> tuple[Any, Any, Any]:
@@ -130,6 +132,7 @@ def record(
     In an empty directory it begins with a snapshot, or with what comes `now`, or with the `earliest` that the active's
     log has; in another it goes on after the last number there. `say` is told what happens, a line at a time.
     `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
+    Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
     """
     if start not in STARTS:
         raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
@@ -139,21 +142,28 @@ def record(
     ends = stop or Event()
     with _locked(folder), Feed(servers, subtree) as feed:
         writer = Writer(folder, subtree, every_s, file_bytes)
-        feed.latest(timeout_s)
-        _begin(feed, writer, start, tell)
+        feed.facts(timeout_s)
+        writer.be_of(feed.store)
         try:
-            while not ends.is_set():
-                try:
-                    _follow(feed, writer, ends)
-                except NotRetained as gap:
-                    writer.rotate(max(writer.reached, feed.complete))
-                    tell(f"GAP: {gap}")
-                    _snapshot(feed, writer, gap=True)
-            _catch_up(feed, writer)
+            _begin(feed, writer, start, tell)
+            _record(feed, writer, ends, tell)
+        except OtherStore as other:
+            writer.be_of(other.theirs)
         finally:
             writer.rotate(writer.reached)
             writer.holes = feed.stats["holes"]
         return writer
+
+
+def _record(feed: Feed, writer: Writer, ends: Event, tell: Say) -> None:
+    while not ends.is_set():
+        try:
+            _follow(feed, writer, ends)
+        except NotRetained as gap:
+            writer.rotate(max(writer.reached, feed.complete))
+            tell(f"GAP: {gap}")
+            _snapshot(feed, writer, gap=True)
+    _catch_up(feed, writer)
 
 
 def _begin(feed: Feed, writer: Writer, start: str, tell: Say) -> None:
@@ -163,17 +173,9 @@ def _begin(feed: Feed, writer: Writer, start: str, tell: Say) -> None:
         _snapshot(feed, writer, gap=False)
         tell(f"begins with a snapshot at {describe(writer.reached)}, {writer.rows} keys")
     else:
-        writer.begin(feed.latest(None) if start == "now" else _earliest(feed))
+        facts = feed.facts(None)
+        writer.begin(facts.newest if start == "now" else facts.oldest)
         tell(f"begins after {describe(writer.reached)}")
-
-
-def _earliest(feed: Feed) -> int:
-    try:
-        for _ in feed.fetch(0):
-            break
-    except NotRetained as error:
-        return error.oldest or feed.latest(None)
-    return 0
 
 
 def _follow(feed: Feed, writer: Writer, stop: Event) -> None:
@@ -201,8 +203,8 @@ def _snapshot(feed: Feed, writer: Writer, gap: bool) -> None:
     found = feed.snapshot(None)
     if gap and found.number <= writer.reached:
         raise BadInput(
-            f"{writer.folder} is recorded up to {describe(writer.reached)}; this store is at {describe(found.number)}: "
-            "it is another store, or one that lost its data; record it into another directory"
+            f"{writer.folder} is recorded up to {describe(writer.reached)}, and its store is at "
+            f"{describe(found.number)}: it lost what came between; record it into another directory"
         )
     now_ms = int(time.time() * 1000)
     if gap:
@@ -230,6 +232,7 @@ class Writer:
     """The directory as the recorder sees it: gathers rows, writes them in groups, finishes files."""
 
     def __init__(self, folder: Path, subtree: str, every_s: float, file_bytes: int) -> None:
+        """Find what is there; say `be_of` before the first row."""
         if every_s <= 0 or file_bytes < 1:
             raise BadInput(f"a file of {file_bytes} bytes or {every_s} s can't be; give more than 0")
         self.folder, self.subtree = folder, subtree
@@ -241,15 +244,29 @@ class Writer:
         self._file_bytes = 0
         self._opened_at = self._noted_at = time.monotonic()
         done = files(folder)
-        self._check(done)
+        position, self.store = self._read_position()
         self._start = done[-1].until if done else 0  # where the next file begins
-        self.reached = max(self._start, self._read_position())  # up to here all is added
+        self.reached = max(self._start, position)  # up to here all is added
+        self._check(done)
 
     def _check(self, done: list[RecordingFile]) -> None:
         if done:
-            theirs = (pq.read_schema(done[-1].path).metadata or {}).get(b"chp.subtree", b"").decode()
+            metadata = pq.read_schema(done[-1].path).metadata or {}
+            self.store = metadata.get(b"chp.store", b"").decode()
+            theirs = metadata.get(b"chp.subtree", b"").decode()
             if theirs != self.subtree:
                 raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
+
+    def be_of(self, store: bytes) -> None:
+        """What comes is of this store; `BadInput` if what is there is of another."""
+        mine, theirs = f"the store {self.store}" if self.store else "no store that is known", store.hex()
+        if self.reached and self.store != theirs:
+            raise BadInput(
+                f"{self.folder} is a recording of {mine}, and the servers hold the store {theirs}: they are "
+                "other servers, or have no journal and were started anew. Record into another directory, or name the "
+                "servers of this one"
+            )
+        self.store = theirs
 
     def begin(self, at: int) -> None:
         """The recording is complete up to `at`, which is where it begins (anew)."""
@@ -308,7 +325,7 @@ class Writer:
         if not self._pending_rows:
             return
         if self._file is None:
-            schema = SCHEMA.with_metadata({"chp.subtree": self.subtree})
+            schema = SCHEMA.with_metadata({"chp.subtree": self.subtree, "chp.store": self.store})
             self._file = pq.ParquetWriter(
                 self.folder / PART, schema, compression="zstd",
                 use_dictionary=[name for name in SCHEMA.names if name != "value"],
@@ -317,16 +334,17 @@ class Writer:
         self._file_bytes += self._pending_bytes
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
-    def _read_position(self) -> int:
+    def _read_position(self) -> tuple[int, str]:
         try:
-            return int(json.loads((self.folder / POSITION).read_text())["number"])
+            position = json.loads((self.folder / POSITION).read_text())
+            return int(position["number"]), str(position["store"])
         except (OSError, ValueError, KeyError):
-            return 0
+            return 0, ""
 
     def _write_position(self) -> None:
         self._noted_at = time.monotonic()
         draft = self.folder / (POSITION + ".part")
-        draft.write_text(json.dumps({"number": self.reached}))
+        draft.write_text(json.dumps({"number": self.reached, "store": self.store}))
         os.replace(draft, self.folder / POSITION)
 
 

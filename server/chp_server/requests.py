@@ -92,11 +92,16 @@ class Requests:
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
-        self._heard_of(epoch_of(after))
+        meant = options.get("store")
+        if meant in (None, core.state.store) or not core.state.store:
+            self._heard_of(epoch_of(after))
         if not core.vote():
             self._answer(identity, join([REFUSED, request_id, "passive", int(core.bstate)]))
             return
         core.commit()
+        if meant not in (None, core.state.store):
+            self._answer(identity, join([REFUSED, request_id, "store", core.state.store]))
+            return
         if "image" in options:
             self._image(identity, subtree, options, credit)
             return

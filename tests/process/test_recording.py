@@ -21,7 +21,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 from chp.batch import BATCH  # noqa: E402
 from chp.errors import BadInput  # noqa: E402
 from chp_client import Clone  # noqa: E402
-from chp_client.feed import Feed, NotRetained  # noqa: E402
+from chp_client.feed import Feed, FeedRecord, NotRetained  # noqa: E402
 from chp_client.recording import Writer, files, record  # noqa: E402
 from chp_client.replaying import Replayed, replay  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
@@ -103,7 +103,7 @@ def test_a_batch_that_is_lost_on_the_way_is_fetched(lone: TestServer, lost: int)
                     yield header, body
 
         link.hear = losing  # type: ignore[method-assign]
-        changes = feed.follow(feed.latest(), idle_s=0.1)
+        changes = feed.follow(feed.facts().newest, idle_s=0.1)
         next(changes)
         for i in range(10):
             clone.set("/n/x", b"%d" % i).wait(GENEROUS_S)
@@ -194,7 +194,7 @@ def test_what_is_not_retained_is_a_gap_that_is_said_and_healed(tmp_path: Path) -
         with recorded([server.address], tmp_path, "/a/"):
             pass
         with Feed([server.address], "/a/") as feed:
-            before = feed.latest()
+            before = feed.facts().newest
             del clone["/a/goes"]
             for i in range(20):
                 clone.set("/a/new", b"%d" % i * 200).wait(GENEROUS_S)
@@ -238,14 +238,76 @@ def held_after_replay(
         return {key: value for key, value in reader.items() if key != "/end"}
 
 
-def test_another_store_is_refused(tmp_path: Path) -> None:
-    with TestServer(heartbeat_s=0.1) as server, Clone([server.address]) as clone:
-        for i in range(10):
+def set_some(server: TestServer, n: int) -> str:
+    """n numbers of a store; its id."""
+    with Clone([server.address]) as clone, Feed([server.address]) as feed:
+        for i in range(n):
             clone.set("/a", b"%d" % i).wait(GENEROUS_S)
+        return feed.facts(GENEROUS_S).store.hex()
+
+
+def assert_another_store(said: list[str], folder: Path, mine: str, theirs: str) -> None:
+    wait_for("the error", lambda: any("error" in each for each in said))
+    assert f"{folder} is a recording of the store {mine}, and the servers hold the store {theirs}" in said[-1]
+    assert "into another directory, or name the servers of this one" in said[-1]
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
+    """Whether its numbers go less far than what is recorded, or further."""
+    with TestServer(heartbeat_s=0.1) as server:
+        mine = set_some(server, 10)
         with recorded([server.address], tmp_path):
             pass
-    with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path) as said:
-        wait_for("the error", lambda: any("it is another store" in each for each in said))
+    before = rows_of(tmp_path)
+    with TestServer(heartbeat_s=0.1) as server:
+        theirs = set_some(server, n)
+        with recorded([server.address], tmp_path) as said:
+            assert_another_store(said, tmp_path, mine, theirs)
+    assert rows_of(tmp_path) == before
+
+
+def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
+    """No row was ever recorded: only the place."""
+    with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
+        mine = set_some(server, 3)
+        wait_for("the position", lambda: Writer(tmp_path, "/b/", 1, 1).reached)
+    with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/") as said:
+        with Feed([server.address]) as feed:
+            theirs = feed.facts(GENEROUS_S).store.hex()
+        assert_another_store(said, tmp_path, mine, theirs)
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: int) -> None:
+    with TestServer(heartbeat_s=0.1) as server:
+        mine = set_some(server, 10)
+        with recorded([server.address], tmp_path, start="earliest", every_s=0.1) as said:
+            wait_for("the rows", lambda: files(tmp_path))
+            server.restart()
+            theirs = set_some(server, n)
+            assert_another_store(said, tmp_path, mine, theirs)
+    assert mine != theirs and [row["value"] for row in rows_of(tmp_path)] == [b"%d" % i for i in range(10)]
+
+
+def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path) -> None:
+    with TestServer(heartbeat_s=0.1, store=f"sqlite:{tmp_path / 'data'}") as server:
+        mine = set_some(server, 10)
+        with recorded([server.address], tmp_path / "rec", start="earliest", every_s=0.1) as said:
+            wait_for("the rows", lambda: files(tmp_path / "rec"))
+            server.restart()
+            assert set_some(server, 5) == mine
+            wait_for("the rest", lambda: len(rows_of(tmp_path / "rec")) == 15)
+    assert not any("error" in each or "GAP" in each for each in said)
+
+
+def test_a_directory_that_was_derived_is_not_gone_on_with(lone: TestServer, tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "", 1, 1)
+    writer.begin(1)
+    writer.take(FeedRecord(2, 2, 0, ["/a"], [b"1"]))
+    assert len(files(tmp_path)) == 1
+    with pytest.raises(BadInput, match="is a recording of no store that is known"):
+        record([lone.address], tmp_path)
 
 
 @pytest.fixture

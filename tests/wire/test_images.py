@@ -108,6 +108,18 @@ def test_a_probe_ends_with_a_record(hand: Hand) -> None:
     assert ask(hand, **{"from": numbers[0], "feed": True, "probe": -1})[2] == "bad"
 
 
+def test_who_means_another_store_is_refused(hand: Hand) -> None:
+    hand.session().put({"/a": b"1"})
+    probe = {"from": 0, "feed": True, "probe": 0}
+    store = ask(hand, **probe)[2]["store"]
+    assert ask(hand, **{**probe, "store": store})[0] == REPLY
+    other = {"from": 5 << 48 | 7, "store": b"x" * 16}
+    for options in ({"feed": True, "probe": 0}, {"feed": True}, {"image": os.urandom(16)}, {}):
+        kind, _, code, detail = ask(hand, **{**options, **other})
+        assert (kind, code, detail) == (REFUSED, "store", store), options
+    assert hand.status()["epoch"] == 1, "nor does its number count for anything"
+
+
 def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
     stores = tuple(f"sqlite:{tmp_path / name}" for name in ("a", "b"))
     with (
