@@ -2,6 +2,8 @@
 
 display.say("...")        a fact, once
 display.show(rates, ...)  the rates as they are now; plain lines show a few, and not too often
+
+The table is cut to the terminal, 80x24 or more: columns and pairs that don't fit are left out, the facts never are.
 """
 
 import sys
@@ -14,8 +16,11 @@ from .figures import CROSSES
 
 PAIRS = [("EUR", "USD"), ("EUR", "GBP"), ("EUR", "JPY"), ("EUR", "CHF"), ("EUR", "PLN"), ("EUR", "BGN"), *CROSSES[:5]]
 COLUMNS = ("last", "change", "average_30", "average_90", "volatility", "high_1y", "low_1y", "day")
+NARROW = ("last", "change", "average_30", "volatility", "high_1y", "low_1y", "day")
+WIDE = 92  # columns of a terminal on which all of them fit
 PLAIN_EVERY_S = 3.0
-EVENTS_SHOWN = 8
+EVENTS_MIN = 9  # lines for facts
+HEADING = 4  # lines for the headline, the names of the columns, a rule, and the cursor below
 
 
 class Plain:
@@ -66,16 +71,23 @@ class Table(Plain):
         self._draw()
 
     def _draw(self) -> None:
+        from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=self._headline or "exchange rates", title_justify="left")
-        for name in ("pair", *COLUMNS):
-            table.add_column(name, justify="left" if name in ("pair", "day") else "right")
-        for base, quote in PAIRS:
-            table.add_row(f"{base}/{quote}", *(number(self._rates, base, quote, name) or "-" for name in COLUMNS))
-        self._live.update(Group(table, Text("\n".join(self._events[-EVENTS_SHOWN:]))), refresh=True)
+        width, height = self._live.console.size
+        columns = COLUMNS if width >= WIDE else NARROW
+        pairs = PAIRS[: max(3, height - HEADING - EVENTS_MIN)]
+        headline = self._headline or "exchange rates"
+        table = RichTable(title=headline, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+        for name in ("pair", *columns):
+            table.add_column(name, justify="left" if name in ("pair", "day") else "right", no_wrap=True)
+        for base, quote in pairs:
+            table.add_row(f"{base}/{quote}", *(number(self._rates, base, quote, name) or "-" for name in columns))
+        facts = self._events[-max(EVENTS_MIN, height - HEADING - len(pairs)) :]
+        text = Text("\n".join(facts), no_wrap=True, overflow="ellipsis")
+        self._live.update(Group(table, text), refresh=True)
 
     def __enter__(self) -> "Table":
         self._live.start()
