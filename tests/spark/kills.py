@@ -132,6 +132,6 @@ def once(servers: list[str], subtree: str, wanted: dict[str, bytes], whole: int)
     assert set(sizes.values()) == {whole}, f"records of {sorted(set(sizes.values()))} keys"
 
 
-def numbers(subtree: str, first: int, last: int) -> dict[str, bytes]:
+def numbers(subtree: str, first: int, last: int, width: int = 0) -> dict[str, bytes]:
     """What a job that writes numbers under a subtree leaves there."""
-    return {f"{subtree}{n}": b"%d" % n for n in range(first, last)}
+    return {f"{subtree}{n}": b"%-*d" % (width, n) for n in range(first, last)}

@@ -29,6 +29,7 @@ from .kills import Readers, numbers, once
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROWS = 1000
+WIDTH = 1200  # of a batch write's values: its record is published in several parts
 SAVES = [
     ("staging", "before-publish"),
     ("staged", "before-append"),
@@ -86,7 +87,7 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/save/"], ROWS) as readers:
         for n, where in enumerate(SAVES):
             rows = spark.range(n * ROWS, (n + 1) * ROWS, 1, 2)
-            frame = rows.selectExpr("concat('/save/', id) key", "cast(id as string) value")
+            frame = rows.selectExpr("concat('/save/', id) key", f"rpad(id, {WIDTH}, ' ') value")
             given = faulty.options(tmp_path, "save", pair.servers, {n: [where[0]]})
             given |= {"subtree": "/save/", "applicationId": "job", "version": str(n)}
             ended = threading.Event()
@@ -97,7 +98,7 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
                 finally:
                     ended.set()
                 victim = killing.result()
-            once(pair.servers, "/save/", numbers("/save/", 0, (n + 1) * ROWS), ROWS)
+            once(pair.servers, "/save/", numbers("/save/", 0, (n + 1) * ROWS, WIDTH), ROWS)
             victim.start()
         pair.wait_in_sync()
         readers.check()
