@@ -18,6 +18,20 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
 
+class Packed(Segment):
+    """A segment that is encoded already; nothing here looks into it."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__([], [])
+        self.body = body
+
+    def encode(self) -> bytes:
+        """As it came."""
+        return self.body
+
+
 class Batch:
     """One KVSET of CHP/2 on its way."""
 
@@ -36,13 +50,14 @@ class Batch:
     def encode(self) -> bytes:
         """The body, made once, when it is first sent; the columns are let go."""
         if self.segment is not None:
-            self.body = b.packb((self.segment.keys, self.segment.values, self.segment.extras))
+            self.body = self.segment.encode()
             self.segment = None
         return self.body
 
     def columns(self) -> Segment:
         """The columns, whether they have been encoded or not."""
-        return self.segment if self.segment is not None else b.decode_segment(self.body)
+        segment = self.segment
+        return b.decode_segment(self.encode()) if segment is None or type(segment) is Packed else segment
 
 
 class Outbox:

@@ -18,12 +18,12 @@ import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chp.batch import Segment
 from chp.errors import BadKey
-from chp.keys import check_column, check_subtree
+from chp.keys import check_subtree
 from chp.limits import DEFAULT
 
 from .fields import BadDataFrame, _column, _is_text, _template, _text_column, _ttls, _values
+from .packing import Rows, buffers, check_keys
 
 PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
 
@@ -74,14 +74,13 @@ class Shape:
 
     # -- a batch
 
-    def segments(self, batch: pa.RecordBatch) -> Iterator[Segment]:
+    def segments(self, batch: pa.RecordBatch) -> Iterator[Rows]:
         """The rows as segments, none larger than a batch may be."""
         rows = batch.num_rows
         if rows == 0:
             return
-        table = pa.Table.from_batches([batch])
-        keys, (values, absent), ttls, revisions = self._columns(table)
-        step = self._step(rows, sum(map(len, values)) + sum(map(len, keys)))
+        keys, values, absent, ttls, revisions = self._columns(pa.Table.from_batches([batch]))
+        step = self._step(rows, sum(int(where[-1] - where[0]) for where, _ in (buffers(keys), buffers(values))))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             extras: dict[str, Any] = {}
@@ -91,36 +90,34 @@ class Shape:
                 self._add_ttl(extras, None if ttls is None else ttls.slice(start, stop - start))
             if revisions is not None:
                 _sparse(extras, "n", revisions[start:stop])
-            yield Segment(keys[start:stop], values[start:stop], extras or None)
+            yield Rows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
 
     def check(self, empty: pa.Table) -> None:
         """Raise what the types of the columns alone give reason to."""
         self._columns(empty)
 
-    def _columns(
-        self, table: pa.Table
-    ) -> tuple[list[str], tuple[list[bytes], list[int]], Any, list[int | None] | None]:
+    def _columns(self, table: pa.Table) -> tuple[pa.Array, pa.Array, list[int], Any, list[int | None] | None]:
         ttls = _ttls(table, self._ttl) if isinstance(self._ttl, str) else None
-        return self._keys(table), self._values(table), ttls, self._revisions(table)
+        return self._keys(table), *self._values(table), ttls, self._revisions(table)
 
     @staticmethod
     def _step(rows: int, size: int) -> int:
         return max(1, min(rows, DEFAULT.batch_items_max, rows * PART_BYTES // max(size, 1)))
 
-    def _keys(self, table: pa.Table) -> list[str]:
+    def _keys(self, table: pa.Table) -> pa.Array:
         column = self._templated(table) if self._template else _text_column(table, self._key)
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py()
             raise BadDataFrame(
                 f"key {self._key!r} is null in row {row} of a batch ({column.null_count} such rows); filter them out"
             )
-        keys: list[str] = column.to_pylist()
+        keys = _whole(column)
         try:
-            check_column(keys, {})
+            check_keys(keys)
         except BadKey as error:
             raise BadDataFrame(f"column {self._key!r} has a key that can't be one: {error}") from None
-        if keys and self._subtree and not pc.all(pc.starts_with(column, self._subtree)).as_py():
-            stranger = next(key for key in keys if not key.startswith(self._subtree))
+        if self._subtree and not pc.all(inside := pc.starts_with(keys, self._subtree), min_count=0).as_py():
+            stranger = keys[pc.index(inside, False).as_py()].as_py()
             raise BadDataFrame(
                 f"key {stranger!r} is not in the subtree {self._subtree!r}; mend the key or the option subtree"
             )
@@ -132,21 +129,22 @@ class Shape:
         ]
         return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")
 
-    def _values(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
+    def _values(self, table: pa.Table) -> tuple[pa.Array, list[int]]:
         """A value for each row, and the rows that have none."""
         if self._codec != "raw":
             encoded, absent = self._encoded(table)
+            values = pa.array(encoded, pa.large_binary())
         else:
             assert self._value is not None, "without a codec there is one column"
-            column = _values(table, self._value)
+            column = _whole(_values(table, self._value))
             absent = [] if not column.null_count else pc.indices_nonzero(pc.is_null(column)).to_pylist()
-            encoded = column.fill_null(b"").to_pylist() if absent else column.to_pylist()
+            values = column.fill_null(b"") if absent else column
         if absent and self._nulls == "error":
             raise BadDataFrame(
                 f"column {self._value!r} is null in row {absent[0]} of a batch ({len(absent)} such rows); "
                 "fill it, or say null.value=delete"
             )
-        return encoded, absent
+        return values, absent
 
     def _encoded(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
         for name in self.value_columns:
@@ -188,6 +186,10 @@ class Shape:
             raise BadDataFrame(f"column {self._revision!r} has {lowest}; a revision is a number from 0 on, or null")
         revisions: list[int | None] = column.to_pylist()
         return revisions
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _sparse(extras: dict[str, Any], name: str, column: list[int | None]) -> None:

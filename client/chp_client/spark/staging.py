@@ -16,6 +16,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from chp.batch import Segment
 from chp.errors import ChpError
@@ -23,7 +24,12 @@ from chp.errors import ChpError
 from ..clone import Clone
 from ..errors import Refused
 from ..events import Ack
+from ..hub import Draft
+from ..outbox import Packed
 from ..tickets import Ticket
+
+if TYPE_CHECKING:
+    from .packing import Rows
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
@@ -63,16 +69,27 @@ def close_clones() -> None:
 atexit.register(close_clones)
 
 
-def push(clone: Clone, segment: Segment, timeout_s: float | None) -> Ticket:
+class _Draft(Draft):
+    """A batch that is encoded already."""
+
+    __slots__ = ("body",)
+
+    def segment(self) -> Segment:
+        """As it goes out."""
+        return Packed(self.body)
+
+
+def push(clone: Clone, body: bytes, timeout_s: float | None) -> Ticket:
     """Send a segment as a batch of its own; waits while the window of unacknowledged ones is full."""
     hub = clone.hub
     with hub.lock:
         hub.make_room(timeout_s)
         hub.seal()
-        draft = hub.draft()
-        draft.keys, draft.values, draft.extras = segment.keys, segment.values, segment.extras or {}
-        draft.shown = False
+        draft = _Draft(Ticket(hub.describe))
+        draft.body, draft.shown = body, False
         hub.push(draft)
+        hub.sealed_bytes += len(body) - draft.size
+        draft.size = len(body)
         return draft.ticket
 
 
@@ -87,12 +104,11 @@ class Part:
         self._timeout_s = timeout_s
         self._tickets: list[Ticket] = []
 
-    def add(self, segment: Segment) -> None:
-        """Stage a segment, which must fit a batch."""
-        extras = {**(segment.extras or {}), "stage": [self._transaction, self.name]}
-        staged = Segment(segment.keys, segment.values, extras)
+    def add(self, rows: "Rows") -> None:
+        """Stage what fits a batch."""
+        body = rows.encode(stage=[self._transaction, self.name])
         with _failures(self._timeout_s):
-            self._tickets.append(push(self._clone, staged, self._timeout_s))
+            self._tickets.append(push(self._clone, body, self._timeout_s))
         self.batches += 1
         if self._tickets[0].done:
             self._settle([ticket for ticket in self._tickets if ticket.done])
@@ -121,7 +137,7 @@ def commit(  # noqa: PLR0917
     named = [[name, batches] for name, batches in parts if batches]
     extras = {"commit": [transaction, application, version, named, replace]}
     with _failures(timeout_s):
-        return push(clone_of(servers), Segment([], [], extras), timeout_s).wait(timeout_s)
+        return push(clone_of(servers), Segment([], [], extras).encode(), timeout_s).wait(timeout_s)
 
 
 def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
@@ -130,7 +146,7 @@ def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
     timeout_s = min(timeout_s, ABORT_S)
     try:
         with _failures(timeout_s):
-            push(clone_of(servers), Segment([], [], {"abort": transaction}), timeout_s).wait(timeout_s)
+            push(clone_of(servers), Segment([], [], {"abort": transaction}).encode(), timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 

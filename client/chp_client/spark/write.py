@@ -73,7 +73,7 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
     for batch in batches:
         rows += batch.num_rows
         for segment in shape.segments(batch):
-            duplicates += len(segment.keys) - len(set(segment.keys))
+            duplicates += segment.duplicates
             part.add(segment)
     part.finish()
     return Staged(partition, part.name, part.batches, rows, duplicates, job.transaction, job.application, job.version)
