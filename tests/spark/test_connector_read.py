@@ -219,6 +219,31 @@ def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Cl
         assert len(Changes(spark, other, tmp_path, failOnDataLoss=False).run().rows) == 10
 
 
+@pytest.mark.parametrize("start", ["earliest", "snapshot"])
+def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, tmp_path: Path, start: str) -> None:
+    """The checkpoint says where the batch ends, in the numbers of a store that is gone."""
+
+    class Failing(Changes):
+        def _take(self, frame: Any, _: int) -> None:
+            raise RuntimeError("planned, and not done")
+
+    with TestServer(heartbeat_s=0.1) as server:
+        with Clone(server.address) as clone:
+            clone.set_many({f"/{i}": b"old" for i in range(5)}).wait(30)
+        with pytest.raises(PySparkException, match="planned, and not done"):
+            Failing(spark, server, tmp_path, startingOffsets=start).run()
+        server.restart()
+        with Clone(server.address) as clone:
+            for i in range(10):
+                clone.set(f"/{i}", b"new").wait(30)
+        found = Changes(spark, server, tmp_path, startingOffsets=start)
+        with pytest.raises(PySparkException, match=r"of the store [0-9a-f]{32}, and the servers hold [0-9a-f]{32}"):
+            found.run()
+        assert found.rows == []
+        found = Changes(spark, server, tmp_path, startingOffsets=start, failOnDataLoss=False).run()
+        assert {value for _, value, _ in found.rows} == {b"new"}
+
+
 def test_what_was_written_is_read_back(spark: Any, server: TestServer) -> None:
     rows = spark.range(0, 20_000, 1, 3).selectExpr(
         "concat('/n/', id) key", "encode(repeat('é', int(id % 50)), 'UTF-8') value"

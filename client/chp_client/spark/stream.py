@@ -3,7 +3,8 @@
     offset   {"epoch": 1, "sequence": 4711, "store": "9f..."}      the number up to which everything has been delivered
     batch    the records after one offset up to another; both lie on the border of a record, so none is ever cut
 
-The store id in an offset tells a checkpoint of another store, where the same number means something else. A query
+The store id in an offset tells a checkpoint of another store, where the same number means something else; a task says
+whose numbers it means, so a batch that was planned before the servers were replaced is not read from the new. A query
 that starts with "snapshot" has everything held as its first batch, as sets, and then the changes from that number
 on. If that first batch is run again, keys changed meanwhile are left out of it: they come with the changes.
 """
@@ -42,10 +43,10 @@ def number_of(offset: Offset) -> int:
 
 
 class Changes(InputPartition):
-    """The records after one number up to another; `lost` if what is before `oldest` is known to be gone."""
+    """The records of a store after one number up to another."""
 
-    def __init__(self, after: int, until: int) -> None:
-        self.after, self.until = after, until
+    def __init__(self, after: int, until: int, store: str) -> None:
+        self.after, self.until, self.store = after, until, store
 
 
 class HeldThen(InputPartition):
@@ -125,13 +126,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One task, as the order of changes matters; for a snapshot as many as for a batch read."""
         after, until = number_of(start), number_of(end)
         if start.get("snapshot"):
-            self._probe(0, 0)
+            facts = self._probe(0, 0)
+            if facts["store"].hex() != end["store"]:
+                self._lost(
+                    f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}", facts
+                )
             assert self._port is not None, "a probe opens it"
             pieces = make_image(self._port, self._subtree, self._subtree, self._options["partitions"])
             return [HeldThen(piece, until) for piece in pieces]
         if start["store"] != end["store"]:
             after = 0  # said already, by latestOffset
-        return [Changes(after, until)] if after < until else []
+        return [Changes(after, until, end["store"])] if after < until else []
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go of: what is retained is the servers' own decision."""
@@ -157,22 +162,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._layout.batch(updates)
 
     def _changes(self, port: SnapshotPort, wanted: Changes) -> Iterator[Updates]:
-        after = wanted.after
+        store = bytes.fromhex(wanted.store)
         try:
-            yield from read_changes(port, self._subtree, after, wanted.until)
+            yield from read_changes(port, self._subtree, wanted.after, wanted.until, store)
         except ReadRefused as refused:
-            if refused.code != "retained" or self._options["failOnDataLoss"] or type(refused.detail) is not int:
-                raise DataLoss(
-                    f"the changes after {describe(after)} are not retained any more; see failOnDataLoss"
-                ) from None
-            if refused.detail < wanted.until:
-                yield from read_changes(port, self._subtree, refused.detail, wanted.until)
+            oldest = self._oldest(refused, wanted)
+            if oldest < wanted.until:
+                yield from read_changes(port, self._subtree, oldest, wanted.until, store)
+
+    def _oldest(self, refused: ReadRefused, wanted: Changes) -> int:
+        """Where to go on if some of it is gone; `DataLoss` unless the option allows that."""
+        what = f"the changes after {describe(wanted.after)}"
+        if refused.code == "store":
+            said = f"{what} are of the store {wanted.store}, and the servers hold {refused.detail.hex()}"
+        elif refused.code == "retained":
+            said = f"{what} are not retained any more"
+        else:
+            raise refused
+        if self._options["failOnDataLoss"]:
+            raise DataLoss(f"{said}. Start with a new checkpoint, or leave them out: failOnDataLoss=false") from None
+        log.warning("%s; they are left out", said)
+        return refused.detail if type(refused.detail) is int else wanted.until
 
 
-def read_changes(port: SnapshotPort, subtree: str, after: int, until: int) -> Iterator[Updates]:
+def read_changes(
+    port: SnapshotPort, subtree: str, after: int, until: int, store: bytes | None = None
+) -> Iterator[Updates]:
     """The updates of the records after `after` up to `until`; those of one record have its revision."""
     revision = 0  # of the record whose parts are coming
-    for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until}):
+    for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until, "store": store}):
         if header[0] == KTHXBAI:
             if header[2] < until:
                 raise ReadFailed(f"the server's history ends with {describe(header[2])}, before {describe(until)}")
