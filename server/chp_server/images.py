@@ -11,8 +11,12 @@ for (a reader that failed may ask again). The images are not replicated: after a
 
 from __future__ import annotations
 
+import sys
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from chp.batch import Segment, packb
 from chp.limits import Limits
 
 from .syncs import Image
@@ -89,3 +93,21 @@ class Images:
     def clear(self) -> None:
         """Let go of all: the state they show is not ours any more."""
         self._shared.clear()
+
+
+def packed(segment: Segment) -> bytes:
+    """A chunk for a reader that makes columns of it: all keys in one piece, all values in one, and their lengths."""
+    text = "".join(segment.keys)
+    keys = text.encode()
+    plain = len(keys) == len(text)
+    sizes = map(len, segment.keys) if plain else (len(key.encode()) for key in segment.keys)
+    extras = {**(segment.extras or {}), "k": _octets(sizes), "v": _octets(map(len, segment.values))}
+    return packb((keys, b"".join(segment.values), extras))
+
+
+def _octets(sizes: Iterable[int]) -> bytes:
+    """32 bits each, the low ones first."""
+    column = array("I", sizes)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()

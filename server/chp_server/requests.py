@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from chp.batch import BATCH, KTHXBAI, REFUSED, REPLY, join, peek_header, unpackb
+from chp.batch import BATCH, KTHXBAI, REFUSED, REPLY, Segment, join, peek_header, unpackb
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
 
-from .images import Images
+from .images import Images, packed
 from .recordlog import Record
 from .syncs import Image, Stream, Syncs, plain_parts, reply, resume_parts, snapshot_parts
 from .turn import Frames
@@ -167,7 +167,8 @@ class Requests:
         if image is None:
             self._answer(identity, join([REFUSED, request_id, "image", "it is not kept here, or has no such part"]))
         else:
-            parts = snapshot_parts(image, request_id, None, core.limits, lambda: core.now)
+            encode = packed if options.get("packed") else Segment.encode
+            parts = snapshot_parts(image, request_id, None, core.limits, lambda: core.now, encode=encode)
             self._stream(identity, request_id, parts, credit)
 
     def _make_image(self, identity: bytes, subtree: str, options: Options) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, runs_of, segment_of, split
@@ -50,13 +50,20 @@ class Image:
         self.number = number
         self.prefix = subtree
         self._hashmap = hashmap
-        if subtree:
-            self.keys = [key for key in hashmap.values if key.startswith(subtree)]
-            self.values = list(map(hashmap.values.__getitem__, self.keys))
+        self.keys = list(hashmap.values)
+        self.values = list(hashmap.values.values())
+        if self.keys == list(hashmap.revisions):  # both have mostly met the same keys in the same order
+            self.revisions = list(hashmap.revisions.values())
         else:
-            self.keys = list(hashmap.values)
-            self.values = list(hashmap.values.values())
-        self.revisions = list(map(hashmap.revisions.__getitem__, self.keys))
+            self.revisions = list(map(hashmap.revisions.__getitem__, self.keys))
+        if subtree:
+            self._narrow(subtree)
+
+    def _narrow(self, prefix: str) -> None:
+        mask = [key.startswith(prefix) for key in self.keys]
+        if not all(mask):
+            self.keys, self.values = list(compress(self.keys, mask)), list(compress(self.values, mask))
+            self.revisions = list(compress(self.revisions, mask))
 
     def part(self, i: int, n: int) -> Image:
         """Slice `i` of `n`: together they are the image, and none of them overlap."""
@@ -97,12 +104,18 @@ class Image:
 
 
 def snapshot_parts(
-    image: Image, request_id: int, session_no: int | None, limits: Limits, now: Callable[[], float]
+    image: Image,
+    request_id: int,
+    session_no: int | None,
+    limits: Limits,
+    now: Callable[[], float],
+    *,
+    encode: Callable[[Segment], bytes] = Segment.encode,
 ) -> Iterator[list[Frames]]:
     """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message."""
     number = pack(image.number)
     for i, segment in enumerate(image.chunks(limits, now)):
-        yield [reply(number, join([SYNC, request_id, i], [segment.encode()]))]
+        yield [reply(number, join([SYNC, request_id, i], [encode(segment)]))]
     end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False]
     yield [reply(number, join(end))]
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -137,3 +138,25 @@ def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
         assert other.status()["store"] == store
         pair.backup.restart()
         assert other.status()["store"] == store
+
+
+def test_a_packed_slice_says_the_same_in_four_pieces(hand: Hand) -> None:
+    items = {f"/a/{i}" + "é" * (i % 3): b"x" * i for i in range(25)}
+    hand.session().put(items, t=[[0], [60_000]])
+    name = os.urandom(16)
+    ask(hand, image=name, parts=2)
+    found: dict[str, bytes] = {}
+    for part in (0, 1):
+        *chunks, _ = hand.sync(image=name, part=part, packed=True)
+        for plain, (_, (keys, values, extras)) in zip(hand.sync(image=name, part=part), chunks, strict=False):
+            names, column = cut(keys, extras.pop("k")), cut(values, extras.pop("v"))
+            assert [[key.decode() for key in names], column] == plain[1][:2] and extras.keys() == plain[1][2].keys()
+            found |= {key.decode(): value for key, value in zip(names, column, strict=True)}
+    assert found == items
+
+
+def cut(octets: bytes, lengths: bytes) -> list[bytes]:
+    sizes = [int.from_bytes(lengths[i : i + 4], "little") for i in range(0, len(lengths), 4)]
+    ends = list(accumulate(sizes))
+    assert ends[-1] == len(octets)
+    return [octets[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -32,10 +32,10 @@ SCHEMA = (
 
 @dataclass
 class Updates:
-    """Columns as they were on the wire; a value that is None was deleted."""
+    """Columns as they were on the wire; a value that is None was deleted. Keys and values may be Arrow's already."""
 
-    keys: list[str]
-    values: list[bytes | None]
+    keys: list[str] | pa.Array
+    values: list[bytes | None] | pa.Array
     revisions: Any  # numpy, int64
     ttls_ms: dict[int, int] | int | None = None  # by row, or of all rows
     wall_ms: int | None = None
@@ -44,13 +44,33 @@ class Updates:
 def _ttls(u: Updates) -> pa.Array:
     if type(u.ttls_ms) is int:
         return pa.array(np.full(len(u.keys), u.ttls_ms / 1000))
+    if not u.ttls_ms:
+        return pa.nulls(len(u.keys), pa.float64())
     ttls: list[float | None] = [None] * len(u.keys)
-    for i, ms in (u.ttls_ms or {}).items():  # type: ignore[union-attr]
+    for i, ms in u.ttls_ms.items():
         ttls[i] = ms / 1000
     return pa.array(ttls, pa.float64())
 
 
+def packed_column(octets: bytes, lengths: bytes, kind: pa.DataType) -> pa.Array:
+    """A column of `kind` (string or binary) whose elements lie one behind the other; lengths are 32 bits each."""
+    sizes = np.frombuffer(lengths, "<u4")
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.Array.from_buffers(kind, len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
+
+
+def _listed(column: Any) -> list[Any]:
+    return column.to_pylist() if isinstance(column, pa.Array) else column
+
+
+def _arrow(column: Any, kind: pa.DataType) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(column, kind)
+
+
 def _operations(u: Updates) -> pa.Array:
+    if isinstance(u.values, pa.Array):  # of a snapshot
+        return pa.repeat("set", len(u.keys))
     codes = np.fromiter((value is None for value in u.values), np.int8, len(u.values))
     return pa.array(["set", "delete"]).take(pa.array(codes))
 
@@ -62,8 +82,8 @@ def _timestamps(u: Updates) -> pa.Array:
 
 
 _MAKE: dict[str, Callable[[Updates], pa.Array]] = {
-    "key": lambda u: pa.array(u.keys, pa.string()),
-    "value": lambda u: pa.array(u.values, pa.binary()),
+    "key": lambda u: _arrow(u.keys, pa.string()),
+    "value": lambda u: _arrow(u.values, pa.binary()),
     "revision": lambda u: pa.array(u.revisions),
     "ttl": _ttls,
     "operation": _operations,
@@ -109,7 +129,7 @@ class Layout:
     def _decode(self, updates: Updates) -> list[dict[str, Any]]:
         decode = json.loads if self._codec == "json" else msgpack.unpackb
         things: list[dict[str, Any]] = []
-        for key, value in zip(updates.keys, updates.values, strict=True):
+        for key, value in zip(_listed(updates.keys), _listed(updates.values), strict=True):
             try:
                 thing = {} if value is None else decode(value)
             except Exception as error:

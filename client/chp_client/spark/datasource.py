@@ -18,6 +18,7 @@ from .options import BadOption, parse
 from .read import BatchReader
 from .rows import Shape
 from .stream import StreamReader
+from .worker import settle
 from .write import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ class ChpDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
         """For df.write."""
+        settle()
         options, shape = self._for_writing(schema, overwrite)
         return BatchWriter(options, shape, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:
         """For stream.writeStream."""
+        settle()
         options, shape = self._for_writing(schema, overwrite)
         return StreamWriter(options, shape, overwrite)
 

@@ -127,7 +127,7 @@ OPTIONS = (
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
     Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
-    Option("partitions", "read", _count, None, "number", "how many tasks read the snapshot; default: one for each 250,000 keys, at most 64"),
+    Option("partitions", "read", _count, None, "number", "how many tasks read the snapshot; default: one for each 500,000 keys, at most 64"),
     Option("startingOffsets", "stream", _start, "latest", "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes"),
     Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "about how many changes a micro-batch has; it ends with a whole record"),
     Option("failOnDataLoss", "stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
 
 from chp.batch import SYNC
 from chp.numbers import describe
 
-from .columns import Layout, Updates
+from .columns import Layout, Updates, packed_column
 from .snapshot_port import ReadFailed, ReadRefused, SnapshotPort
+from .worker import settle
 
-KEYS_A_TASK, TASKS_MAX = 250_000, 64
+KEYS_A_TASK, TASKS_MAX = 500_000, 64
 
 
 class Slice(InputPartition):
@@ -40,11 +42,11 @@ def make_image(port: SnapshotPort, subtree: str, prefix: str, partitions: int | 
     return [Slice(name, i, facts["number"]) for i in range(partitions)]
 
 
-def read_slice(port: SnapshotPort, subtree: str, piece: Slice) -> Iterator[Updates]:
-    """The updates of a slice, chunk by chunk."""
+def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool = False) -> Iterator[Updates]:
+    """The updates of a slice, chunk by chunk; `packed` with keys and values in Arrow's form."""
     at = describe(piece.number)
     try:
-        for header, items in port.stream(subtree, image=piece.image, part=piece.part):
+        for header, items in port.stream(subtree, image=piece.image, part=piece.part, packed=packed):
             if header[0] == SYNC:
                 yield from map(updates_of, items)
             elif header[2] != piece.number:
@@ -62,6 +64,8 @@ def updates_of(segment: list[Any]) -> Updates:
     runs = extras["r"]
     revisions = np.repeat(np.array([run[0] for run in runs], np.int64), [run[1] for run in runs])
     ttls = extras.get("t")
+    if type(keys) is bytes:
+        keys, values = packed_column(keys, extras["k"], pa.string()), packed_column(values, extras["v"], pa.binary())
     return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls)
 
 
@@ -83,14 +87,16 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: one image for all tasks."""
+        settle()
         with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
             return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
         assert isinstance(partition, Slice)
+        settle()
         with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
-            for updates in read_slice(port, self._options["subtree"], partition):
+            for updates in read_slice(port, self._options["subtree"], partition, packed=True):
                 yield self._layout.batch(updates)
 
 

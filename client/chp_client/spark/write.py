@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from . import staging
 from .options import BadOption
 from .rows import Shape
+from .worker import settle
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def stream_job(options: dict[str, Any], query: str, batch: int) -> Job:
 
 def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any]) -> Staged:
     """Stage what comes; return when the servers have it."""
+    settle()
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     part = staging.Part(options["servers"], job.transaction, f"{partition}.{attempt}", options["timeout"])
@@ -110,6 +112,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """Beside the driver, when every task has succeeded."""
+        settle()
         commit(self._options, self._job, messages, self._overwrite)
 
     def abort(self, messages: list[Any]) -> None:
@@ -136,6 +139,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Beside the driver, when every task has succeeded."""
+        settle()
         told = next((m for m in messages if m is not None), None)
         if told is not None:
             commit(self._options, Job(told.transaction, told.application, told.version), messages, self._overwrite)
