@@ -1,0 +1,135 @@
+"""Bad input by each way in: the same message wherever it is given, before anything runs where that can be known."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from chp.errors import ChpError
+from chp.limits import Limits
+from chp_client import Clone
+from chp_client.spark import foreach_batch
+from chp_server.testing import TestServer
+
+pytestmark = pytest.mark.spark
+WRONG = [
+    ({"servers": ""}, r"option servers is ''"),
+    ({"servers": "localhost:5556"}, r"is not tcp://host:port"),
+    ({"sbutree": "/n/"}, r"option sbutree is not known; did you mean subtree"),
+    ({"subtree": "n"}, r"subtree is 'n'"),
+    ({"codec": "pickle"}, r"codec is 'pickle': it is one of raw, json, msgpack"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TestServer]:
+    with TestServer(heartbeat_s=0.1) as made, Clone(made.address, None) as clone:
+        clone.set("/n/1", b"1").wait(60)
+        yield made
+
+
+def run(writer: Any, folder: Path) -> None:
+    writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination(60)
+
+
+def batch_read(spark: Any, _: Path, options: dict[str, str]) -> None:
+    spark.read.format("chp").options(**options).load().collect()
+
+
+def stream_read(spark: Any, folder: Path, options: dict[str, str]) -> None:
+    run(spark.readStream.format("chp").options(**options).load().writeStream.format("noop"), folder / "checkpoint")
+
+
+def rows(spark: Any, folder: Path) -> Any:
+    """A stream of one row."""
+    (folder / "in").mkdir()
+    (folder / "in" / "1.txt").write_text("1\n")
+    lines = spark.readStream.schema("id string").text(str(folder / "in"))
+    return lines.selectExpr("concat('/n/', id) key", "id value")
+
+
+def stream_write(spark: Any, folder: Path, options: dict[str, str]) -> None:
+    run(rows(spark, folder).writeStream.format("chp").options(**options), folder / "checkpoint")
+
+
+def each_batch(spark: Any, folder: Path, options: dict[str, str]) -> None:
+    run(rows(spark, folder).writeStream.foreachBatch(foreach_batch(**options)), folder / "checkpoint")
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG, ids=[next(iter(options)) for options, _ in WRONG])
+@pytest.mark.parametrize("way", [batch_read, stream_read, stream_write, each_batch])
+def test_wrong_options(  # noqa: PLR0917
+    spark: Any,
+    server: TestServer,
+    tmp_path: Path,
+    way: Callable[[Any, Path, dict[str, str]], None],
+    options: dict[str, str],
+    said: str,
+) -> None:
+    with pytest.raises((PySparkException, ChpError), match=said):
+        way(spark, tmp_path, {"servers": server.address, **options})
+
+
+@pytest.mark.parametrize("way", [batch_read, stream_read, stream_write])
+def test_no_servers_at_all(spark: Any, tmp_path: Path, way: Callable[[Any, Path, dict[str, str]], None]) -> None:
+    with pytest.raises(PySparkException, match="option servers is missing"):
+        way(spark, tmp_path, {})
+
+
+def test_a_stream_s_columns(spark: Any, server: TestServer, tmp_path: Path) -> None:
+    """Known before its first batch."""
+    stream = rows(spark, tmp_path).selectExpr("key", "cast(value as double) value")
+    wrong = [
+        (stream.selectExpr("value"), {}, "no column 'key' for the key; the frame has value"),
+        (stream, {"key.template": "/n/{base}"}, "no column 'base' for the key of the template '/n/{base}'"),
+        (stream, {}, "column 'value' is double; a value is binary or text"),
+    ]
+    for i, (frame, options, said) in enumerate(wrong):
+        writer = frame.writeStream.format("chp").options(servers=server.address, **options)
+        with pytest.raises(PySparkException, match=said):
+            run(writer, tmp_path / f"checkpoint{i}")
+
+
+def test_a_stream_s_values(spark: Any, server: TestServer, tmp_path: Path) -> None:
+    """A batch that has one is not written, not in part either."""
+    with pytest.raises(PySparkException, match="key 'key' is null in row"):
+        frame = rows(spark, tmp_path).selectExpr("if(value = '1', null, key) key", "value")
+        run(frame.writeStream.format("chp").options(servers=server.address), tmp_path / "1")
+    with pytest.raises(PySparkException, match="a value of 16777217 bytes"):
+        frame = spark.readStream.text(str(tmp_path / "in")).selectExpr("'/n/2' key", "repeat('x', 16777217) value")
+        run(frame.writeStream.format("chp").options(servers=server.address), tmp_path / "2")
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(60)
+        assert dict(clone) == {"/n/1": b"1"}
+
+
+def test_replacing_is_confirmed_by_each_way(spark: Any, server: TestServer, tmp_path: Path) -> None:
+    counts = rows(spark, tmp_path).groupBy("key").count().selectExpr("key", "cast(count as string) value")
+    writer = counts.writeStream.format("chp").outputMode("complete").options(servers=server.address, subtree="/n/")
+    with pytest.raises(PySparkException, match=r"overwrite deletes every key in '/n/'.*confirm.overwrite=true"):
+        run(writer, tmp_path / "checkpoint")
+    with pytest.raises(ChpError, match=r"confirm\.overwrite=true"):
+        foreach_batch(overwrite=True, servers=server.address)
+    with pytest.raises(ChpError, match="option version is the batch id here"):
+        foreach_batch(servers=server.address, version=1)
+
+
+def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path) -> None:
+    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address, None) as clone:
+        for i in range(100):
+            clone.set("/n", b"%d" % i).wait(60)
+        for i, offset in enumerate(({"epoch": 1, "sequence": 2}, {"epoch": 7, "sequence": 1_000_000})):
+            options = {"servers": server.address, "startingOffsets": json.dumps(offset)}
+            at = f"{offset['epoch']}.{offset['sequence']}"
+            with pytest.raises(
+                PySparkException, match=f"the changes after {at} are not retained any more.*failOnDataLoss=false"
+            ):
+                stream_read(spark, tmp_path / f"{i}", options)
+            found: list[str] = []
+            stream = spark.readStream.format("chp").options(**options, failOnDataLoss="false").load()
+            take = lambda batch, _, found=found: found.extend(bytes(row.value).decode() for row in batch.collect())  # noqa: E731
+            run(stream.writeStream.foreachBatch(take), tmp_path / f"{i}" / "again")
+            assert 5 < len(found) < 60 and found[-1] == "99", "what there is, up to the newest"
