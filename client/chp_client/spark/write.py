@@ -6,7 +6,8 @@
 
 A task that failed, or ran twice, staged parts that no message names; the commit drops them. A stream's transaction
 and version come from its query id and batch id, which a restart from the checkpoint keeps: a batch that was
-committed before the driver died is recognised and answered as done.
+committed before the driver died is recognised and answered as done. So is a batch write with the same application
+and version; without them each run is another.
 """
 
 import hashlib
@@ -51,18 +52,22 @@ class Job:
 
 
 def job_of(options: dict[str, Any]) -> Job:
-    """Of a batch write: a new transaction; the application and version that the options give, or none."""
+    """Of a batch write: by the application and version that the options give, or new each time."""
     application, version = options["applicationId"], options["version"]
     if (application is None) != (version is None):
         raise BadOption("options applicationId and version belong together in a batch write; give both or neither")
-    return Job(secrets.token_bytes(16), application or "", version or 0)
+    return Job(secrets.token_bytes(16), "", 0) if application is None else _known(application, version)
 
 
 def stream_job(options: dict[str, Any], query: str, batch: int) -> Job:
     """Of a micro-batch: the same in each attempt and after a restart."""
-    application = options["applicationId"] or query
-    name = f"{application}\0{batch}".encode()
-    return Job(hashlib.blake2b(name, digest_size=16).digest(), application, batch)
+    return _known(options["applicationId"] or query, batch)
+
+
+def _known(application: str, version: int) -> Job:
+    """The same transaction in each run: what a run that died has staged goes when another one commits."""
+    name = f"{application}\0{version}".encode()
+    return Job(hashlib.blake2b(name, digest_size=16).digest(), application, version)
 
 
 def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any]) -> Staged:
