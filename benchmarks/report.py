@@ -18,7 +18,7 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"  {name}")
         for who, figures in case["contenders"].items():
             shown = [_figure(key, figures) for key in figures if not key.endswith("_spread") and key != "rounds"]
-            lines.append(f"    {who:18}{'  '.join(filter(None, shown))}")
+            lines.append(f"    {who:18} {'  '.join(filter(None, shown))}")
         ratios = [f"{key.replace('_', ' ')} {value:.2f}" for key, value in case.items() if key.startswith("ratio")]
         if ratios:
             lines.append(f"    {', '.join(ratios)}")

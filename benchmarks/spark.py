@@ -3,20 +3,27 @@
     write   a cached DataFrame in local[2] into a lone in-memory server, committed atomically
             beside foreachPartition with one set a row, and redis-py pipelines of 1,000 from foreachPartition
     read    the same keys as a DataFrame: all columns, and four of them
-    batch   100 rows: from the sink's call to the moment an application holds the last one; foreach_batch, and the sink
+    seen    a micro-batch of 100 rows: from the sink to an application's memory (spark_seen.py)
+    cross   all 7,156,092 cross rates of the ECB's history, published, read back and compared (spark_crosses.py)
+
+An acknowledged write is committed and in the log; the server puts it into its map right after it has said so, and
+takes the next request then. So writes that follow each other at once, as here, have that in their rate, and so has
+the read that follows a write at once (`chp, just written`). Keys that were read before, and are as they were, have
+an image already.
 
 Redis and one set a row are not atomic and no reader is told of anything; they are what people write otherwise.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .rounds import Round, in_turn, ratio, summary
 from .servers import ChpServer, Redis, redis_program
+from .spark_crosses import crosses
+from .spark_seen import seen
 
 COLUMNS = ["concat('/bench/', lpad(id, 8, '0')) key", "cast(repeat('x', 20) as binary) value"]
 
@@ -27,7 +34,7 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
 
     rows, rounds = (100_000, 2) if quick else (1_000_000, 5)
     server, redis = ChpServer(), Redis() if redis_program() else None
-    spark = session("bench", cores=2)
+    spark = session("bench", cores=2, **{"spark.driver.memory": "4g"})
     cases: dict[str, Any] = {}
     try:
         frame = spark.range(0, rows, 1, 2).selectExpr(*COLUMNS).cache()
@@ -44,9 +51,15 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
             port = redis.port
             writers["redis"] = _rate(lambda: _pipelines(few, port), fewer)
         cases["rows written"] = _case(writers, rounds)
-        readers = {"chp": lambda: _load(spark, options), "chp, 4 columns": lambda: _load(spark, options, _FOUR)}
-        cases["rows read"] = _case({name: _rate(read, rows) for name, read in readers.items()}, rounds)
-        cases["100 rows seen, ms"] = _seen(spark, server.address, 5 if quick else 20)
+        readers = {
+            "chp": _rate(lambda: _load(spark, options), rows),
+            "chp, 4 columns": _rate(lambda: _load(spark, options, _FOUR), rows),
+            "chp, just written": _rate(lambda: _load(spark, options), rows, before=lambda: _save(frame, options)),
+        }
+        cases["rows read"] = _case(readers, rounds)
+        cases["a micro-batch of 100 rows, seen"] = seen(spark, server.address, 5 if quick else 30)
+        frame.unpersist()
+        cases["cross rates"] = crosses(spark, 200 if quick else 0)
     finally:
         stop(spark)
         for process in (server, redis):
@@ -63,13 +76,15 @@ def _case(contenders: dict[str, Callable[[], Round]], rounds: int) -> dict[str, 
         warm()
     results = in_turn(contenders, rounds)
     case: dict[str, Any] = {"contenders": {who: summary(each) for who, each in results.items()}, "raw": results}
-    for other in set(results) - {"chp"}:
+    for other in [name for name in results if not name.startswith("chp")]:
         case[f"ratio_to_{other}"] = ratio(results, "rate", "chp", other)
     return case
 
 
-def _rate(work: Callable[[], None], rows: int) -> Callable[[], Round]:
+def _rate(work: Callable[[], None], rows: int, before: Callable[[], None] | None = None) -> Callable[[], Round]:
     def once() -> Round:
+        if before is not None:
+            before()
         begin = time.monotonic()
         work()
         seconds = time.monotonic() - begin
@@ -111,34 +126,3 @@ def _pipelines(frame: Any, port: int) -> None:
         pipe.execute()
 
     frame.foreachPartition(send)
-
-
-def _seen(spark: Any, address: str, batches: int) -> dict[str, Any]:
-    """From the sink's call, as `foreachBatch` sees it, to the last key in a Clone's map."""
-    from chp_client import Clone
-    from chp_client.spark.foreach import foreach_batch
-
-    def by_driver(frame: Any, n: int) -> None:
-        foreach_batch(servers=address, applicationId=f"bench-{time.monotonic()}")(frame, n)
-
-    def by_tasks(frame: Any, n: int) -> None:
-        _save(frame, {"servers": address})
-
-    results: dict[str, Any] = {}
-    with Clone([address], subtree="/seen/") as clone:
-        clone.wait_until_synced(30)
-        for name, sink in (("foreach_batch", by_driver), ("format chp", by_tasks)):
-            times = [_one_batch(spark, clone, sink, n, name) for n in range(batches + 3)][3:]
-            results[name] = {"ms": statistics.median(times), "ms_max": max(times), "batches": batches}
-    return {"contenders": results}
-
-
-def _one_batch(spark: Any, clone: Any, sink: Callable[[Any, int], None], n: int, name: str) -> float:
-    mark = f"{name} {n}"
-    frame = spark.range(0, 100, 1, 1).selectExpr("concat('/seen/', id) key", f"'{mark}' value").localCheckpoint()
-    with clone.watch("/seen/99") as watch:
-        begin = time.monotonic()
-        sink(frame, n)
-        while clone.get("/seen/99") != mark.encode():
-            next(iter(watch))
-    return (time.monotonic() - begin) * 1000
