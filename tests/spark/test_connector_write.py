@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from chp_client import Clone
+from chp_client.spark import staging
 from chp_client.spark.foreach import foreach_batch
 from chp_server.testing import TestServer
 
@@ -171,6 +172,16 @@ def test_no_server_is_there(spark: Any) -> None:
     frame = numbers(spark, 2, partitions=1)
     with pytest.raises(PySparkException, match=r"gave no answer for 2 s \(option timeout\)"):
         frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
+
+
+def test_no_server_is_there_for_foreach_batch(spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """The log says early what it waits for; the error is the servers' silence, in few lines."""
+    monkeypatch.setattr(staging, "SILENCE_S", 0.5)
+    sink = foreach_batch(servers="tcp://127.0.0.1:9", timeout=2, applicationId="test")
+    with pytest.raises(staging.StagingFailed, match=r"gave no answer for 2 s \(option timeout\)") as failed:
+        sink(numbers(spark, 2, partitions=1), 0)
+    assert "tcp://127.0.0.1:9 not heard from: nothing takes connections there; giving up in 1.5 s" in caplog.text
+    assert failed.value.__suppress_context__ and len(failed.traceback) == 2
 
 
 def test_foreach_batch_in_update_mode(spark: Any, server: TestServer, clone: Clone, tmp_path: Any) -> None:

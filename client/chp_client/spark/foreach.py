@@ -41,7 +41,10 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
         job = stream_job(given, query or "", batch_id)
-        send(given, job, batch.toArrow(), overwrite)
+        try:
+            send(given, job, batch.toArrow(), overwrite)
+        except ChpError as error:
+            raise error.with_traceback(None) from None  # Spark adds two traces of its own to it
 
     return sink
 
@@ -59,7 +62,8 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
     said = Staged(0, part.name, part.batches, rows, rows - len(keys), job.transaction, job.application, job.version)
     try:
         commit(options, job, [said], overwrite)  # on the heels of what was staged: the servers take them in order
-    except staging.StagingFailed:
-        part.finish()  # why it could not be staged is the better answer
+    except staging.StagingFailed as error:
+        if not isinstance(error.__cause__, TimeoutError):
+            part.finish()  # why it could not be staged is the better answer
         raise
     return rows

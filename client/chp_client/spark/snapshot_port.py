@@ -103,7 +103,10 @@ class SnapshotPort:
             if answer is not None:
                 self._socket().poll(100)  # it said that it can't now: a moment later it may
         servers = ", ".join(self._servers)
-        raise ReadFailed(f"no server of {servers} serves (waited {self._timeout_s:g} s, option timeout; last: {said})")
+        raise ReadFailed(
+            f"no server of {servers} serves (waited {self._timeout_s:g} s, option timeout; last: {said}); is "
+            "chp-server running there, and is it reached from this machine? See `chp status`"
+        )
 
     def _receive(self, socket: Any, request: int, deadline: float) -> tuple[list[Any], list[Any]] | None:
         while (left := deadline - monotonic()) > 0:

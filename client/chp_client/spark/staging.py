@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
+SILENCE_S = 10.0  # after which a job says what it waits for
 _clones: dict[tuple[int, tuple[str, ...]], Clone] = {}
 _lock = threading.Lock()
 
@@ -121,7 +122,18 @@ class Part:
     def _settle(self, tickets: list[Ticket]) -> None:
         with _failures(self._timeout_s):
             for ticket in tickets:
-                ticket.wait(self._timeout_s)
+                _answer(ticket, self._timeout_s)
+
+
+def _answer(ticket: Ticket, timeout_s: float) -> Ack:
+    """Wait; if that takes long, the log says for what, as the error may be minutes away."""
+    if timeout_s > SILENCE_S:
+        try:
+            return ticket.wait(SILENCE_S)
+        except TimeoutError as silence:
+            timeout_s -= SILENCE_S
+            log.warning("%s; giving up in %g s (option timeout)", silence, timeout_s)
+    return ticket.wait(timeout_s)
 
 
 def commit(  # noqa: PLR0917
@@ -137,7 +149,7 @@ def commit(  # noqa: PLR0917
     named = [[name, batches] for name, batches in parts if batches]
     extras = {"commit": [transaction, application, version, named, replace]}
     with _failures(timeout_s):
-        return push(clone_of(servers), Segment([], [], extras).encode(), timeout_s).wait(timeout_s)
+        return _answer(push(clone_of(servers), Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
 def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
