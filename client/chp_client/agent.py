@@ -1,23 +1,30 @@
 """The background agent: one thread that owns every socket and lets the core decide (SPEC.md, "Sockets of a client").
 
     per server   DEALER -> P (requests)    SUB -> P+1 (updates)    XPUB -> P+2 (own sets)
-    inproc PAIR  wakes it: the application sends an empty frame after it put something into the hub
     inproc PAIR  per server: libzmq tells how far the connection to P came, for errors that say what is there
+    eventfd      wakes it: the application writes to it after it put something into the hub
 
 A turn: wait, drain a bounded number of messages, and with the lock held take the open batch, let the core look at each
 message and at the clock; then, with the lock free, perform the effects, settle tickets, hand changes to watchers.
 `start` returns when the sockets are there; `stop` returns when the thread has ended.
+
+A set that nothing is under way before need not wait until the agent is awake: the application's thread sends it. While
+the agent sleeps the XPUB sockets belong to who holds the hub's lock, and the agent waits for their file descriptors,
+not for the sockets. Such a descriptor tells of what is new only until the next call into its socket, so whoever has
+used one looks whether something has come in. What follows that set gathers for the agent, as ever.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
 import zmq
+from zmq.backend import Socket as Backend
 
 from chp.limits import DEFAULT
 
@@ -35,6 +42,8 @@ RECEIVE_MARK = 1000
 SEND_MARK = 4096
 REQUEST_MARK = 256  # two for each of 64 subtrees, twice
 IDLE_S_MAX = 60.0
+LINK, BELL = 2, 4  # kinds of what is waited for; 0, 1 and 3 are a server's DEALER, SUB and monitor
+DIRECT_ITEMS = 64  # as many sets the application's thread sends itself; more gain nothing by it
 WIRE = {
     int(zmq.EVENT_CONNECTED): CONNECTED,
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
@@ -51,8 +60,9 @@ class Agent:
         self._dispatcher = dispatcher
         self._context = zmq.Context()
         self._context.setsockopt(zmq.MAX_SOCKETS, 64 + 8 * len(endpoints))
-        self._pipe = self._context.socket(zmq.PAIR)  # the application's end
-        self._pipe.bind("inproc://wake")
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._due = 0.0  # when the agent wakes by itself
+        self._linked: set[int] = set()  # servers whose XPUB may have something that its descriptor does not tell
         self._sockets: list[list[zmq.Socket[bytes]]] = []
         self._monitors: list[zmq.Socket[bytes]] = []
         self._ready = Event()
@@ -68,21 +78,23 @@ class Agent:
             raise self._failure
 
     def _wake(self) -> None:
-        """By the application, with the hub's lock held (which makes the socket change threads safely)."""
-        self._hub.sleeping = False
-        try:
-            self._pipe.send(b"", zmq.NOBLOCK)
-        except zmq.ZMQError:
-            pass  # full: it is awake; closed: it has ended
+        """By the application, with the hub's lock held, when it put something there while the agent sleeps."""
+        hub, core = self._hub, self._hub.core
+        plain = 0 < len(hub.keys) <= DIRECT_ITEMS and not (hub.sealed or hub.commands) and hub.stop_at is None
+        hub.sleeping = False
+        if plain and core.idle() and self._due <= (now := monotonic()) + core.timing.resend_s:
+            hub.take(now)
+            self._publish(core.take_publish())
+            hub.sleeping = not self._linked
+        if not hub.sleeping:
+            os.eventfd_write(self._bell, 1)
 
     # -- the thread
 
     def _main(self) -> None:
         hub = self._hub
         failure: Exception | None = None
-        wake = self._context.socket(zmq.PAIR)
         try:
-            wake.connect("inproc://wake")
             self._open()
             self._perform(hub.core.take())
             for server, endpoints in zip(self._sockets, self._endpoints, strict=True):
@@ -93,22 +105,21 @@ class Agent:
         self._ready.set()
         try:
             if failure is None:
-                self._run(wake)
+                self._run()
         except Exception as error:
             failure = error
             log.exception("the agent of a Clone ended")
         finally:
-            self._end(wake, failure)
+            self._end(failure)
 
-    def _end(self, wake: zmq.Socket[bytes], failure: Exception | None) -> None:
+    def _end(self, failure: Exception | None) -> None:
         hub = self._hub
         hub.shut(failure)
         with hub.lock:
             hub.sleeping = False
             hub.wake = lambda: None
-            self._pipe.close(0)
+            os.close(self._bell)
         self._report(hub.core.take(), hub.watches)
-        wake.close(0)
         for socket in (s for server in self._sockets for s in server):
             socket.close()
         for monitor in self._monitors:
@@ -135,28 +146,20 @@ class Agent:
             xpub.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
             self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))
 
-    def _run(self, wake: zmq.Socket[bytes]) -> None:
+    def _run(self) -> None:
         hub, core = self._hub, self._hub.core
-        polled = [(wake, zmq.POLLIN)] + [(s, zmq.POLLIN) for server in self._sockets for s in server]
-        places = {s: (i, kind) for i, server in enumerate(self._sockets) for kind, s in enumerate(server)}
-        places |= {monitor: (i, 3) for i, monitor in enumerate(self._monitors)}
-        polled += [(monitor, zmq.POLLIN) for monitor in self._monitors]
         inputs = (core.on_reply, core.on_update, self._on_link, self._on_wire)
+        polled, places = self._polled()
+        self._linked.update(range(len(self._sockets)))
         while not self._finished():
-            hub.sleeping = True
             due = core.next_deadline()
-            timeout_s = 0.0 if hub.has_work() else min(max(0.0, due - monotonic()), IDLE_S_MAX)
-            if hub.stop_at is not None:
-                timeout_s = min(timeout_s, max(0.0, hub.stop_at - monotonic()))
+            self._due = min(due, hub.stop_at or due)
+            hub.sleeping = True
+            timeout_s = 0.0 if self._linked or hub.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
             ready: list[tuple[Any, int]] = zmq.zmq_poll(polled, int(timeout_s * 1000 + 0.999))
-            hub.sleeping = False
-            arrived: list[tuple[int, int, list[list[bytes]]]] = []
-            for socket, _ in ready:
-                if socket is wake:
-                    drain(wake, TURN_MESSAGES)
-                else:
-                    i, kind = places[socket]
-                    arrived.append((i, kind, drain(socket, TURN_MESSAGES)))
+            with hub.lock:  # who sends for us has done so
+                hub.sleeping = False
+            arrived = self._drain([places[thing] for thing, _ in ready])
             with hub.lock:
                 now = monotonic()
                 hub.take(now)
@@ -169,6 +172,36 @@ class Agent:
             self._perform(effects)
             self._report(effects, watches)
             hub.notify()
+
+    def _polled(self) -> tuple[list[tuple[Any, int]], dict[Any, tuple[int, int, Any]]]:
+        """What to wait for; and of which server each is, of which kind, and what is to be read then."""
+        places: dict[Any, tuple[int, int, Any]] = {self._bell: (0, BELL, None)}
+        for i, (dealer, sub, xpub) in enumerate(self._sockets):
+            monitor = self._monitors[i]
+            places |= {dealer: (i, 0, dealer), sub: (i, 1, sub), monitor: (i, 3, monitor)}
+            places[xpub.getsockopt(zmq.FD)] = (i, LINK, xpub)
+        return [(thing, zmq.POLLIN) for thing in places], places
+
+    def _drain(self, ready: list[tuple[int, int, Any]]) -> list[tuple[int, int, list[list[bytes]]]]:
+        """What has arrived at these: server, kind, messages."""
+        arrived: list[tuple[int, int, list[list[bytes]]]] = []
+        for i, kind, socket in ready:
+            if kind == BELL:
+                os.eventfd_read(self._bell)
+            elif kind == LINK:
+                self._linked.add(i)
+            else:
+                arrived.append((i, kind, drain(socket, TURN_MESSAGES)))
+        linked, self._linked = self._linked, set()
+        for i in linked:
+            arrived.append((i, LINK, drain(self._sockets[i][LINK], TURN_MESSAGES)))
+            self._look(i)
+        return arrived
+
+    def _look(self, i: int) -> None:
+        """The XPUB was used: note it if it has something."""
+        if has_input(self._sockets[i][LINK]):
+            self._linked.add(i)
 
     def _finished(self) -> bool:
         hub = self._hub
@@ -199,11 +232,17 @@ class Agent:
                 send(sockets[i][0], frames)
             except zmq.Again:
                 pass  # not connected: the core asks again
-        for i, frames in effects.publish:
+        if effects.publish:
+            self._publish(effects.publish)
+
+    def _publish(self, messages: list[tuple[int, list[bytes]]]) -> None:
+        for i, frames in messages:
             try:
-                send(sockets[i][2], frames)
-            except zmq.Again:
-                pass  # the server will miss this number, and say so
+                send(self._sockets[i][LINK], frames)
+            except zmq.ZMQError:
+                pass  # no room: the server will miss this number, and say so
+        for i in {i for i, _ in messages}:
+            self._look(i)
 
     def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
         hub = self._hub
@@ -228,26 +267,43 @@ class Agent:
 
 
 _DONTWAIT, _MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT) | int(zmq.SNDMORE)
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+_get_option: Any = Backend.get
+_send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
 def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-    """A message, without waiting; `zmq.Again` if there is no room; a third of `send_multipart`'s time."""
-    send_frame: Any = socket.send
+    """A message, without waiting; `zmq.Again` if there is no room; a sixth of `send_multipart`'s time."""
     for frame in frames[:-1]:
-        send_frame(frame, _MORE)
-    send_frame(frames[-1], _DONTWAIT)
+        _send_frame(socket, frame, _MORE)
+    _send_frame(socket, frames[-1], _DONTWAIT)
+
+
+def has_input(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message has arrived."""
+    return bool(_get_option(socket, _EVENTS) & _POLLIN)
 
 
 def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
-    """Whatever has arrived, up to a number of messages and bytes."""
+    """Whatever has arrived, up to a number of messages and bytes.
+
+    A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes longer. Where a message
+    came alone, asking for another costs less than the exception that says there is none.
+    """
     messages: list[list[bytes]] = []
     size = 0
-    recv: Any = socket.recv_multipart
+    recv: Any = socket.recv
     try:
         while len(messages) < messages_max and size < TURN_BYTES:
-            frames = recv(zmq.NOBLOCK)
+            frame = recv(_DONTWAIT, False)
+            frames = [frame.bytes]
+            while frame.more:
+                frame = recv(_DONTWAIT, False)
+                frames.append(frame.bytes)
             messages.append(frames)
             size += len(frames[-1])
+            if len(messages) <= 2 and not has_input(socket):
+                break
     except zmq.Again:
         pass
     return messages

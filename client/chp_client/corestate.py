@@ -90,6 +90,15 @@ class CoreState:
         effects, self._effects = self._effects, Effects()
         return effects
 
+    def take_publish(self) -> list[tuple[int, list[bytes]]]:
+        """Of the effects since the last call, those that `submit` has."""
+        publish, self._effects.publish = self._effects.publish, []
+        return publish
+
+    def idle(self) -> bool:
+        """Whether a batch submitted now goes to a server at once, and nothing else has to happen."""
+        return self.state is State.SYNCED and self.active is not None and not self.outbox.batches
+
     @property
     def effects(self) -> Effects:
         """Where effects are gathered (for the parts of the core)."""

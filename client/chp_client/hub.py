@@ -3,9 +3,10 @@
     application  --append-->  open batch  --seal-->  sealed  --agent takes all a turn-->  core (numbered, sent)
 
 No timer forms batches: what is appended while the agent's turn runs is taken by the next one. The lock is held from
-taking the open batch until what arrived has been applied, so no own set is ever shown without being pending; it is
-never held while a socket is used. An application that is ahead of the agent waits for it (`SEALED_MAX`), which costs
-less than both of them contending for the interpreter, and one that is ahead of the servers waits for the window.
+taking the open batch until what arrived has been applied, so no own set is ever shown without being pending; the agent
+never holds it while it uses a socket. Who sets something while nothing is under way and the agent sleeps holds it for
+as long as it takes to send that (`agent`). An application that is ahead of the agent waits for it (`SEALED_MAX`), which
+costs less than both of them contending for the interpreter, and one that is ahead of the servers waits for the window.
 """
 
 from __future__ import annotations

@@ -57,9 +57,10 @@ class Writing(Reading, MutableMapping[str, Any]):
                     hub.values.append(value)
                     if self._holds:
                         self._shown[key] = value
+                    ticket = hub.ticket
                     if hub.sleeping:
                         hub.wake()
-                    return hub.ticket
+                    return ticket
         return self._set(key, value, ttl, if_revision, timeout)
 
     def _set(self, key: str, value: Any, ttl: float | None, if_revision: int | None, timeout: float | None) -> Ticket:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
 import zmq
 
+from chp_client import agent as module
 from chp_client.agent import Agent
 from chp_client.dispatch import Dispatcher
 from chp_client.hub import Hub
@@ -17,9 +22,79 @@ def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
     dealer, sub, xpub = agent._sockets[0]
     assert [s.getsockopt(zmq.IMMEDIATE) for s in (dealer, sub, xpub)] == [0, 0, 1]
     assert all(s.getsockopt(zmq.MAXMSGSIZE) > 0 and s.getsockopt(zmq.RCVHWM) > 0 for s in (dealer, sub, xpub))
-    for socket in (dealer, sub, xpub, agent._pipe, *agent._monitors):
+    for socket in (dealer, sub, xpub, *agent._monitors):
         socket.close(0)
+    os.close(agent._bell)
     agent._context.term()
+
+
+@pytest.fixture
+def asleep() -> Iterator[Agent]:
+    """An agent that sleeps, its core synced; nobody runs it."""
+    agent = Agent(Hub(Talk().joined().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
+    agent._open()
+    agent._hub.sleeping = True
+    yield agent
+    for socket in (*agent._sockets[0], *agent._monitors):
+        socket.close(0)
+    os.close(agent._bell)
+    agent._context.term()
+
+
+def put(agent: Agent, *keys: str) -> list[int]:
+    """Set keys as `Clone.set` does; the numbers of the batches under way then."""
+    hub = agent._hub
+    with hub.lock:
+        for key in keys:
+            hub.keys.append(key)
+            hub.values.append(b"1")
+        if hub.sleeping:
+            agent._wake()
+    return list(hub.core.outbox.batches)
+
+
+def is_rung(agent: Agent) -> bool:
+    try:
+        return os.eventfd_read(agent._bell) > 0
+    except BlockingIOError:
+        return False
+
+
+def test_a_set_is_sent_by_who_makes_it_if_nothing_is_under_way(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[bytes]] = []
+    monkeypatch.setattr(module, "send", lambda socket, frames: sent.append(frames))
+    assert put(asleep, "/a") == [1]
+    assert [frames[1][-1] for frames in sent] == [1]
+    assert asleep._hub.sleeping, "the agent is not disturbed"
+    assert not is_rung(asleep)
+
+
+def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
+    put(asleep, "/a")
+    assert put(asleep, "/b") == [1]
+    assert put(asleep, "/c") == [1]
+    assert asleep._hub.keys == ["/b", "/c"]
+    assert is_rung(asleep)
+    assert not asleep._hub.sleeping
+
+
+def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:
+    assert put(asleep, *(f"/{i}" for i in range(module.DIRECT_ITEMS + 1))) == []
+    assert is_rung(asleep)
+
+
+def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The use of a socket takes the news from its descriptor, for which the agent waits."""
+    monkeypatch.setattr(module, "has_input", lambda socket: True)
+    assert put(asleep, "/a") == [1]
+    assert is_rung(asleep)
+    assert asleep._linked == {0}, "the agent looks there without being told"
+
+
+def test_a_batch_is_sent_again_in_time_though_the_agent_sleeps_long(asleep: Agent) -> None:
+    asleep._due = float("inf")  # it would wake too late to see that no answer came
+    assert put(asleep, "/a") == []
+    assert is_rung(asleep)
 
 
 def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
