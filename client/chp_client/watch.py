@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Condition, Lock
+from queue import Empty, SimpleQueue
+from threading import Lock
+from time import monotonic
 from typing import Any, NamedTuple
 
 from .errors import Forked, Lagging
@@ -41,7 +43,9 @@ class WatchQueue:
         self.latest: dict[str, tuple[bytes | None, int]] = {}
         self.waiting = 0
         self.on_offer: Callable[[], None] | None = None  # for AsyncClone
-        self._ready = Condition(Lock())
+        self._lock = Lock()
+        self._sleepers = 0  # who waits at the bell and has not been rung for: one ring each
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     def offer(self, changed: Changed) -> None:
         """Take what touches the prefix; by the agent."""
@@ -50,14 +54,14 @@ class WatchQueue:
             changed = narrow(changed, self.prefix)
             if not changed.keys:
                 return
-        with self._ready:
+        with self._lock:
             if self.error is not None or self.closed:
                 return
             if self.conflate:
                 self._conflate(changed)
             else:
                 self._append(changed)
-            self._ready.notify_all()
+            self._ring()
         if self.on_offer is not None:
             self.on_offer()
 
@@ -91,7 +95,7 @@ class WatchQueue:
 
     def poll(self) -> Changed | None:
         """What there is, without waiting; raises what ended the watch."""
-        with self._ready:
+        with self._lock:
             return self._take()
 
     def _take(self) -> Changed | None:
@@ -108,25 +112,40 @@ class WatchQueue:
 
     def take(self, timeout: float | None) -> Changed | None:
         """The next columns; None at the end, `TimeoutError` if nothing came."""
-        with self._ready:
-            if not self._ready.wait_for(self._anything, timeout):
-                raise TimeoutError(f"no change under {self.prefix!r} within {timeout} s")
-            return self._take()
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            with self._lock:
+                if self.columns or self.latest or self.error is not None or self.closed:
+                    return self._take()
+                self._sleepers += 1
+            try:
+                self._bell.get(timeout=None if until is None else max(0.0, until - monotonic()))
+            except Empty:
+                self._leave()
+                raise TimeoutError(f"no change under {self.prefix!r} within {timeout} s") from None
 
-    def _anything(self) -> bool:
-        return bool(self.latest or self.columns or self.error or self.closed)
+    def _ring(self) -> None:
+        """Wake everybody who waits; a ring too many only makes somebody look again."""
+        while self._sleepers:
+            self._sleepers -= 1
+            self._bell.put(None)
+
+    def _leave(self) -> None:
+        """Somebody waits no longer; if the ring is on its way, the next to wait gets it."""
+        with self._lock:
+            self._sleepers -= self._sleepers > 0
 
     def close(self) -> None:
         """The end: what is queued can still be read."""
-        with self._ready:
+        with self._lock:
             self.closed = True
-            self._ready.notify_all()
+            self._ring()
         if self.on_offer is not None:
             self.on_offer()
 
     def forked(self) -> None:
         """This is a child process; nothing will come."""
-        self._ready = Condition(Lock())
+        self._lock, self._bell = Lock(), SimpleQueue()
         self.error = Forked("this watch belongs to the parent process; make a Clone in the child")
 
 

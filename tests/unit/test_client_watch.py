@@ -102,6 +102,27 @@ class TestQueue:
         thread.join(20)
         assert got == [[]]
 
+    def test_closing_wakes_everybody_who_waits(self) -> None:
+        queue = WatchQueue("", False, 100)
+        threads = [threading.Thread(target=queue.take, args=(None,), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while queue._sleepers < 3:
+            threading.Event().wait(0.001)
+        queue.close()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def test_one_whose_wait_ran_out_takes_nobody_elses_turn(self) -> None:
+        queue = WatchQueue("", False, 100)
+        with pytest.raises(TimeoutError):
+            queue.take(0)
+        queue.offer(Changed(["/a"], [b"1"], 1))
+        assert queue.take(60) == Changed(["/a"], [b"1"], 1)
+        assert queue._sleepers == 0
+        assert queue._bell.empty(), "who left is not rung for"
+
     def test_a_wait_is_bounded(self) -> None:
         with pytest.raises(TimeoutError, match="no change under '/p/'"):
             watch_of(WatchQueue("/p/", False, 10)).get(timeout=0.01)
