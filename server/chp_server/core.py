@@ -39,6 +39,7 @@ from .turn import DropAfter, Turn
 
 VERSION = 2
 HUGZ_S = 1.0  # RFC 12: once a second
+LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 WANT_LEASE_S = 5.0  # how long a reason to become active keeps us asking the arbiter
 
 
@@ -102,7 +103,7 @@ class ServerCore:
         """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
         gap = now - self.now
         self.now, self.wall = now, wall_s
-        self.state.catch_up()
+        self.state.catch_up(LATE_A_TURN)
         if not self._leased(now) and self.active and not self.link.handing_over:
             self.step(Event.LEASE_LOST)
         if gap > self.config.peer_timeout_s / 2 and self.active and self.config.has_peer:
@@ -129,7 +130,7 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
-        if self.requests.ready or self.link.ready:
+        if self.requests.ready or self.link.ready or self.state.late:
             return self.now
         due = min(self._next_beat, self._next_hugz)
         expiry = self.state.map.next_deadline() if self.active else None
@@ -371,14 +372,16 @@ class ServerCore:
             self._next_hugz = self.now + HUGZ_S
             if self.active:
                 self.turn.publish.append(alive(self.state.number))
-        if self.now < self._next_beat or self.state.late:  # the next turn is near
+        if self.now < self._next_beat:
             return
         self._next_beat = self.now + self.config.heartbeat_s
         if self.config.has_peer:
             self.turn.to_peer.append(self.link.state_message())
         self.pending.expire(self.now)
         self.state.forget_idle_sessions(self.now)
-        if self.active:
+        if self.active and self.state.late:
+            self._greet_all()  # alive, and not able to give fingerprints now
+        elif self.active:
             self._heartbeats()
 
     def _heartbeats(self) -> None:

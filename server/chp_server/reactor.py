@@ -124,6 +124,17 @@ class Server:
         messages, size = limits.turn_messages_max, limits.turn_bytes_max
         if self._config.peer is not None:
             self._take(sockets.peer_in, core.peer_message, messages, size, skip=1)
+        if not core.state.late:  # else the map is to catch up first; the peer and the clients hear of us meanwhile
+            self._take_requests(ready)
+        self._retry_held()
+        self._copies.step()
+        self.perform(core.end_turn())
+        if not core.state.late:
+            self._look_after(core)
+
+    def _take_requests(self, ready: Container[object] | None) -> None:
+        core, sockets, limits = self.core, self._sockets, self._limits
+        messages, size = limits.turn_messages_max, limits.turn_bytes_max
         if ready is None or sockets.updates in ready:
             for frames in receive(sockets.updates, messages, size):
                 self._guard(core.subscription, frames[0])
@@ -132,9 +143,8 @@ class Server:
             self._take(sockets.collector, core.collect, messages, size)
         if ready is None or sockets.snapshot in ready:
             self._take(sockets.snapshot, core.request, messages, size)
-        self._retry_held()
-        self._copies.step()
-        self.perform(core.end_turn())
+
+    def _look_after(self, core: ServerCore) -> None:
         if core.now >= self._housekeeping_due:
             self._keep_house(core)
         if self._snapshotter.step(core):

@@ -56,7 +56,7 @@ class ReplicatedState:
         self.number = 0  # of the last update
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
         self._map = Hashmap()
-        self._late: list[tuple[Segment, int, float]] = []  # what the map does not have yet: see `map`
+        self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
         self.leases: dict[bytes, Lease] = {}
@@ -78,11 +78,13 @@ class ReplicatedState:
             self.catch_up()
         return self._map
 
-    def catch_up(self) -> None:
-        """Put into the map what is late."""
-        late, self._late = self._late, []
-        for segment, revision, now in late:
+    def catch_up(self, items: int | None = None) -> None:
+        """Put into the map what is late, or segments of at least so many items."""
+        left = items
+        while self._late and (left is None or left > 0):
+            segment, revision, now = self._late.popleft()
             self._map.apply(segment, revision, now)
+            left = None if left is None else left - len(segment.keys)
 
     @property
     def late(self) -> bool:

@@ -2,11 +2,11 @@
 
 import os
 
-from chp.batch import ACK, BATCH, HEARTBEAT, Segment, split
+from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, session_topic
 from chp.numbers import pack
 from chp_server.commit import LATE_ITEMS
-from chp_server.core import CoreConfig, ServerCore
+from chp_server.core import LATE_A_TURN, CoreConfig, ServerCore
 from chp_server.turn import Turn
 
 SESSION, TRANSACTION = b"s" * 16, b"t" * 16
@@ -33,11 +33,11 @@ class Server:
         self.no += 1
         return [RESERVED_KEY, pack(self.no), SESSION, b"", Segment(keys, values, extras or None).encode()]
 
-    def stage(self, value: bytes) -> None:
-        self.turn(self.kvset(KEYS, [value] * len(KEYS), stage=[TRANSACTION, "0"]))
+    def stage(self, value: bytes, keys: list[str] = KEYS) -> None:
+        self.turn(self.kvset(keys, [value] * len(keys), stage=[TRANSACTION, "0"]))
 
-    def commit(self) -> list[bytes]:
-        return self.kvset([], [], commit=[TRANSACTION, "job", self.no, [["0", 1]], None])
+    def commit(self, batches: int = 1) -> list[bytes]:
+        return self.kvset([], [], commit=[TRANSACTION, "job", self.no, [["0", batches]], None])
 
 
 def bodies(messages: list[list[bytes]], topic: bytes, kind: int) -> list[list[object]]:
@@ -94,3 +94,19 @@ def test_a_small_share_of_the_map_is_applied_at_once() -> None:
     server.stage(b"1")
     server.turn(server.commit())
     assert not server.core.state.late and server.core.state.map.values["/bench/0"] == b"1"
+
+
+def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints() -> None:
+    server, topic = Server(), channel_topic("/bench/")
+    server.turn(subscribe=topic)
+    for n in range(3):
+        server.stage(b"1", [f"/bench/{n}/{i}" for i in range(LATE_A_TURN)])
+    server.turn(server.commit(3))
+    for _ in range(2):
+        published = server.turn(after_s=1.0).publish
+        assert server.core.state.late and server.core.next_deadline() == server.now
+        assert bodies(published, topic, GREETING) and not bodies(published, topic, HEARTBEAT)
+    server.turn()
+    server.turn()  # the last of it, which has no items
+    assert not server.core.state.late and bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
+    assert len(server.core.state.map) == 3 * LATE_A_TURN

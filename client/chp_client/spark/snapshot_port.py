@@ -88,18 +88,20 @@ class SnapshotPort:
     def _first(self, subtree: str, options: dict[str, Any]) -> tuple[list[Any], list[Any], int]:
         """Ask one server after the other until one answers."""
         deadline = monotonic() + self._timeout_s
-        said = "no answer"
+        said, patience_s = "no answer", RETRY_S
         while (now := monotonic()) < deadline:
             socket, request = self._socket(), next(self._ids)
             said_options = {"chp": 2, "id": request, "from": 0, **options}
             socket.send_multipart([ICANHAZ, subtree.encode(), packb(said_options)])
-            answer = self._receive(socket, request, min(deadline, now + RETRY_S))
+            answer = self._receive(socket, request, min(deadline, now + patience_s))
             if answer is not None and answer[0][0] != REFUSED:
                 return *answer, request
             if answer is not None and answer[0][2] not in ("passive", "busy"):
                 raise ReadRefused(answer[0][2], answer[0][3])
             said = "no answer" if answer is None else str(answer[0][2])
             self._next(keep=answer is not None)
+            if self._at == 0 and answer is None:
+                patience_s *= 2  # all are silent, or one is busy with much: asked again and again it is not sooner done
             if answer is not None:
                 self._socket().poll(100)  # it said that it can't now: a moment later it may
         servers = ", ".join(self._servers)
