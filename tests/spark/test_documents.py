@@ -1,0 +1,57 @@
+"""The blocks of docs/spark.md, run one after the other as the page says, with only the ports changed."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.cluster import ProcessPair
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
+    with ProcessPair(tmp_path_factory.mktemp("pair")) as started:
+        yield started
+
+
+def program() -> str:
+    """Its Python, and its commands but for the set-up, in the order of the page."""
+    parts = []
+    for language, name, text in re.findall(r"^```(python|bash) ?(\w*)\n(.*?)^```", PAGE, re.S | re.M):
+        if language == "python":
+            parts.append(text)
+        elif name:
+            parts.append(f"import subprocess\n\nsubprocess.run(['bash', '-c', {text!r}])\n")
+    return "\n".join(parts)
+
+
+def test_the_page_is_a_program_that_runs(pair: ProcessPair, tmp_path: Path) -> None:
+    text = program()
+    for port, address in zip(("5556", "5566"), pair.servers, strict=True):
+        text = text.replace(f"tcp://127.0.0.1:{port}", address)
+    (tmp_path / "page.py").write_text(text)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(pair.servers)}
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    for wanted in (
+        r"\|/rates/EUR/USD\|\[7B 22 62 69 64 22",  # the value, binary
+        r"\|/rates/USD/JPY\|0\.0\d+\|",  # the spread
+        r"\|\s*2\.1664\|",  # 2 euros in dollars
+        r"\|\s*1\|\s*\d+\|\s*3\|",  # the recording: three rates in one record
+    ):
+        assert re.search(wanted, done.stdout), f"{wanted} is not in\n{done.stdout}\n{done.stderr[-3000:]}"
+    shown = subprocess.run(
+        ["chp", "dump", "/"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    keys = set(re.findall(r"/(?:copies|counts)/[\w/]+", shown.stdout))
+    assert keys == {"/copies/EUR/USD", "/copies/EUR/GBP", "/copies/USD/JPY", "/counts/set"}
