@@ -1,96 +1,93 @@
-"""A job for the kill tests: files of numbers become increments in the store, with faults at chosen points.
+"""A job for the kill tests: files of numbers become increments in the store, by each way to write, with faults.
 
-    python -m tests.spark.connector_job SERVERS FOLDER '{"0": "worker", "1": "staging", "2": "staged"}'
+    python -m tests.spark.connector_job SERVERS FOLDER '{"inc": {"0": ["worker"], "1": ["staging"]}, "each": {}}'
 
-Each file of FOLDER/in is a micro-batch. By batch: "worker": the Python worker of a task kills itself, in the middle
-of its first attempt. The others stop at a point, leave a file FOLDER/at.<batch>, and go on once there is
-FOLDER/go.<batch>: "staging" in the middle of a task, "staged" before the commit, "committed" after it.
+Each file of FOLDER/in is a micro-batch. What is named in the last argument runs, at the same time, with the faults that
+are given for it (faulty.py):
+
+    inc     writeStream.format                              -> /inc/
+    each    foreach_batch                                   -> /each/
+    save    a batch write of each file, with its version    -> /save/
+    copy    everything in /src/, and then its changes       -> /copy/
 """
 
 import json
-import os
-import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
+from chp_client.spark import foreach_batch, session
 
-from chp_client.spark import session
-from chp_client.spark.datasource import ChpDataSource
-from chp_client.spark.write import StreamWriter
+from . import faulty
 
-
-class FaultyWriter(StreamWriter):
-    """The real one, with the faults around it."""
-
-    folder: str
-    faults: dict[str, str]
-
-    def _fault(self, batch: int, point: str) -> None:
-        at = Path(self.folder) / f"at.{batch}"
-        if self.faults.get(str(batch)) != point or at.exists():
-            return
-        at.touch()
-        if point == "worker":
-            os.kill(os.getpid(), signal.SIGKILL)
-        while not (Path(self.folder) / f"go.{batch}").exists():
-            threading.Event().wait(0.02)
-
-    def write(self, iterator: Iterator[Any]) -> Any:
-        """Stops after its first Arrow batch was handed over."""
-        batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
-
-        def faulty() -> Iterator[Any]:
-            for i, rows in enumerate(iterator):
-                if i == 1 and TaskContext.get().partitionId() == 0:
-                    self._fault(batch, "worker")
-                    self._fault(batch, "staging")
-                yield rows
-
-        return super().write(faulty())
-
-    def commit(self, messages: list[Any], batchId: int) -> None:
-        """Stops before, or after."""
-        self._fault(batchId, "staged")
-        super().commit(messages, batchId)
-        self._fault(batchId, "committed")
+Faults = dict[int, list[str]]
 
 
-class FaultySource(ChpDataSource):
-    """format("faulty")."""
+class Job:
+    """All of it."""
 
-    folder: str
-    faults: dict[str, str]
+    def __init__(self, spark: Any, servers: str, folder: str) -> None:
+        self._spark, self._servers, self._folder = spark, servers, folder
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "faulty"
+    def _numbers(self, subtree: str) -> Any:
+        lines = self._spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
+        return lines.text(f"{self._folder}/in").repartition(2).selectExpr(f"concat('{subtree}', value) key", "value")
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> FaultyWriter:
-        """With the faults."""
-        options, shape = self._for_writing(schema, overwrite)
-        writer = FaultyWriter(options, shape, overwrite)
-        writer.folder, writer.faults = self.folder, self.faults
-        return writer
+    def _start(self, writer: Any, name: str) -> Any:
+        """Start a query, and wait until it has begun: Spark's Python workers have ten seconds to come up."""
+        checkpoint = f"{self._folder}/checkpoint.{name}"
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        while query.isActive and query.status["message"] == "Initializing sources":
+            threading.Event().wait(0.05)
+        return query
+
+    def _options(self, name: str, faults: Faults) -> dict[str, str]:
+        return {**faulty.options(self._folder, name, [self._servers], faults), "subtree": f"/{name}/"}
+
+    def inc(self, faults: Faults) -> Any:
+        """The numbers, through the format."""
+        writer = self._numbers("/inc/").writeStream.format("faulty").options(**self._options("inc", faults))
+        return self._start(writer, "inc")
+
+    def each(self, faults: Faults) -> Any:
+        """The numbers, through the driver."""
+        faulty.in_this_process(faulty.Faults(self._folder, "each", faults))
+        sink = foreach_batch(servers=self._servers, subtree="/each/")
+        return self._start(self._numbers("/each/").writeStream.foreachBatch(sink), "each")
+
+    def copy(self, faults: Faults) -> Any:
+        """A subtree, kept equal to another."""
+        source = self._spark.readStream.format("chp").options(
+            servers=self._servers, subtree="/src/", startingOffsets="snapshot", partitions=2
+        )
+        rows = source.load().selectExpr("concat('/copy/', substring(key, 6)) key", "value")
+        writer = rows.writeStream.format("faulty").options(**self._options("copy", faults))
+        return self._start(writer.option("null.value", "delete"), "copy")
+
+    def save(self, faults: Faults) -> None:
+        """The numbers, file by file, from the first on whenever the job runs."""
+        for version, path in enumerate(sorted(Path(self._folder, "in").iterdir())):
+            lines = self._spark.read.schema("value string").text(str(path)).repartition(2)
+            frame = lines.selectExpr("concat('/save/', value) key", "value")
+            given = {**self._options("save", faults), "applicationId": "job", "version": str(version)}
+            frame.write.format("faulty").mode("append").options(**given).save()
 
 
 def main(servers: str, folder: str, faults: str) -> None:
-    """Run until every file has been taken."""
-    FaultySource.folder, FaultySource.faults = folder, json.loads(faults)
+    """Run until everything has been taken."""
+    wanted: dict[str, Faults] = {
+        name: {int(version): points for version, points in given.items()} for name, given in json.loads(faults).items()
+    }
     settings = {"spark.master": "local[2,4]", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
     spark = session("kill", quick_start=True, **settings)
-    spark.dataSource.register(FaultySource)
-    numbers = (
-        spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(f"{folder}/in").repartition(2)
-    )
-    rows = numbers.selectExpr("concat('/inc/', value) key", "value")
-    stream = rows.writeStream.format("faulty").options(servers=servers, subtree="/inc/")
-    query = stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
+    faulty.register(spark)
+    job = Job(spark, servers, folder)
+    queries = [getattr(job, name)(given) for name, given in wanted.items() if name != "save"]
+    if "save" in wanted:
+        job.save(wanted["save"])
+    for query in queries:
+        query.awaitTermination()
     print("finished", flush=True)
 
 

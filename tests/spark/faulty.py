@@ -34,13 +34,13 @@ IN_A_TASK = ("worker", "executor", "raise", "staging")
 class Faults:
     """The faults of one sink."""
 
-    def __init__(self, folder: str, name: str, wanted: dict[str, list[str]]) -> None:
+    def __init__(self, folder: str, name: str, wanted: dict[int, list[str]]) -> None:
         self.folder, self.name, self.wanted = Path(folder), name, wanted
 
     def at(self, version: int, point: str) -> None:
         """Do what is wanted at this point, once."""
         what = f"{self.name}.{version}.{point}"
-        if point not in self.wanted.get(str(version), ()):
+        if point not in self.wanted.get(version, ()):
             return
         try:
             (self.folder / f"at.{what}").touch(exist_ok=False)
@@ -119,7 +119,8 @@ class FaultySource(ChpDataSource):
 
     def __init__(self, options: Any) -> None:
         given = {name.lower(): text for name, text in options.items()}
-        self.faults = Faults(given["faults.folder"], given["faults.name"], json.loads(given.get("faults", "{}")))
+        wanted = {int(version): points for version, points in json.loads(given["faults"]).items()}
+        self.faults = Faults(given["faults.folder"], given["faults.name"], wanted)
         super().__init__({name: text for name, text in given.items() if not name.startswith("faults")})
 
     @classmethod
@@ -154,8 +155,8 @@ def register(spark: Any) -> None:
 
 def options(folder: Path | str, name: str, servers: list[str], wanted: dict[int, list[str]]) -> dict[str, str]:
     """The options that every write with faults has."""
-    faults = json.dumps({str(version): points for version, points in wanted.items()})
-    return {"faults.folder": str(folder), "faults.name": name, "faults": faults, "servers": ",".join(servers)}
+    at = {"faults.folder": str(folder), "faults.name": name, "faults": json.dumps(wanted)}
+    return {**at, "servers": ",".join(servers)}
 
 
 def in_this_process(faults: Faults) -> None:

@@ -61,7 +61,7 @@ def until(condition: Callable[[], object], what: str, process: subprocess.Popen[
 
 def finish(process: subprocess.Popen[str], folder: Path) -> None:
     """Wait until the job says that it has finished."""
-    out, _ = process.communicate(timeout=240)
+    out, _ = process.communicate(timeout=400)
     assert "finished" in out, log_of(folder)
 
 
@@ -132,6 +132,30 @@ def once(servers: list[str], subtree: str, wanted: dict[str, bytes], whole: int)
     assert set(sizes.values()) == {whole}, f"records of {sorted(set(sizes.values()))} keys"
 
 
+def write_files(folder: Path, files: int, rows: int) -> None:
+    """Numbers to be written, as many in each file of FOLDER/in; the older files first, a micro-batch each."""
+    (folder / "in").mkdir()
+    for i in range(files):
+        path = folder / "in" / f"{i}.txt"
+        path.write_text("".join(f"{n}\n" for n in range(i * rows, (i + 1) * rows)))
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+
 def numbers(subtree: str, first: int, last: int, width: int = 0) -> dict[str, bytes]:
     """What a job that writes numbers under a subtree leaves there."""
     return {f"{subtree}{n}": b"%-*d" % (width, n) for n in range(first, last)}
+
+
+def sum_of_increments(spark: Any, servers: list[str], subtree: str, folder: Path) -> int:
+    """By a job that adds up every change that the store tells of."""
+    changes = spark.readStream.format("chp").options(
+        servers=",".join(servers), subtree=subtree, startingOffsets="earliest"
+    )
+    total: list[int] = []
+
+    def add(batch: Any, _: int) -> None:
+        total.extend(row[0] or 0 for row in batch.selectExpr("sum(cast(cast(value as string) as long))").collect())
+
+    writer = changes.load().writeStream.foreachBatch(add).option("checkpointLocation", f"{folder}/sum{subtree}")
+    writer.trigger(availableNow=True).start().awaitTermination(120)
+    return sum(total)

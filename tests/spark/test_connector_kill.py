@@ -1,135 +1,130 @@
 """kill -9 of what takes part in a write: each number of each file is in the store once, no reader saw half a batch."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chp_client import Clone
-from chp_client.spark.snapshot_port import SnapshotPort
-from chp_client.spark.stream import read_changes
 from chp_server.testing import Pair, TestServer
+from tests.process.cluster import wait_for
+
+from .kills import Readers, changes, finish, job, numbers, once, sum_of_increments, until, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 A_FILE = 1000
+JOB = "tests.spark.connector_job"
+INCREMENTS = ("inc", "each", "save")
 
 
-def files(folder: Path, n: int) -> list[str]:
-    """n files of A_FILE numbers, the older first; all the numbers."""
-    (folder / "in").mkdir()
-    for i in range(n):
-        path = folder / "in" / f"{i}.txt"
-        path.write_text("".join(f"{i * A_FILE + j}\n" for j in range(A_FILE)))
-        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
-    return [str(number) for number in range(n * A_FILE)]
+class Source:
+    """The subtree that is copied, and what it held at times."""
+
+    def __init__(self, server: str) -> None:
+        self._clone = Clone(server, subtree="/src/")
+        self._clone.wait_until_synced(60)
+        self._clone.set("/src/short-lived", b"1", ttl=2).wait(60)
+        self.change({f"{n}": b"first" for n in range(500)})
+
+    def change(self, values: dict[str, bytes], deleted: tuple[str, ...] = ()) -> None:
+        """Set some keys, delete others."""
+        self._clone.set_many({f"/src/{name}": value for name, value in values.items()}).wait(60)
+        self._clone.delete_many([f"/src/{name}" for name in deleted])
+        self._clone.flush(60)
+
+    def held(self) -> dict[str, bytes]:
+        """What it holds, by the keys that the copy has."""
+        return {key.replace("/src/", "/copy/"): value for key, value in self._clone.items()}
+
+    def let_expire(self) -> None:
+        """Wait until the key with a ttl is gone."""
+        wait_for("a key to expire", lambda: "/src/short-lived" not in self._clone)
 
 
-@contextmanager
-def job(servers: list[str], folder: Path, faults: dict[int, str]) -> Iterator[subprocess.Popen[str]]:
-    """The job in a process group of its own, which is killed as a whole at the end: driver, JVM and workers."""
-    command = [sys.executable, "-m", "tests.spark.connector_job", ",".join(servers), str(folder), json.dumps(faults)]
-    with open(folder / "log", "a") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
-        try:
-            yield process
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
+def points(folder: Path, where: dict[str, tuple[int, str]]) -> Callable[[], bool]:
+    """Whether each write has come to its point."""
+    return lambda: all((folder / f"at.{name}.{version}.{point}").exists() for name, (version, point) in where.items())
 
 
-def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str], folder: Path) -> None:
-    for _ in range(9000):
-        if condition():
-            return
-        if process.poll() is not None:
-            break
-        threading.Event().wait(0.02)
-    raise AssertionError(f"{what}: not so; {(folder / 'log').read_text()[-3000:]}")
-
-
-def finish(process: subprocess.Popen[str], folder: Path) -> None:
-    out, _ = process.communicate(timeout=180)
-    assert "finished" in out, (folder / "log").read_text()[-3000:]
-
-
-@contextmanager
-def reader(servers: list[str]) -> Iterator[set[int]]:
-    """How many keys a Clone sees, whenever it looks."""
-    seen: set[int] = set()
-    stop = threading.Event()
-    with Clone(servers, subtree="/inc/") as clone:
-        clone.wait_until_synced(30)
-
-        def look() -> None:
-            while not stop.wait(0.001):
-                seen.add(len(clone))
-
-        looker = threading.Thread(target=look)
-        looker.start()
-        yield seen
-        stop.set()
-        looker.join()
-
-
-def changes(servers: list[str]) -> list[tuple[str, bytes | None]]:
-    """Everything that ever happened to the store's keys."""
-    with SnapshotPort(servers, 60) as port:
-        newest = port.ask("", **{"from": 0, "feed": True, "probe": 0})["newest"]
-        found: list[Any] = []
-        for updates in read_changes(port, "/inc/", 0, newest):
-            found += zip(updates.keys, updates.values, strict=True)
-        return found
-
-
-def check(servers: list[str], numbers: list[str], seen: set[int]) -> None:
-    assert sorted(changes(servers)) == sorted((f"/inc/{n}", n.encode()) for n in numbers), "each exactly once"
-    assert {n % A_FILE for n in seen} == {0}, "a reader saw a part of a batch"
-
-
-def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_commit(tmp_path: Path) -> None:
-    numbers = files(tmp_path, 3)
-    with TestServer(heartbeat_s=0.1) as server, reader([server.address]) as seen:
-        faults = {0: "staged", 1: "committed"}
-        for batch in (0, 1):
-            with job([server.address], tmp_path, faults) as process:
-                until((tmp_path / f"at.{batch}").exists, f"batch {batch} is {faults[batch]}", process, tmp_path)
-        with job([server.address], tmp_path, faults) as process:
+def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_commit(spark: Any, tmp_path: Path) -> None:
+    """Every way to write, at the same time; and a copy that begins with everything held, killed in that first batch."""
+    write_files(tmp_path, 3, A_FILE)
+    faults = json.dumps(
+        {name: {0: ["staged"], 1: ["committed"]} for name in INCREMENTS} | {"copy": {0: ["staging", "committed"]}}
+    )
+    first = dict.fromkeys(INCREMENTS, (0, "staged")) | {"copy": (0, "staging")}
+    second = dict.fromkeys(INCREMENTS, (1, "committed")) | {"copy": (0, "committed")}
+    subtrees = [f"/{name}/" for name in INCREMENTS]
+    with TestServer(heartbeat_s=0.1) as server, Readers([server.address], subtrees, A_FILE) as readers:
+        source = Source(server.address)
+        before = source.held()
+        with job(JOB, tmp_path, server.address, str(tmp_path), faults) as process:
+            until(points(tmp_path, first), "all have staged", process, tmp_path)
+        source.change({"1": b"second", "2": b"second", "new": b"second"}, deleted=("3", "4"))
+        source.let_expire()
+        unchanged = {key: value for key, value in source.held().items() if before.get(key) == value}
+        with job(JOB, tmp_path, server.address, str(tmp_path), faults) as process:
+            until(points(tmp_path, second), "all have committed", process, tmp_path)
+        source.change({"2": b"third", "4": b"third", "5": b"third"}, deleted=("6", "new"))
+        with job(JOB, tmp_path, server.address, str(tmp_path), faults) as process:
             finish(process, tmp_path)
-        check([server.address], numbers, seen)
-        counts = server.server.core.commits.counts
-        assert counts["commits"] == 3 and counts["commits_repeated"] == 1
+        for subtree in subtrees:
+            wanted = numbers(subtree, 0, 3 * A_FILE)
+            once([server.address], subtree, wanted, A_FILE)
+            assert sum_of_increments(spark, [server.address], subtree, tmp_path) == sum(range(3 * A_FILE))
+        readers.check()
+        check_copy(server.address, unchanged, source.held())
+        assert server.server is not None
+        core = server.server.core
+        assert core.commits.counts["commits"] == 3 * len(INCREMENTS) + 2
+        assert core.commits.counts["commits_repeated"] == 5  # of `save` the first two; of the others the last one
+        assert not core.state.staging.transactions
+
+
+def check_copy(server: str, unchanged: dict[str, bytes], held: dict[str, bytes]) -> None:
+    """Its first batch is what had not changed when it was run again; the rest came as changes, and nothing is lost."""
+    with Clone(server, subtree="/copy/") as copy:
+        copy.wait_until_synced(60)
+        assert dict(copy) == held
+    found = changes([server], "/copy/")
+    first = min(number for number, _, _ in found)
+    assert {key: value for number, key, value in found if number == first} == unchanged
+    later = [(key, value) for number, key, value in found if number > first]
+    assert ("/copy/1", b"second") in later and ("/copy/6", None) in later and len(unchanged) == 496
 
 
 def test_a_worker_killed_in_a_task_and_the_active_while_staging_and_committing(tmp_path: Path) -> None:
-    numbers = files(tmp_path, 4)
-    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0, solo_wait_s=1.0) as pair, reader(pair.servers) as seen:
+    write_files(tmp_path, 4, A_FILE)
+    with (
+        Pair(heartbeat_s=0.1, peer_timeout_s=1.0, solo_wait_s=1.0) as pair,
+        Readers(pair.servers, ["/inc/"], A_FILE) as readers,
+    ):
         in_sync = lambda: any(  # noqa: E731
             s.server is not None and s.server.core.active and s.server.core.link.in_sync()
             for s in (pair.primary, pair.backup)
         )
         faults = {0: "worker", 1: "staging", 2: "staged"}
-        with job(pair.servers, tmp_path, faults) as process:
+        given = json.dumps({"inc": {version: [point] for version, point in faults.items()}})
+        with job(JOB, tmp_path, ",".join(pair.servers), str(tmp_path), given) as process:
             for batch, active, other in ((1, pair.primary, pair.backup), (2, pair.backup, pair.primary)):
-                until((tmp_path / f"at.{batch}").exists, f"batch {batch} is {faults[batch]}", process, tmp_path)
+                which = f"inc.{batch}.{faults[batch]}"
+                until((tmp_path / f"at.{which}").exists, f"{which} is reached", process, tmp_path)
                 until(in_sync, "the pair is in sync", process, tmp_path)
-                assert active.server.core.active
+                assert active.server is not None and active.server.core.active
                 if faults[batch] == "staged":
-                    (tmp_path / f"go.{batch}").touch()  # the commit comes while the active goes
+                    (tmp_path / f"go.{which}").touch()  # the commit comes while the active goes
                 active.kill()
-                (tmp_path / f"go.{batch}").touch()
-                until(lambda up=other: up.server.core.active, "the other has taken over", process, tmp_path)
+                (tmp_path / f"go.{which}").touch()
+                until(
+                    lambda up=other: up.server is not None and up.server.core.active,  # type: ignore[misc]
+                    "the other has taken over",
+                    process,
+                    tmp_path,
+                )
                 active.start()
             finish(process, tmp_path)
-        assert (tmp_path / "at.0").exists(), "a worker was killed"
-        check(pair.servers, numbers, seen)
+        assert (tmp_path / "at.inc.0.worker").exists(), "a worker was killed"
+        once(pair.servers, "/inc/", numbers("/inc/", 0, 4 * A_FILE), A_FILE)
+        readers.check()

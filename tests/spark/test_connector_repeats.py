@@ -1,6 +1,5 @@
 """Tasks that run more than once, one after the other or at the same time: each row is written once, all at once."""
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 
-from .kills import Readers, finish, job, numbers, once
+from .kills import Readers, finish, job, numbers, once, write_files
 from .repeating_job import BATCHES, ROWS, SAVES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -21,17 +20,8 @@ def attempts(folder: Path, which: str) -> list[tuple[int, int]]:
     return sorted((int(name.split(".")[0]), int(name.split(".")[1])) for name in names)
 
 
-def write_files(folder: Path) -> None:
-    """The stream's files, the older first."""
-    (folder / "in").mkdir()
-    for i in BATCHES:
-        path = folder / "in" / f"{i}.txt"
-        path.write_text("".join(f"{n}\n" for n in range(i * ROWS, (i + 1) * ROWS)))
-        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
-
-
 def test_speculative_failed_and_repeated_tasks_write_once(tmp_path: Path) -> None:
-    write_files(tmp_path)
+    write_files(tmp_path, len(BATCHES), ROWS)
     with (
         TestServer(heartbeat_s=0.1) as server,
         Readers([server.address], ["/save/", "/stream/"], ROWS) as readers,

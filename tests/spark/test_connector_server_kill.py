@@ -12,7 +12,6 @@ that turn is the one that stages, or commits.
                 before-ack         readers know; the job does not
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from tests.process.cluster import wait_for
 from tests.process.faults import DyingPair, DyingServer, equal
 
 from . import faulty
-from .kills import Readers, numbers, once
+from .kills import Readers, numbers, once, sum_of_increments, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROWS = 1000
@@ -106,32 +105,8 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
         assert nothing_staged(pair)
 
 
-def write_files(folder: Path) -> None:
-    """A file a batch, the older first."""
-    (folder / "in").mkdir()
-    for i in range(len(BATCHES)):
-        path = folder / "in" / f"{i}.txt"
-        path.write_text("".join(f"{n}\n" for n in range(i * ROWS, (i + 1) * ROWS)))
-        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
-
-
-def sum_of_increments(spark: Any, servers: list[str], subtree: str, folder: Path) -> int:
-    """By a job that adds up every change that the store tells of."""
-    changes = spark.readStream.format("chp").options(
-        servers=",".join(servers), subtree=subtree, startingOffsets="earliest"
-    )
-    total: list[int] = []
-
-    def add(batch: Any, _: int) -> None:
-        total.extend(row[0] or 0 for row in batch.selectExpr("sum(cast(cast(value as string) as long))").collect())
-
-    writer = changes.load().writeStream.foreachBatch(add).option("checkpointLocation", str(folder / "sum"))
-    writer.trigger(availableNow=True).start().awaitTermination(120)
-    return sum(total)
-
-
 def test_a_stream_of_increments(spark: Any, tmp_path: Path) -> None:
-    write_files(tmp_path)
+    write_files(tmp_path, len(BATCHES), ROWS)
     with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/inc/"], ROWS) as readers:
         lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(f"{tmp_path}/in")
         rows = lines.repartition(2).selectExpr("concat('/inc/', value) key", "value")

@@ -1,0 +1,66 @@
+"""kill -9 of the market-data pipeline's driver and JVM: its bars are those of a run that nothing has disturbed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_client.replaying import replay
+from chp_server.testing import TestServer
+from examples.marketdata import bars, ticks
+from tests.process.cluster import wait_for
+
+from .kills import changes, finish, job, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+JOB = "tests.spark.bars_job"
+FAULTS = {1: ["staged"], 2: ["committed"]}
+PARTS = 3
+
+
+def record(folder: Path, made: list[ticks.Tick]) -> list[Path]:
+    """The ticks in the order of their arrival, as recordings that follow one another; then those that are too late."""
+    size, last, found = -(-len(made) // PARTS), 1, []
+    shares = [made[i * size : (i + 1) * size] for i in range(PARTS)] + [ticks.too_late(made, every=10)]
+    for i, share in enumerate(shares):
+        last = ticks.write_recording(folder / f"part{i}", share, last)
+        found.append(folder / f"part{i}")
+    return found
+
+
+def test_bars_after_kills_between_staging_and_commit_and_after_commit(lone: TestServer, tmp_path: Path) -> None:
+    """State and bars are as if the query had never died; what comes too late changes nothing."""
+    made = ticks.derive(minutes=15)
+    undisturbed = bars.reference(made)
+    parts = record(tmp_path, made)
+    arguments = (JOB, tmp_path, lone.address, str(tmp_path), json.dumps(FAULTS))
+    with Clone(lone.address, "/bars/") as application, Clone(lone.address, None) as player:
+        application.wait_until_synced(60)
+        with job(*arguments) as process:
+            until((tmp_path / "ready").exists, "the query has begun", process, tmp_path)
+            replay(parts[0], player, speed=None)
+            until((tmp_path / "at.bars.1.staged").exists, "a batch is staged", process, tmp_path)
+        replay(parts[1], player, speed=None)
+        with job(*arguments) as process:
+            until((tmp_path / "at.bars.2.committed").exists, "a batch is committed", process, tmp_path)
+            until(lambda: len(application), "bars are there", process, tmp_path)
+            assert len(application) < len(undisturbed)
+        replay(parts[2], player, speed=None)
+        with job(*arguments) as process:
+            equal = lambda: bars.parse(application.items()) == undisturbed  # noqa: E731
+            until(equal, "the bars are those of an undisturbed run", process, tmp_path)
+            replay(parts[3], player, speed=None)
+            (tmp_path / "end").touch()
+            finish(process, tmp_path)
+        wait_for("the bars to stay", equal)
+    check_increments(lone.address, len(made))
+
+
+def check_increments(server: str, ticks_made: int) -> None:
+    """A bar's ticks only ever grow, and in the end they are all the ticks: none was counted twice on the way."""
+    counts: dict[str, list[int]] = {}
+    for _, key, value in changes([server], "/bars/"):
+        counts.setdefault(key, []).append(json.loads(value or b"{}")["ticks"])
+    assert all(said == sorted(set(said)) for said in counts.values()), "a bar was published twice, or went back"
+    assert sum(said[-1] for said in counts.values()) == ticks_made
