@@ -83,7 +83,9 @@ class Image:
         while start < len(self.keys):
             stop = self._chunk_end(start, limits)
             keys = self.keys[start:stop]
-            runs = runs_of(self.revisions[start:stop])
+            column = self.revisions[start:stop]
+            same = column.count(column[0]) == len(column)  # written together: seen at once
+            runs = [[column[0], len(column)]] if same else runs_of(column)
             yield sync_segment(keys, self.values[start:stop], runs, self._ttls(keys, now()))
             start = stop
 
