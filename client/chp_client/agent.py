@@ -8,16 +8,18 @@ A turn: wait, drain a bounded number of messages, and with the lock held take th
 message and at the clock; then, with the lock free, perform the effects, settle tickets, hand changes to watchers.
 `start` returns when the sockets are there; `stop` returns when the thread has ended.
 
+It waits for the sockets' descriptors, not for the sockets, of which libzmq would look at each twice. A descriptor tells
+of what is new only until the next call into its socket, so a socket that was used is looked at before the next wait.
+
 A set that nothing is under way before need not wait until the agent is awake: the application's thread sends it. While
-the agent sleeps the XPUB sockets belong to who holds the hub's lock, and the agent waits for their file descriptors,
-not for the sockets. Such a descriptor tells of what is new only until the next call into its socket, so whoever has
-used one looks whether something has come in. What follows that set gathers for the agent, as ever.
+the agent sleeps, the XPUB sockets belong to who holds the hub's lock.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from threading import Event, Thread
 from time import monotonic
@@ -42,7 +44,8 @@ RECEIVE_MARK = 1000
 SEND_MARK = 4096
 REQUEST_MARK = 256  # two for each of 64 subtrees, twice
 IDLE_S_MAX = 60.0
-LINK, BELL = 2, 4  # kinds of what is waited for; 0, 1 and 3 are a server's DEALER, SUB and monitor
+REQUESTS, UPDATES, LINK, MONITOR = range(4)  # a server's sockets: DEALER, SUB, XPUB, and what libzmq tells of the first
+Place = tuple[int, int]  # server, kind
 DIRECT_ITEMS = 64  # as many sets the application's thread sends itself; more gain nothing by it
 WIRE = {
     int(zmq.EVENT_CONNECTED): CONNECTED,
@@ -62,7 +65,7 @@ class Agent:
         self._context.setsockopt(zmq.MAX_SOCKETS, 64 + 8 * len(endpoints))
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._due = 0.0  # when the agent wakes by itself
-        self._linked: set[int] = set()  # servers whose XPUB may have something that its descriptor does not tell
+        self._unread: set[Place] = set()  # what may have something that its descriptor does not tell
         self._sockets: list[list[zmq.Socket[bytes]]] = []
         self._monitors: list[zmq.Socket[bytes]] = []
         self._ready = Event()
@@ -85,7 +88,7 @@ class Agent:
         if plain and core.idle() and self._due <= (now := monotonic()) + core.timing.resend_s:
             hub.take(now)
             self._publish(core.take_publish())
-            hub.sleeping = not self._linked
+            hub.sleeping = not self._unread
         if not hub.sleeping:
             os.eventfd_write(self._bell, 1)
 
@@ -149,21 +152,29 @@ class Agent:
     def _run(self) -> None:
         hub, core = self._hub, self._hub.core
         inputs = (core.on_reply, core.on_update, self._on_link, self._on_wire)
-        polled, places = self._polled()
-        self._linked.update(range(len(self._sockets)))
+        places = self._places()
+        poll = select.poll()
+        for fd in [self._bell, *places]:
+            poll.register(fd, select.POLLIN)
+        self._unread.update(places.values())
         while not self._finished():
             due = core.next_deadline()
             self._due = min(due, hub.stop_at or due)
             hub.sleeping = True
-            timeout_s = 0.0 if self._linked or hub.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
-            ready: list[tuple[Any, int]] = zmq.zmq_poll(polled, int(timeout_s * 1000 + 0.999))
+            timeout_s = 0.0 if self._unread or hub.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
+            ready = poll.poll(int(timeout_s * 1000 + 0.999))
             with hub.lock:  # who sends for us has done so
                 hub.sleeping = False
-            arrived = self._drain([places[thing] for thing, _ in ready])
+            for fd, _ in ready:
+                if fd == self._bell:
+                    os.eventfd_read(fd)
+                else:
+                    self._unread.add(places[fd])
+            arrived = self._drain()
             with hub.lock:
                 now = monotonic()
                 hub.take(now)
-                for i, kind, messages in arrived:
+                for (i, kind), messages in arrived:
                     for frames in messages:
                         inputs[kind](i, frames, now)
                 if now >= due:  # what arrived may have put it off; the core looks
@@ -173,35 +184,25 @@ class Agent:
             self._report(effects, watches)
             hub.notify()
 
-    def _polled(self) -> tuple[list[tuple[Any, int]], dict[Any, tuple[int, int, Any]]]:
-        """What to wait for; and of which server each is, of which kind, and what is to be read then."""
-        places: dict[Any, tuple[int, int, Any]] = {self._bell: (0, BELL, None)}
-        for i, (dealer, sub, xpub) in enumerate(self._sockets):
-            monitor = self._monitors[i]
-            places |= {dealer: (i, 0, dealer), sub: (i, 1, sub), monitor: (i, 3, monitor)}
-            places[xpub.getsockopt(zmq.FD)] = (i, LINK, xpub)
-        return [(thing, zmq.POLLIN) for thing in places], places
+    def _places(self) -> dict[int, Place]:
+        """Where what a descriptor tells of is."""
+        return {
+            int(socket.getsockopt(zmq.FD)): (i, kind)
+            for i, (sockets, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True))
+            for kind, socket in enumerate([*sockets, monitor])
+        }
 
-    def _drain(self, ready: list[tuple[int, int, Any]]) -> list[tuple[int, int, list[list[bytes]]]]:
-        """What has arrived at these: server, kind, messages."""
-        arrived: list[tuple[int, int, list[list[bytes]]]] = []
-        for i, kind, socket in ready:
-            if kind == BELL:
-                os.eventfd_read(self._bell)
-            elif kind == LINK:
-                self._linked.add(i)
-            else:
-                arrived.append((i, kind, drain(socket, TURN_MESSAGES)))
-        linked, self._linked = self._linked, set()
-        for i in linked:
-            arrived.append((i, LINK, drain(self._sockets[i][LINK], TURN_MESSAGES)))
-            self._look(i)
+    def _drain(self) -> list[tuple[Place, list[list[bytes]]]]:
+        """What has arrived where something may have."""
+        unread, self._unread = self._unread, set()
+        arrived = []
+        for place in sorted(unread):
+            i, kind = place
+            messages, more = receive(self._monitors[i] if kind == MONITOR else self._sockets[i][kind], TURN_MESSAGES)
+            arrived.append((place, messages))
+            if more:
+                self._unread.add(place)
         return arrived
-
-    def _look(self, i: int) -> None:
-        """The XPUB was used: note it if it has something."""
-        if has_input(self._sockets[i][LINK]):
-            self._linked.add(i)
 
     def _finished(self) -> bool:
         hub = self._hub
@@ -224,14 +225,15 @@ class Agent:
     def _perform(self, effects: Effects) -> None:
         sockets = self._sockets
         for i, topic in effects.subscribe:
-            sockets[i][1].setsockopt(zmq.SUBSCRIBE, topic)
+            sockets[i][UPDATES].setsockopt(zmq.SUBSCRIBE, topic)
         for i, topic in effects.unsubscribe:
-            sockets[i][1].setsockopt(zmq.UNSUBSCRIBE, topic)
+            sockets[i][UPDATES].setsockopt(zmq.UNSUBSCRIBE, topic)
         for i, frames in effects.request:
             try:
-                send(sockets[i][0], frames)
+                send(sockets[i][REQUESTS], frames)
             except zmq.Again:
                 pass  # not connected: the core asks again
+            self._unread.add((i, REQUESTS))
         if effects.publish:
             self._publish(effects.publish)
 
@@ -242,7 +244,8 @@ class Agent:
             except zmq.ZMQError:
                 pass  # no room: the server will miss this number, and say so
         for i in {i for i, _ in messages}:
-            self._look(i)
+            if has_input(self._sockets[i][LINK]):
+                self._unread.add((i, LINK))
 
     def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
         hub = self._hub
@@ -285,7 +288,12 @@ def has_input(socket: zmq.Socket[bytes]) -> bool:
 
 
 def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
-    """Whatever has arrived, up to a number of messages and bytes.
+    """Whatever has arrived, up to a number of messages and bytes."""
+    return receive(socket, messages_max)[0]
+
+
+def receive(socket: zmq.Socket[bytes], messages_max: int) -> tuple[list[list[bytes]], bool]:
+    """Whatever has arrived, up to a number of messages and bytes; and whether there may be more.
 
     A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes longer. Where a message
     came alone, asking for another costs less than the exception that says there is none.
@@ -303,7 +311,7 @@ def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
             messages.append(frames)
             size += len(frames[-1])
             if len(messages) <= 2 and not has_input(socket):
-                break
+                return messages, False
     except zmq.Again:
-        pass
-    return messages
+        return messages, False
+    return messages, True

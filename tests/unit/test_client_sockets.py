@@ -88,13 +88,32 @@ def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkey
     monkeypatch.setattr(module, "has_input", lambda socket: True)
     assert put(asleep, "/a") == [1]
     assert is_rung(asleep)
-    assert asleep._linked == {0}, "the agent looks there without being told"
+    assert asleep._unread == {(0, module.LINK)}, "the agent looks there without being told"
 
 
 def test_a_batch_is_sent_again_in_time_though_the_agent_sleeps_long(asleep: Agent) -> None:
     asleep._due = float("inf")  # it would wake too late to see that no answer came
     assert put(asleep, "/a") == []
     assert is_rung(asleep)
+
+
+def test_what_a_turn_leaves_is_read_by_the_next(asleep: Agent) -> None:
+    """Its descriptor says nothing of it any more."""
+    ours, theirs = (asleep._context.socket(zmq.PAIR) for _ in range(2))
+    ours.bind("inproc://many")
+    theirs.connect("inproc://many")
+    for _ in range(module.TURN_MESSAGES + 1):
+        theirs.send(b"x")
+    monitor, asleep._monitors[0] = asleep._monitors[0], ours
+    place = (0, module.MONITOR)
+    asleep._unread = {place}
+    assert [len(messages) for _, messages in asleep._drain()] == [module.TURN_MESSAGES]
+    assert asleep._unread == {place}
+    assert [len(messages) for _, messages in asleep._drain()] == [1]
+    assert asleep._unread == set()
+    asleep._monitors[0] = monitor
+    ours.close(0)
+    theirs.close(0)
 
 
 def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
