@@ -183,8 +183,9 @@ def pacer(pipe: Pipe, kind: str, port: int) -> None:
 
     pipe.say(up=True)
     while True:
-        due = time.monotonic() + 0.05
-        for i in range(pipe.hear()["sets"]):
+        sets = pipe.hear()["sets"]
+        due = time.monotonic()  # from here on: what passed before is not to be made up for
+        for i in range(sets):
             due += PACE_S
             time.sleep(max(0.0, due - time.monotonic()))
             put(KEYS[i % len(KEYS)], _STAMP.pack(time.monotonic()).ljust(100, b"."))
