@@ -98,7 +98,7 @@ def compute(ticks: "DataFrame") -> "DataFrame":
 
 def start(spark: "SparkSession", servers: list[str], work: Path) -> "StreamingQuery":
     """Begin to make bars of the ticks of a pair of servers; `work` holds what outlives a crash."""
-    from chp_client.spark.foreach import foreach_batch
+    from chp_client.spark import foreach_batch
 
     changes = (
         spark.readStream.format("chp")
