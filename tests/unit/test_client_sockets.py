@@ -35,10 +35,8 @@ def asleep() -> Iterator[Agent]:
     agent._open()
     agent._hub.sleeping = True
     yield agent
-    for socket in (*agent._sockets[0], *agent._monitors):
-        socket.close(0)
     os.close(agent._bell)
-    agent._context.term()
+    agent._context.destroy(linger=0)  # with whatever sockets a test made
 
 
 def put(agent: Agent, *keys: str) -> list[int]:
@@ -104,16 +102,13 @@ def test_what_a_turn_leaves_is_read_by_the_next(asleep: Agent) -> None:
     theirs.connect("inproc://many")
     for _ in range(module.TURN_MESSAGES + 1):
         theirs.send(b"x")
-    monitor, asleep._monitors[0] = asleep._monitors[0], ours
+    asleep._monitors[0] = ours
     place = (0, module.MONITOR)
     asleep._unread = {place}
     assert [len(messages) for _, messages in asleep._drain()] == [module.TURN_MESSAGES]
     assert asleep._unread == {place}
     assert [len(messages) for _, messages in asleep._drain()] == [1]
     assert asleep._unread == set()
-    asleep._monitors[0] = monitor
-    ours.close(0)
-    theirs.close(0)
 
 
 def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
