@@ -64,6 +64,14 @@ class Staging:
         limits = self._limits
         return self.bytes + size <= limits.staged_bytes_max and len(self.transactions) < limits.transactions_max
 
+    def full(self) -> str:
+        """Why another batch does not fit."""
+        limits = self._limits
+        if len(self.transactions) >= limits.transactions_max:
+            return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
+        held = f"{self.bytes} bytes are staged in {len(self.transactions)} transactions"
+        return f"{held}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some"
+
     def add(self, segment: Segment, now: float) -> None:
         """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""
         extras = dict(segment.extras or {})

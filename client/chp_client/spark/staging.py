@@ -178,5 +178,6 @@ def _failures(timeout_s: float) -> Iterator[None]:
 _REFUSALS = {
     "staged": "the servers do not hold all that was staged ({0}): one was lost before the other had it, or more than an"
     " hour has passed; run the batch again",
-    "busy": "the servers have no room for more staged updates ({0}); write in smaller batches, or wait for other jobs",
+    "busy": "the servers have no room for more staged updates ({0}). What is written at once has to fit: write in"
+    " several commits, such as a day each, or wait until other jobs have committed",
 }
