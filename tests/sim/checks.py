@@ -6,7 +6,8 @@
     at the end (`healed`)         everyone in sync within a stated time; replicas equal, and equal to a replay of the
                                   journal; every promise kept in the surviving history; one key at a time linearizable
 
-Fencing, with two nodes and no arbiter, can mean no more than this: once the word of a successor (STATE: active, in a
+With an arbiter, nobody acknowledges once another has become active, whatever was cut or stopped. Fencing, with two
+nodes and none, can mean no more than this: once the word of a successor (STATE: active, in a
 higher epoch) lies in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from
 successor to predecessor is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
 """
@@ -202,6 +203,8 @@ class Checks:
         for other_epoch, (who, since) in self.active_since.items():
             if who == node.name or other_epoch <= own:
                 continue
+            if self.world.arbiter is not None:
+                self.fail(f"{node.name} acknowledges in epoch {own}, and {who} became active in epoch {other_epoch}")
             if self.world.whole_since(who, node.name) < since - SYNC_S < self.world.time.now - FENCE_S:
                 self.fail(f"{node.name} acknowledges in epoch {own} while {who} is active in epoch {other_epoch}")
 

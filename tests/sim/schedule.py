@@ -8,7 +8,7 @@ commands is short, so faults meet calls. The list ends with `settle`, and now an
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SETTLE_S = 15
 FAIL_S = 10  # within which a healthy pair that loses one server serves everybody again
@@ -16,6 +16,7 @@ KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
 TTL_KEYS = ("/t/1", "/t/2")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
+ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 POINTS = ("to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
 
@@ -50,9 +51,30 @@ def plan(seed: int) -> Plan:
         rng.choice((100_000, 5)),
         rng.choice((8192, 2)),
     )
+    if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
+        made = with_arbiter(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def with_arbiter(made: Plan) -> Plan:
+    """The same with an arbiter, which now and then can't hear a server, nor be heard."""
+    rng = random.Random(made.seed * 104_729 + 5)
+    out = ["arbiter"]
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    for command in made.commands[:end]:
+        out.append(command)
+        name = rng.choice("PB")
+        if rng.random() < 0.04:
+            out += [
+                f"doubt {name}",
+                f"tick {rng.choice((0.3, 1.0, 2.5)):.1f}",
+                *([f"trust {name}"] * rng.randint(0, 1)),
+            ]
+        if rng.random() < 0.04:
+            out += [f"pause {name} at sync", f"tick {rng.choice((0.3, 1.7, 2.5)):.1f}", f"resume {name}"]
+    return replace(made, commands=out + made.commands[end:])
 
 
 class _Maker:
@@ -64,12 +86,12 @@ class _Maker:
             "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
             "cut": (self._cut, self._cut_pair, self._crash),
             "loss": (self._loss, self._drop),
-            "pause": (self._pause,),
+            "pause": (self._pause, self._pause_at),
             "clock": (self._wall, self._drift, self._crash),
             "reset": (self._reset, self._crash),
         }.get(temper) or (
             self._crash, self._crash_at, self._crash_client, self._crash_both, self._cut, self._cut_pair, self._drop,
-            self._pause, self._wall, self._drift, self._reset, self._switch,
+            self._pause, self._pause_at, self._wall, self._drift, self._reset, self._switch,
         )  # fmt: skip
 
     def begin(self) -> list[str]:
@@ -181,6 +203,10 @@ class _Maker:
     def _pause(self) -> list[str]:
         name = self.rng.choice(("P", "B", "P", "B", *self.clients))
         return [f"pause {name}", self._call(), self._wait(), self._call(), f"resume {name}"]
+
+    def _pause_at(self) -> list[str]:
+        name = self.rng.choice("PB")
+        return [f"pause {name} at sync", self._call(), self._wait(), self._call(), f"resume {name}"]
 
     def _wall(self) -> list[str]:
         return [f"wall {self.rng.choice(('P', 'B', *self.clients))} {self.rng.choice((-7200, -3, 3, 7200, 1e6)):.0f}"]

@@ -15,6 +15,7 @@ from chp_server.journal import JournalError
 from chp_server.snapshots import Snapshotter, recover_snapshot
 from chp_server.turn import Turn
 
+from .arbiter import Line
 from .clock import LocalClock
 from .disk import Disk
 from .network import Conn, Frames
@@ -40,7 +41,9 @@ class ServerNode:
         self.starts = 0
         self.started_at = 0.0
         self.core: Any = None
+        self.line: Line | None = None  # to the arbiter, if there is one
         self.crash_at = ""
+        self.pause_at_sync = False
         self.turns = 0
         self.defect: Exception | None = None
         self._resume: list[Any] = []
@@ -59,6 +62,7 @@ class ServerNode:
         """Recover from the journal and take the ports."""
         self._forget()
         self.running, self.paused, self.busy, self.crash_at = True, False, False, ""
+        self.pause_at_sync = False
         self.starts += 1
         self.started_at = self.world.time.now
         server = bytes([ord(self.name)]) + self.starts.to_bytes(15, "big")
@@ -68,6 +72,7 @@ class ServerNode:
             CoreConfig(primary=self.primary, name=self.name, durability=self.disk.durability, **settings),
             server, now, self.world.limits,
         )  # fmt: skip
+        self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
         self._recover(now)
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -104,6 +109,7 @@ class ServerNode:
 
     def resume(self) -> None:
         """SIGCONT."""
+        self.pause_at_sync = False
         if self.paused:
             self.paused = False
             self.world.checks.resumed(self)
@@ -175,6 +181,9 @@ class ServerNode:
 
     def _drain(self) -> int:
         core, inbox = self.core, self.inbox
+        if self.line is not None:
+            core.lease_until = self.line.until
+            self.line.want(core.wants_lease)
         core.begin_turn(self.clock.mono(), self.clock.wall())
         took = 0
         for kind, handle in (("peer", core.peer_message), ("upd", None), ("set", core.collect), ("req", core.request)):
@@ -205,7 +214,8 @@ class ServerNode:
             return
         self._write(turn)
         sync_s = self.world.sync_s()
-        if sync_s <= 0:
+        self.paused, self.pause_at_sync = self.pause_at_sync, False
+        if sync_s <= 0 and not self.paused:
             self._after_sync(turn)
             return
         self.busy = True

@@ -1,9 +1,10 @@
 """Two servers, some clients, the network between them and the time they share; driven by commands, one a line.
 
-    start P | crash P [at publish] | pause P | resume P | wipe P | wall P 3600 | drift P 1.05
+    start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | wall P 3600 | drift P 1.05
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    arbiter | doubt P | trust P
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -20,6 +21,7 @@ from chp.limits import Limits
 from chp.numbers import describe as number_text
 
 from . import describe
+from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
@@ -55,6 +57,8 @@ class World:
         self.nodes: dict[str, Any] = {}
         self.servers = [self._server("P"), self._server("B")]
         self.clients: list[ClientNode] = []
+        self.arbiter: LeaseService | None = None
+        self.doubted: set[str] = set()  # servers whose line to the arbiter is cut
         self.walls_were_set = False
         self.trouble: dict[tuple[str, str], float] = {}
 
@@ -175,8 +179,12 @@ class World:
         else:
             node.crash()
 
-    def _do_pause(self, name: str) -> None:
-        self.nodes[name].pause()
+    def _do_pause(self, name: str, at: str = "", point: str = "") -> None:
+        if point:
+            assert point == "sync", "a server can be paused at sync: when its turn is written and nothing has left"
+            self.nodes[name].pause_at_sync = True
+        else:
+            self.nodes[name].pause()
 
     def _do_resume(self, name: str) -> None:
         self.nodes[name].resume()
@@ -204,6 +212,16 @@ class World:
         for pair in (("P", "B"), ("B", "P")):
             if way == "*" or way.startswith(">".join(pair)):
                 self.trouble[pair] = self.time.now
+
+    def _do_arbiter(self) -> None:
+        self.arbiter = LeaseService(self)
+        self.server_settings["has_arbiter"] = True
+
+    def _do_doubt(self, name: str) -> None:
+        self.doubted.add(name)
+
+    def _do_trust(self, name: str) -> None:
+        self.doubted.discard(name)
 
     def _do_drop(self, way: str, n: str = "1") -> None:
         self.net.drop_next(way, int(n))
@@ -313,11 +331,12 @@ class World:
     def _do_settle(self, seconds: str) -> None:
         """Heal everything, and expect everyone to be in sync within so many seconds."""
         self.loss = 0.0
+        self.doubted.clear()
         self.do("heal *")
         for node in self.nodes.values():
             node.resume()
             if isinstance(node, ServerNode):
-                node.crash_at = ""
+                node.crash_at, node.pause_at_sync = "", False
                 node.clock.drift(1.0)
         for node in self.nodes.values():
             if not node.running:
