@@ -106,7 +106,7 @@ def held_key(key: object, subtrees: tuple[str, ...]) -> str:
 
 def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
     """That a column of checked keys lies in the held subtrees: two comparisons, if it is one subtree."""
-    if not subtrees or not keys:
+    if not subtrees or not keys or "" in subtrees:
         return
     if len(subtrees) == 1 and min(keys).startswith(subtrees) and max(keys).startswith(subtrees):
         return

@@ -121,7 +121,7 @@ class Outbox:
 
 def size_of(segment: Segment) -> int:
     """What a segment counts in the window: its characters, its bytes, and a little for each item."""
-    return sum(map(len, segment.keys)) + sum(map(len, segment.values)) + 8 * len(segment.keys) + 64
+    return len("".join(segment.keys)) + sum(map(len, segment.values)) + 8 * len(segment.keys) + 64
 
 
 def cut(segment: Segment, size: int, limits: Limits = DEFAULT) -> list[Segment]:
