@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    with ProcessPair(tmp_path_factory.mktemp("pair")) as started:
+    with ProcessPair(tmp_path_factory.mktemp("pair"), peer_timeout_s=60.0) as started:  # a page, not a failover
         yield started
 
 
