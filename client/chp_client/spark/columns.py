@@ -42,7 +42,7 @@ class Updates:
 
 
 def _ttls(u: Updates) -> pa.Array:
-    if type(u.ttls_ms) is int:
+    if isinstance(u.ttls_ms, int):
         return pa.array(np.full(len(u.keys), u.ttls_ms / 1000))
     if not u.ttls_ms:
         return pa.nulls(len(u.keys), pa.float64())
@@ -61,7 +61,8 @@ def packed_column(octets: bytes, lengths: bytes, kind: pa.DataType) -> pa.Array:
 
 
 def _listed(column: Any) -> list[Any]:
-    return column.to_pylist() if isinstance(column, pa.Array) else column
+    listed: list[Any] = column.to_pylist() if isinstance(column, pa.Array) else column
+    return listed
 
 
 def _arrow(column: Any, kind: pa.DataType) -> pa.Array:

@@ -74,6 +74,7 @@ class _Draft(Draft):
     """A batch that is encoded already."""
 
     __slots__ = ("body",)
+    body: bytes
 
     def segment(self) -> Segment:
         """As it goes out."""
