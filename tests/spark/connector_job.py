@@ -12,6 +12,7 @@ are given for it (faulty.py):
 """
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -74,6 +75,16 @@ class Job:
             frame.write.format("faulty").mode("append").options(**given).save()
 
 
+def end_with(queries: list[Any]) -> None:
+    """End the job when a query has failed, whatever the others are at."""
+    while True:
+        for query in queries:
+            if (error := query.exception()) is not None:
+                print(error, file=sys.stderr, flush=True)
+                os._exit(1)
+        threading.Event().wait(0.2)
+
+
 def main(servers: str, folder: str, faults: str) -> None:
     """Run until everything has been taken."""
     wanted: dict[str, Faults] = {
@@ -84,6 +95,7 @@ def main(servers: str, folder: str, faults: str) -> None:
     faulty.register(spark)
     job = Job(spark, servers, folder)
     queries = [getattr(job, name)(given) for name, given in wanted.items() if name != "save"]
+    threading.Thread(target=end_with, args=(queries,), daemon=True).start()
     if "save" in wanted:
         job.save(wanted["save"])
     for query in queries:

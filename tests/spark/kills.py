@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,46 +24,61 @@ from chp_client.spark.snapshot_port import SnapshotPort
 from chp_client.spark.stream import read_changes
 
 ROOT = Path(__file__).parents[2]
+GENEROUS_S = 400.0
 
 
-@contextmanager
-def job(module: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Spark job in a process group of its own, which is killed as a whole at the end: driver, JVM and workers."""
-    with open(folder / "log", "a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
+class Job:
+    """A Spark job in a process group of its own, which is killed as a whole at the end: driver, JVM and workers.
+
+    Spark gives a Python worker ten seconds to come up, which a busy machine may miss. A job that ends with that is
+    started again, as whoever runs it would do.
+    """
+
+    def __init__(self, module: str, folder: Path, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._log, self._out = folder / "log", folder / "out"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lives = 3
+
+    def _start(self) -> None:
+        with self._log.open("w") as log, self._out.open("w") as out:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=log, start_new_session=True)
+
+    def _kill(self) -> None:
+        if self._process is not None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition while the job runs."""
+        deadline = time.monotonic() + GENEROUS_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {GENEROUS_S:.0f} s; {self._said()}"
+            assert self._process is not None
+            if self._process.poll() is not None and not condition():
+                self._lives -= 1
+                assert self._lives and "failed to connect back" in self._log.read_text(), f"{what}: {self._said()}"
+                self._kill()
+                self._start()
+            threading.Event().wait(0.02)
 
-def log_of(folder: Path) -> str:
-    """The ends of what went wrong in a job: its errors, and its last lines."""
-    lines = (folder / "log").read_text().splitlines()
-    said = [line for line in lines if "Error" in line or "Exception" in line or "Failed" in line]
-    return "\n".join([*said[-10:], "...", *lines[-20:]])
+    def finish(self) -> None:
+        """Wait until the job says that it has finished."""
+        self.until(lambda: "finished" in self._out.read_text(), "the job has finished")
 
+    def _said(self) -> str:
+        """What the log has of errors, and its last lines."""
+        lines = self._log.read_text().splitlines()
+        errors = [line for line in lines if "Error" in line or "Exception" in line or "Failed" in line]
+        return "\n".join([*errors[-10:], "...", *lines[-20:]])
 
-def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str], folder: Path) -> None:
-    """Wait for a condition while the job runs."""
-    for _ in range(9000):
-        if condition():
-            return
-        if process.poll() is not None:
-            break
-        threading.Event().wait(0.02)
-    raise AssertionError(f"{what}: not so; {log_of(folder)}")
+    def __enter__(self) -> Self:
+        self._start()
+        return self
 
-
-def finish(process: subprocess.Popen[str], folder: Path) -> None:
-    """Wait until the job says that it has finished."""
-    out, _ = process.communicate(timeout=400)
-    assert "finished" in out, log_of(folder)
+    def __exit__(self, *_: object) -> None:
+        self._kill()
 
 
 class Readers:

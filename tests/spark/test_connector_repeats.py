@@ -8,7 +8,7 @@ import pytest
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 
-from .kills import Readers, finish, job, numbers, once, write_files
+from .kills import Job, Readers, numbers, once, write_files
 from .repeating_job import BATCHES, ROWS, SAVES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -25,9 +25,9 @@ def test_speculative_failed_and_repeated_tasks_write_once(tmp_path: Path) -> Non
     with (
         TestServer(heartbeat_s=0.1) as server,
         Readers([server.address], ["/save/", "/stream/"], ROWS) as readers,
-        job("tests.spark.repeating_job", tmp_path, server.address, str(tmp_path)) as process,
+        Job("tests.spark.repeating_job", tmp_path, server.address, str(tmp_path)) as job,
     ):
-        finish(process, tmp_path)
+        job.finish()
         for which in ("save.0", "stream.1"):
             assert {(0, 0), (0, 1)} <= set(attempts(tmp_path, which)), f"{which}: no speculative copy ran"
             assert list(tmp_path.glob(f"ended.{which}.0.0.*")), f"{which}: the slow attempt did not end"

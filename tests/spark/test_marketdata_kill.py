@@ -11,7 +11,7 @@ from chp_server.testing import TestServer
 from examples.marketdata import bars, ticks
 from tests.process.cluster import wait_for
 
-from .kills import changes, finish, job, until
+from .kills import Job, changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 JOB = "tests.spark.bars_job"
@@ -37,22 +37,22 @@ def test_bars_after_kills_between_staging_and_commit_and_after_commit(lone: Test
     arguments = (JOB, tmp_path, lone.address, str(tmp_path), json.dumps(FAULTS))
     with Clone(lone.address, "/bars/") as application, Clone(lone.address, None) as player:
         application.wait_until_synced(60)
-        with job(*arguments) as process:
-            until((tmp_path / "ready").exists, "the query has begun", process, tmp_path)
+        with Job(*arguments) as job:
+            job.until((tmp_path / "ready").exists, "the query has begun")
             replay(parts[0], player, speed=None)
-            until((tmp_path / "at.bars.1.staged").exists, "a batch is staged", process, tmp_path)
+            job.until((tmp_path / "at.bars.1.staged").exists, "a batch is staged")
         replay(parts[1], player, speed=None)
-        with job(*arguments) as process:
-            until((tmp_path / "at.bars.2.committed").exists, "a batch is committed", process, tmp_path)
-            until(lambda: len(application), "bars are there", process, tmp_path)
+        with Job(*arguments) as job:
+            job.until((tmp_path / "at.bars.2.committed").exists, "a batch is committed")
+            job.until(lambda: len(application), "bars are there")
             assert len(application) < len(undisturbed)
         replay(parts[2], player, speed=None)
-        with job(*arguments) as process:
+        with Job(*arguments) as job:
             equal = lambda: bars.parse(application.items()) == undisturbed  # noqa: E731
-            until(equal, "the bars are those of an undisturbed run", process, tmp_path)
+            job.until(equal, "the bars are those of an undisturbed run")
             replay(parts[3], player, speed=None)
             (tmp_path / "end").touch()
-            finish(process, tmp_path)
+            job.finish()
         wait_for("the bars to stay", equal)
     check_increments(lone.address, len(made))
 
