@@ -392,7 +392,7 @@ class Committer:
     def _keep_parts(self, turn: Turn, segments: list[Segment], bodies: list[bytes], now: float, wall_s: float) -> int:
         revision, wall_ms = self.revision, round(wall_s * 1000)
         items = sum(len(s.keys) for s in segments)
-        late = items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
+        late = self._is_much(items)
         for segment, body in zip(segments, bodies, strict=True):
             if late:
                 self.channels.gather(segment, body)
@@ -409,6 +409,10 @@ class Committer:
         self.counts["updates"] += items
         self.counts["records"] += 1
         return revision
+
+    def _is_much(self, items: int) -> bool:
+        """Whether so many items are put into the map late."""
+        return items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
 
     def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
         """The deletes that make a commit replace a subtree as a whole."""
@@ -467,10 +471,14 @@ class Committer:
         revision, (header, _) = held[0][0][2], held[-1]
         if header[0] == EPOCH:
             self.state.store = self.state.store or header[5]
+        late = self._is_much(sum(len(segment.keys) for _, segments in held for segment in segments))
         for _, segments in held:
             for segment in segments:
-                self.channels.follow(segment, revision, self.state.map)
-                self.state.apply(segment, revision, made)
+                if late:
+                    self.channels.gather(segment, b"")
+                else:
+                    self.channels.follow(segment, revision, self.state.map)
+                self.state.apply(segment, revision, made, late=late)
                 self.counts["updates"] += len(segment.keys)
                 self._followed_uuids += (segment.extras or {}).get("u", ())
         self.state.note_record(header[3], header[5] if header[0] == BATCH else [], revision, now)

@@ -4,10 +4,12 @@ import os
 
 from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, session_topic
+from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import LATE_ITEMS
+from chp_server.commit import LATE_ITEMS, Committer
 from chp_server.core import LATE_A_TURN, CoreConfig, ServerCore
-from chp_server.turn import Turn
+from chp_server.state import ReplicatedState
+from chp_server.turn import Append, Turn
 
 SESSION, TRANSACTION = b"s" * 16, b"t" * 16
 KEYS = [f"/bench/{i}" for i in range(LATE_ITEMS + 1)]
@@ -18,6 +20,7 @@ class Server:
 
     def __init__(self) -> None:
         self.core, self.now, self.no = ServerCore(CoreConfig(), os.urandom(16), 0.0), 0.0, 0
+        self.records: list[bytes] = []
         self.turn()
 
     def turn(self, *messages: list[bytes], subscribe: bytes = b"", after_s: float = 0.001) -> Turn:
@@ -27,7 +30,9 @@ class Server:
             self.core.subscription(b"\x01" + subscribe)
         for frames in messages:
             self.core.collect(frames)
-        return self.core.end_turn()
+        turn = self.core.end_turn()
+        self.records += [op.body for op in turn.journal if isinstance(op, Append)]
+        return turn
 
     def kvset(self, keys: list[str], values: list[bytes], **extras: object) -> list[bytes]:
         self.no += 1
@@ -110,3 +115,19 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
     server.turn()  # the last of it, which has no items
     assert not server.core.state.late and bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
     assert len(server.core.state.map) == 3 * LATE_A_TURN
+
+
+def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
+    server, passive = Server(), Committer(DEFAULT, 0)
+    channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT))
+    assert channel is not None
+    server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]))
+    server.stage(b"1")
+    server.turn(server.commit())
+    for body in server.records:
+        passive.follow(body, 0.0)
+    assert passive.state.late and passive.state.number == channel.last == server.core.state.number
+    active = server.core.state.map
+    assert passive.state.map.values == active.values and passive.state.map.revisions == active.revisions
+    revisions = [r for k, r in active.revisions.items() if k.startswith("/bench/")]
+    assert channel.fingerprint(passive.state.map) == (len(revisions), sum(revisions))
