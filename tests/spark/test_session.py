@@ -7,7 +7,7 @@ import pytest
 
 from chp_client.spark import session as make_session
 from chp_client.spark.java import Java
-from chp_client.spark.session import SETTINGS, all_settings, environment
+from chp_client.spark.session import SAID_AGAIN, SETTINGS, all_settings, environment
 
 
 def test_settings_depend_on_cores() -> None:
@@ -28,6 +28,13 @@ def test_the_environment_keeps_what_is_given() -> None:
 def test_no_cores() -> None:
     with pytest.raises(ValueError, match="cores is 0"):
         make_session(cores=0)
+
+
+@pytest.mark.spark
+def test_what_is_raised_is_not_logged_too(spark) -> None:
+    logs = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager
+    assert not any(logs.getLogger(name).isErrorEnabled() for name in SAID_AGAIN)
+    assert logs.getLogger("org.apache.spark.sql.execution.streaming").isErrorEnabled()
 
 
 @pytest.mark.spark

@@ -47,6 +47,18 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
 }
 
+# A task that fails is logged by each of these, with a Java trace each, before it is raised in Python with the same
+# text: some two hundred lines, among which nobody finds the one that says what is wrong.
+SAID_AGAIN = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.sql.execution.datasources.v2.AppendDataExec",
+    "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
+    "org.apache.spark.sql.execution.datasources.v2.OverwriteByExpressionExec",
+    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+)
+
 # A stream stopped while foreachBatch runs overflows the default stack of 1 MiB now and then.
 _JAVA_OPTIONS = "-Xss16m"
 # The quick compiler only: starts and warms up faster, and is slower on long computations.
@@ -79,7 +91,15 @@ def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False,
         if not running or name.startswith("spark.sql."):
             builder = builder.config(name, value)
     found: SparkSession = builder.getOrCreate()
+    if not running:
+        _say_once(found)
     return found
+
+
+def _say_once(spark: "SparkSession") -> None:
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j
+    for name in SAID_AGAIN:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def stop(spark: "SparkSession", timeout_s: float = 20.0) -> None:
