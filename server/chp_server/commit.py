@@ -37,6 +37,7 @@ from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 
 from .channels import Channels, greeting
+from .plain import PlainSets
 from .recordlog import Record, RecordLog, grouped, numbered
 from .staging import StagedCommit
 from .state import ReplicatedState, deletes
@@ -92,14 +93,13 @@ class Committer:
         self._acks: Acks = {}
         self._refusals: list[list[bytes]] = []
         self._expected_told: set[bytes] = set()
-        self._plain = Segment([], [], {"u": []})
-        self._plain_uuids: set[bytes] = set()
+        self._plain = PlainSets()
 
     # -- updates
 
     def full(self, size: int) -> bool:
         """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
-        return self._bytes + size > self.limits.batch_bytes_max or len(self._plain.keys) >= self.limits.batch_items_max
+        return self._bytes + size > self.limits.batch_bytes_max or len(self._plain) >= self.limits.batch_items_max
 
     @property
     def revision(self) -> int:
@@ -117,7 +117,9 @@ class Committer:
         if no == 0:
             raise BadFrame("batch 0 of a session; the first has the number 1")
         last = self._last_no(session_id)
-        if no <= last:
+        if self.state.replaced(session_id):
+            self._tell_expected(session_id, no, "session", 1)
+        elif no <= last:
             self.counts["duplicates"] += 1
             self._answer_again(session_id, no)
         elif no > last + 1:
@@ -268,30 +270,16 @@ class Committer:
         ttl = ttl_ms_of(properties)
         if self._origins and self.state.map.revisions.get(key) == self.revision:
             raise Crowded
-        if uuid:
-            if uuid in self._plain_uuids or uuid in self.state.uuids:
-                self.counts["duplicates"] += 1
-                return
-            self._plain_uuids.add(uuid)
-        plain = self._plain
-        extras = plain.extras or {}
-        place = len(plain.keys)
-        plain.keys.append(key)
-        plain.values.append(value)
+        if uuid and (uuid in self._plain or uuid in self.state.uuids):
+            self.counts["duplicates"] += 1
+            return
+        self._plain.add(key, value, uuid, properties, ttl)
         self._bytes += len(key) + len(value) + len(properties)
-        extras["u"].append(uuid)
-        if not value:
-            extras.setdefault("d", []).append(place)
-        if properties:
-            _sparse(extras, "p", place, properties)
-            if ttl is not None:
-                _sparse(extras, "t", place, ttl)
 
     def flush_plain(self, now: float) -> None:
         """The CHP/1 sets that have gathered become a segment."""
-        if self._plain.keys:
-            segment, self._plain = self._plain, Segment([], [], {"u": []})
-            self._plain_uuids.clear()
+        if self._plain:
+            segment = self._plain.take()
             self._add(segment, segment.encode(), now)
 
     # -- acknowledgements
@@ -349,7 +337,7 @@ class Committer:
             revision = staged.done
             done = Segment([], [], {"abort": staged.transaction_id})
             self._add(done, done.encode(), now)
-        self._origins[staged.session_id] = staged.no
+            self._origins[staged.session_id] = staged.no
         self._acknowledge(staged.session_id, staged.no, revision)
         self.commit(turn, now, wall_s, hold=hold)
 
@@ -366,11 +354,11 @@ class Committer:
         segments.append(done)
         bodies.append(done.encode())
         self.counts["commits"] += 1
-        return self._keep_parts(turn, segments, bodies, now, wall_s)
+        return self._keep_parts(turn, (segments, bodies), [[staged.session_id, staged.no]], now, wall_s)
 
     def commit_in_parts(self, turn: Turn, segments: list[Segment], now: float, wall_s: float) -> int:
         """Make the server's own segments one record, however large; nothing may be open. Returns its revision."""
-        return self._keep_parts(turn, segments, [segment.encode() for segment in segments], now, wall_s)
+        return self._keep_parts(turn, (segments, [segment.encode() for segment in segments]), [], now, wall_s)
 
     def recommit(
         self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float, *, hold: bool
@@ -379,17 +367,21 @@ class Committer:
         for segment in segments:
             if segment.extras and "unlease" in segment.extras:
                 self._delete_leased(segment.extras["unlease"], now)
+        new = [(session_id, no) for session_id, no in origins if no > self._last_no(session_id)]
         bodies = [segment.encode() for segment in segments]
         if sum(map(len, bodies)) > self.limits.part_bytes:
             self.commit(turn, now, wall_s, hold=hold)
-            self._keep_parts(turn, segments, bodies, now, wall_s)
+            self._keep_parts(turn, (segments, bodies), list(map(list, new)), now, wall_s)
         else:
             for segment, body in zip(segments, bodies, strict=True):
                 self._add(segment, body, now)
-        self._origins.update({session_id: no for session_id, no in origins if no > self._last_no(session_id)})
-        self.commit(turn, now, wall_s, hold=hold)
+            self._origins.update(dict(new))
+            self.commit(turn, now, wall_s, hold=hold)
 
-    def _keep_parts(self, turn: Turn, segments: list[Segment], bodies: list[bytes], now: float, wall_s: float) -> int:
+    def _keep_parts(
+        self, turn: Turn, parts: tuple[list[Segment], list[bytes]], origins: list[list[Any]], now: float, wall_s: float
+    ) -> int:
+        segments, bodies = parts
         revision, wall_ms = self.revision, round(wall_s * 1000)
         items = sum(len(s.keys) for s in segments)
         late = self._is_much(items)
@@ -402,8 +394,9 @@ class Committer:
         groups = grouped(bodies, self.limits.part_bytes)
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
-            self.keep(Record(before, first, end, join([BATCH, before, first, end, wall_ms, [], more], group)), turn)
-        self.state.note_record(last, [], revision, now)
+            header = [BATCH, before, first, end, wall_ms, [] if more else origins, more]
+            self.keep(Record(before, first, end, join(header, group)), turn)
+        self.state.note_record(last, origins, revision, now)
         turn.publish += self.channels.kvpubs(segments, revision, last)
         turn.publish += self.channels.publish_parts(revision, last, wall_ms)
         self.counts["updates"] += items
@@ -495,9 +488,3 @@ class Committer:
         if held:
             self.log.drop_after(self.state.number)
         return held
-
-
-def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> None:
-    column = extras.setdefault(name, [[], []])
-    column[0].append(place)
-    column[1].append(value)

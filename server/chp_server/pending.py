@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from chp.limits import Limits
 
+from .state import CLIENT_BYTES
+
 Frames = list[bytes]
 
 
@@ -83,8 +85,10 @@ class Pending:
             self._drop_oldest()
 
     def take(self) -> list[Frames]:
-        """Everything, in the order of arrival; the list is empty afterwards."""
-        frames = [entry.frames for entry in self._entries.values()]
+        """Everything, in the order of arrival, but for sessions that their clients replaced; the list is empty then."""
+        newest = {session[:CLIENT_BYTES]: session for session in sorted(self._sessions)}
+        replaced = {session for session in self._sessions if newest[session[:CLIENT_BYTES]] != session}
+        frames = [entry.frames for identity, entry in self._entries.items() if identity[:16] not in replaced]
         self._entries.clear()
         self._sessions.clear()
         self.bytes = 0

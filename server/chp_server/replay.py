@@ -44,6 +44,11 @@ class Replay:
         self._takeover: tuple[bytes, Takeover] | None = None  # whose suffix we take over
         self._answered: tuple[bytes, int, list[str]] = (b"", 0, [])
 
+    @property
+    def under_way(self) -> bool:
+        """Whether something of our suffix has not been taken over yet."""
+        return bool(self._waiting)
+
     # -- the passive's end
 
     def part_with(self, common: int, before: ReplicatedState) -> None:
@@ -128,7 +133,7 @@ class Replay:
             piece, late = takeover.take(Piece.of(item), core.state, lambda key: known is None or key in known)
             refused += late
             if piece is not None:
-                core.recommit(piece.segments, piece.origins)
+                core.recommit(piece.segments, piece.origins or [])
                 takeover.note(piece, core.state)
                 done += sum(len(segment.keys) for segment in piece.segments)
         core.counts["suffix_taken_over"] += done
@@ -164,6 +169,6 @@ def _split(piece: Piece) -> Iterator[Piece]:
     for i, segment in enumerate(piece.segments):
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
         if size > PIECE_BYTES_MAX and i > start:
-            yield Piece([], piece.whole, piece.segments[start:i])
+            yield Piece(None, piece.whole, piece.segments[start:i])
             start, size = i, 0
     yield Piece(piece.origins, piece.whole, piece.segments[start:])

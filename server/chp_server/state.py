@@ -23,6 +23,7 @@ from chp.numbers import epoch_of
 
 from .staging import Staging
 
+CLIENT_BYTES = 12  # of a session: they stay when a client opens another in its place, and the last 4 count up
 FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
 
 
@@ -58,6 +59,7 @@ class ReplicatedState:
         self._map = Hashmap()
         self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
         self.leases: dict[bytes, Lease] = {}
         self.lease_of: dict[str, bytes] = {}
@@ -166,12 +168,27 @@ class ReplicatedState:
         session = self.sessions.get(session_id)
         if session is None:
             session = self.sessions[session_id] = Session(0, now)
+            self._note_newest(session_id)
             if len(self.sessions) > self.limits.sessions_max:
-                self.sessions.popitem(last=False)
+                self._forget(next(iter(self.sessions)))
         else:
             self.sessions.move_to_end(session_id)
         self._note_run(session_id, session, (session.no + 1, no, revision))
         session.no, session.seen = no, now
+
+    def _note_newest(self, session_id: bytes) -> None:
+        client = session_id[:CLIENT_BYTES]
+        self._newest[client] = max(session_id, self._newest.get(client, b""))
+
+    def replaced(self, session_id: bytes) -> bool:
+        """Whether its client has opened another session in its place: what comes late must not be done any more."""
+        return session_id < self._newest.get(session_id[:CLIENT_BYTES], b"")
+
+    def _forget(self, session_id: bytes) -> None:
+        del self.sessions[session_id]
+        client = session_id[:CLIENT_BYTES]
+        if self._newest.get(client) == session_id:
+            del self._newest[client]
 
     def _note_run(self, session_id: bytes, session: Session, run: tuple[int, int, int]) -> None:
         session.runs.append(run)
@@ -188,7 +205,7 @@ class ReplicatedState:
             session_id, session = next(iter(self.sessions.items()))
             if now - session.seen < self.limits.session_idle_s_max:
                 break
-            del self.sessions[session_id]
+            self._forget(session_id)
             dropped += 1
         return dropped
 
@@ -244,6 +261,9 @@ class ReplicatedState:
         self.number = number
         self.history = dict(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
+        self._newest.clear()
+        for session_id in self.sessions:
+            self._note_newest(session_id)
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
             self._note_run(i, self.sessions[i], (first, last, revision))

@@ -45,14 +45,9 @@ class Update:
 class Piece:
     """A record of a suffix as it is handed over: what nobody else has written since, and whose batches it held."""
 
-    origins: list[list[Any]]
+    origins: list[list[Any]] | None  # None: more of the record follows, and tells
     whole: bool  # nothing of it was in conflict
     segments: list[Segment]
-
-    @property
-    def done(self) -> bool:
-        """Whether it is the commit of a transaction."""
-        return any("done" in (segment.extras or {}) for segment in self.segments)
 
     def to_replay(self) -> list[Any]:
         """As REPLAY carries it."""
@@ -182,7 +177,7 @@ class Takeover:
     def __init__(self, common: int) -> None:
         self.common = common
         self._own: dict[str, int] = {}
-        self._torn = False  # the commit before was not whole; the piece after it tells whose it was
+        self._torn = False  # a part of the record that goes on with the next piece was not whole
 
     def take(
         self, piece: Piece, state: ReplicatedState, written: Callable[[str], bool]
@@ -192,7 +187,7 @@ class Takeover:
         `written` tells of a key that is not there whether it was since `common`.
         """
         torn, self._torn = self._torn, False
-        if known(piece.origins, state):
+        if known(piece.origins or [], state):
             return None, []
         taken, refused = Piece(piece.origins, piece.whole and not torn, []), []
         opened: set[bytes] = set()
@@ -208,9 +203,9 @@ class Takeover:
             ]
             taken.segments += kept(segment, mask)
         if refused or not taken.whole:
-            taken.whole, self._torn = False, piece.done
+            taken.whole, self._torn = False, piece.origins is None
             taken.segments = [s for s in taken.segments if "done" not in (s.extras or {})]
-            taken.segments += _parted(taken.origins, state)
+            taken.segments += _parted(taken.origins or [], state)
         return taken, refused
 
     def _free(self, key: str, state: ReplicatedState, written: Callable[[str], bool]) -> bool:

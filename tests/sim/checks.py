@@ -267,6 +267,8 @@ class Checks:
         states = sorted(int(node.core.bstate) for node in servers)
         if states != [3, 4]:
             return "states: " + ", ".join(f"{n.name} {n.core.bstate.name}" for n in servers)
+        if any(node.core.link.replay.under_way for node in servers):
+            return "a suffix is still being handed over"
         active = next(node for node in servers if node.core.active)
         if self.not_served_by(active):
             return self.not_served_by(active)
@@ -341,7 +343,10 @@ class Checks:
     def _promises_kept(self, end: int) -> None:
         """Acknowledged sets are in the surviving history, as far as they were promised to be."""
         names, twice = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
-        twice = {name for name in twice if name.decode().split(".")[0] not in self.reopened}
+        redone = {op.value for c in self.world.clients for op in c.ops if op.kind == "tx"} & (
+            self.saved | self.replayed
+        )
+        twice = {name for name in twice - redone if name.decode().split(".")[0] not in self.reopened}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
         for value, (update, node, starts) in self.replays.items():
@@ -349,7 +354,12 @@ class Checks:
                 self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
         for client in self.world.clients:
             for op in client.ops:
-                if not op.acked or op.result is None or op.result[2] == 0 or op.kind in ("del", "refresh", "unlease"):
+                if (
+                    not op.acked
+                    or op.result is None
+                    or op.result[2] == 0
+                    or op.kind in ("del", "refresh", "unlease", "retx")
+                ):
                     continue
                 record = self.oracle.by_first.get(op.result[1])
                 if record is None or (op.value not in record.names):

@@ -91,6 +91,15 @@ class Production(ClientCore):
         """As this client knows it."""
         return max(channel.replica.map.revisions.get(key, 0) for channel in self.channels)
 
+    def stage(self, op: Op, transaction: bytes, version: int, now: float) -> None:
+        """Stage updates in two parts, and commit them as an application's version, as a Spark job does."""
+        for i in range(2):
+            mine = slice(i, None, 2)
+            keys, extras = op.keys[mine], {"stage": [transaction, f"{i}.0"]}
+            self.submit(Segment(keys, [op.value] * len(keys), extras), None, now, shown=False)
+        commit = [transaction, op.client, version, [[f"{i}.0", 1] for i in range(2)], None]
+        self.submit(Segment([], [], {"commit": commit}), op, now, shown=False)
+
     @property
     def unsettled(self) -> int:
         """Batches without an answer."""
@@ -129,6 +138,7 @@ class ClientNode:
         self.running = self.paused = False
         self.starts = 0
         self.ops: list[Op] = []
+        self.versions = 0  # of this client's transactions
         self.core: Any = None
         self._next_op = 0
         self._next_read = READ_ID
@@ -142,6 +152,7 @@ class ClientNode:
         self._topics: list[dict[bytes, None]] = [{b"/p/": None}, {b"/p/": None}]  # as a classic client subscribes
         self._reads.clear()
         self.leases: dict[bytes, tuple[int, float]] = {}
+        self.last_tx: Op | None = None
 
     def start(self) -> None:
         """A new process: a new session."""
@@ -280,6 +291,13 @@ class ClientNode:
         """Hand it to the core and let it act."""
         values = [b"" if op.kind == "del" else op.value] * len(op.keys)
         self.core.put(op.keys, values, extras, op, self.clock.mono())
+        if not self.paused:
+            self._perform()
+
+    def transact(self, op: Op, version: int) -> None:
+        """All of it at once, once for each version."""
+        transaction = op.name.encode().rjust(16, b"t")
+        self.core.stage(op, transaction, version, self.clock.mono())
         if not self.paused:
             self._perform()
 

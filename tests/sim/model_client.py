@@ -70,6 +70,7 @@ class ModelClient:
         self._fresh: dict[str, tuple[bytes, int]] | None = None
         self._chunk = -1
         self._buffer: list[tuple[list[Any], list[Any]]] = []
+        self._held: list[tuple[list[Any], list[Any]]] = []  # parts of a record whose last one is not here yet
         self._vote_at = now + VOTE_S
         self._turn_of = 0
         self._resend_at = float("inf")
@@ -167,20 +168,29 @@ class ModelClient:
         self._buffer.clear()
 
     def _batch(self, header: list[Any], segments: list[Any], now: float) -> None:
-        _, prev, first, last = header[:4]
+        _, prev, _, last = header[:4]
         if last <= self.at:
             return
         if not self.live or self._request is not None:
             self._buffer.append((header, segments))
             return
-        if last >> 48 > self.at >> 48 or prev > self.at:
-            self.holes += prev > self.at
+        if last >> 48 > self.at >> 48 or prev > (self._held[-1][0][3] if self._held else self.at):
+            self.holes += 1
             self._resync(self.at, now)
             return
-        for keys, values, extras in segments:
-            self._apply(keys, values, extras or {}, first)
+        self._follow(header, segments)
+
+    def _follow(self, header: list[Any], segments: list[Any]) -> None:
+        """A record, or a part of one: all parts together have the first number of the first."""
+        if self._held and header[3] <= self._held[-1][0][3]:
+            return
+        self._held.append((header, segments))
         if not header[6]:
-            self.at = last
+            for _, items in self._held:
+                for keys, values, extras in items:
+                    self._apply(keys, values, extras or {}, self._held[0][0][2])
+            self.at = header[3]
+            self._held.clear()
 
     def _apply(self, keys: list[str], values: list[bytes], extras: dict[str, Any], revision: int) -> None:
         deletes = set(extras.get("d", ()))
@@ -215,6 +225,7 @@ class ModelClient:
 
     def _ask(self, i: int, start: int, now: float) -> None:
         self._next_id += 1
+        self._held.clear()
         self._request, self._fresh, self._chunk, self._asked = (self._next_id, i), None, -1, now
         options = {"chp": 2, "id": self._next_id, "from": start, "session": self.session, "credit": CREDIT}
         self._out.request.append((i, [b"ICANHAZ?", self.subtree.encode(), msgpack.packb(options)]))
@@ -259,11 +270,9 @@ class ModelClient:
             return
         for batch, *segments in items:
             if batch[3] > self.at:
-                assert batch[1] <= self.at, "a resume goes on from where we are"
-                for keys, values, extras in segments:
-                    self._apply(keys, values, extras or {}, batch[2])
-                if not batch[6]:
-                    self.at = batch[3]
+                end = self._held[-1][0][3] if self._held else self.at
+                assert batch[1] <= end, "a resume goes on from where we are"
+                self._follow(batch, segments)
 
     def _synced(self, header: list[Any], now: float) -> None:
         _, _, number, count, revsum, _, resumed = header[:7]

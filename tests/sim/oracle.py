@@ -65,7 +65,7 @@ class Oracle:
             raise Wrong(f"{by} commits a record that follows on a number nobody issued")
         node = self._apply(parent, Node(prev, first, last, body, by, at), header, items)
         self.nodes[last] = node
-        self.by_first[first] = node
+        self.by_first[node.revision] = node  # of a record in parts, the last
         return node
 
     def _apply(self, parent: Node, node: Node, header: list[Any], items: list[Any]) -> Node:
@@ -87,6 +87,8 @@ class Oracle:
 
     @staticmethod
     def _segment(node: Node, keys: list[str], values: list[bytes], extras: dict[str, Any], names: set[bytes]) -> None:
+        if "stage" in extras:
+            return  # nobody sees it before its commit, which repeats it
         deletes = set(extras.get("d", ()))
         for i, (key, value) in enumerate(zip(keys, values, strict=True)):
             if i in deletes:

@@ -31,7 +31,8 @@ def world_of(a_plan: Plan, *, tracing: bool) -> World:
     world.gentle = a_plan.temper == "gentle"
     if a_plan.lingering_sets:
         world.queues_while_down.add("set")
-    world.limits = replace(world.limits, log_records_max=a_plan.log_records, sync_chunk_items=a_plan.chunk_items)
+    sizes = {"sync_chunk_items": a_plan.chunk_items, "part_bytes": a_plan.part_bytes}
+    world.limits = replace(world.limits, log_records_max=a_plan.log_records, **sizes)
     for node in world.servers:
         node.disk.snapshot_every = a_plan.snapshot_every
     return world

@@ -14,6 +14,7 @@ SETTLE_S = 15
 FAIL_S = 10  # within which a healthy pair that loses one server serves everybody again
 KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
 TTL_KEYS = ("/t/1", "/t/2")
+TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
@@ -31,6 +32,7 @@ class Plan:
     snapshot_every: int
     log_records: int = 100_000
     chunk_items: int = 8192
+    part_bytes: int = 1 << 20
 
 
 def plan(seed: int) -> Plan:
@@ -50,6 +52,7 @@ def plan(seed: int) -> Plan:
         rng.choice((0, 0, 7, 30)),
         rng.choice((100_000, 5)),
         rng.choice((8192, 2)),
+        rng.choice((1 << 20, 1 << 20, 30)),
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
@@ -130,6 +133,10 @@ class _Maker:
     def _call(self) -> str:  # noqa: PLR0911  # one line a case
         rng, client = self.rng, self.rng.choice(self.clients)
         kind = rng.random()
+        if kind < 0.06:
+            return f"tx {client} {' '.join(rng.sample(TX_KEYS, rng.choice((1, 2, 3))))}"
+        if kind < 0.09:
+            return f"retx {client}"
         if kind < 0.45:
             keys = " ".join(rng.sample(KEYS, rng.choice((1, 1, 1, 2, 3))))
             return f"set {client} {keys}"

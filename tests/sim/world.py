@@ -3,7 +3,7 @@
     start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | wall P 3600 | drift P 1.05
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
-    cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
@@ -252,6 +252,21 @@ class World:
         node = self.nodes[name]
         if node.running:
             node.put(node.op("del", list(keys)), {"d": list(range(len(keys)))})
+
+    def _do_tx(self, name: str, *keys: str) -> None:
+        node = self.nodes[name]
+        if node.running and node.kind != "model":
+            node.last_tx = node.op("tx", list(keys))
+            node.versions += 1
+            node.transact(node.last_tx, node.versions)
+
+    def _do_retx(self, name: str) -> None:
+        """The last transaction again, as a job does that was killed before it heard of the commit."""
+        node = self.nodes[name]
+        if node.running and node.last_tx is not None:
+            op = node.op("retx", node.last_tx.keys)
+            op.value = node.last_tx.value
+            node.transact(op, node.versions)
 
     def _do_plain(self, name: str, key: str) -> None:
         node = self.nodes[name]

@@ -17,7 +17,7 @@ IMPURE = {
 PURE = {
     "chp_server": [
         "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
-        "replay", "peerlink", "requests", "images", "core", "turn",
+        "replay", "plain", "peerlink", "requests", "images", "core", "turn",
     ],
     "chp_client": ["core", "channel", "link", "outbox", "replica", "events"],
 }  # fmt: skip
