@@ -1,15 +1,15 @@
 """Spark and the store: a million rows written at once and read back, and how soon a small micro-batch is seen.
 
-    write   a cached DataFrame in local[2] into a lone in-memory server, committed atomically
+    write   a cached DataFrame in local[2] into a lone in-memory server, committed atomically; values of 20 or 100 bytes
             beside foreachPartition with one set a row, and redis-py pipelines of 1,000 from foreachPartition
     read    the same keys as a DataFrame: all columns, and four of them
     seen    a micro-batch of 100 rows: from the sink to an application's memory (spark_seen.py)
     cross   all 7,156,092 cross rates of the ECB's history, published, read back and compared (spark_crosses.py)
 
-An acknowledged write is committed and in the log; the server puts it into its map right after it has said so, and
-takes the next request then. So writes that follow each other at once, as here, have that in their rate, and so has
-the read that follows a write at once (`chp, just written`). Keys that were read before, and are as they were, have
-an image already.
+A write is acknowledged when it is committed and in the log; the server puts it into its map right after that, and
+takes the next request then. Each round begins when the server has done so. What the whole takes is in two contenders:
+`chp, 3 in a row`, one write after the other and the wait until the last one is in the map; and `chp, just written`, a
+read right after a write. The other reads are of keys that have an image already.
 
 Redis and one set a row are not atomic and no reader is told of anything; they are what people write otherwise.
 """
@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .rounds import Round, in_turn, ratio, summary
-from .servers import ChpServer, Redis, redis_program
+from .servers import ChpServer, Redis, redis_program, status
 from .spark_crosses import crosses
 from .spark_seen import seen
 
-COLUMNS = ["concat('/bench/', lpad(id, 8, '0')) key", "cast(repeat('x', 20) as binary) value"]
+KEY = "concat('/bench/', lpad(id, 8, '0')) key"
+VALUE, LARGER = (f"cast(repeat('x', {size}) as binary) value" for size in (20, 100))
+IN_A_ROW = 3
 
 
 def run(quick: bool = False, only: str = "") -> dict[str, Any]:
@@ -37,28 +39,36 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
     spark = session("bench", cores=2, **{"spark.driver.memory": "4g"})
     cases: dict[str, Any] = {}
     try:
-        frame = spark.range(0, rows, 1, 2).selectExpr(*COLUMNS).cache()
+        frame, larger = (spark.range(0, rows, 1, 2).selectExpr(KEY, value).cache() for value in (VALUE, LARGER))
         frame.count()
+        larger.count()
         fewer = rows // 10  # of what takes microseconds a row
         few = frame.limit(fewer).repartition(2).cache()
         few.count()
         options = {"servers": server.address, "subtree": "/bench/"}
+
+        def idle() -> None:
+            status(server.address, timeout_ms=60_000)
+
         writers = {
-            "chp": _rate(lambda: _save(frame, options), rows),
-            "one set a row": _rate(lambda: _each_row(few, server.address), fewer),
+            "chp": _rate(lambda: _save(frame, options), rows, idle),
+            "chp, 100-byte values": _rate(lambda: _save(larger, options), rows, idle),
+            "chp, 3 in a row": _rate(lambda: _in_a_row(frame, options, idle), IN_A_ROW * rows, idle),
+            "one set a row": _rate(lambda: _each_row(few, server.address), fewer, idle),
         }
         if redis is not None:
             port = redis.port
-            writers["redis"] = _rate(lambda: _pipelines(few, port), fewer)
+            writers["redis"] = _rate(lambda: _pipelines(few, port), fewer, idle)
         cases["rows written"] = _case(writers, rounds)
         readers = {
-            "chp": _rate(lambda: _load(spark, options), rows),
-            "chp, 4 columns": _rate(lambda: _load(spark, options, _FOUR), rows),
-            "chp, just written": _rate(lambda: _load(spark, options), rows, before=lambda: _save(frame, options)),
+            "chp": _rate(lambda: _load(spark, options), rows, idle),
+            "chp, 4 columns": _rate(lambda: _load(spark, options, _FOUR), rows, idle),
+            "chp, just written": _rate(lambda: _load(spark, options), rows, lambda: _save(frame, options)),
         }
         cases["rows read"] = _case(readers, rounds)
         cases["a micro-batch of 100 rows, seen"] = seen(spark, server.address, 5 if quick else 30)
         frame.unpersist()
+        larger.unpersist()
         cases["cross rates"] = crosses(spark, 200 if quick else 0)
     finally:
         stop(spark)
@@ -81,10 +91,9 @@ def _case(contenders: dict[str, Callable[[], Round]], rounds: int) -> dict[str, 
     return case
 
 
-def _rate(work: Callable[[], None], rows: int, before: Callable[[], None] | None = None) -> Callable[[], Round]:
+def _rate(work: Callable[[], None], rows: int, before: Callable[[], None]) -> Callable[[], Round]:
     def once() -> Round:
-        if before is not None:
-            before()
+        before()
         begin = time.monotonic()
         work()
         seconds = time.monotonic() - begin
@@ -95,6 +104,12 @@ def _rate(work: Callable[[], None], rows: int, before: Callable[[], None] | None
 
 def _save(frame: Any, options: dict[str, str]) -> None:
     frame.write.format("chp").mode("append").options(**options).save()
+
+
+def _in_a_row(frame: Any, options: dict[str, str], idle: Callable[[], None]) -> None:
+    for _ in range(IN_A_ROW):
+        _save(frame, options)
+    idle()
 
 
 def _load(spark: Any, options: dict[str, str], schema: str = "") -> None:
