@@ -4,7 +4,8 @@
 
 A write is known by its version: the batch id of a stream, the option of a batch write, else 0. Its points:
 
-    worker, executor    in the middle of a task the Python worker kills itself (-9), or the executor's JVM
+    worker, executor    in the middle of a task the Python worker kills itself (-9), or the executor's JVM; for that the
+                        other tasks wait, so that there is something left to do
     raise               there it raises
     staging             there it stops
     staged, committed   it stops before the commit, after it
@@ -50,7 +51,10 @@ class Faults:
             raise RuntimeError("a fault that was asked for")
         if point in ("worker", "executor"):
             os.kill(os.getpid() if point == "worker" else _executor(), signal.SIGKILL)
-        while not (self.folder / f"go.{what}").exists():
+        self._wait_for(f"go.{what}")
+
+    def _wait_for(self, name: str) -> None:
+        while not (self.folder / name).exists():
             threading.Event().wait(0.02)
 
     def task(self, version: int, rows: Iterator[Any], write: Callable[[Iterator[Any]], Any]) -> Any:
@@ -61,6 +65,8 @@ class Faults:
         which = f"{self.name}.{version}.{partition}.{context.attemptNumber()}.{context.taskAttemptId()}"
 
         def faulty() -> Iterator[Any]:
+            if partition and "executor" in self.wanted.get(version, ()):
+                self._wait_for(f"at.{self.name}.{version}.executor")
             for i, batch in enumerate(rows):
                 if i == 1 and partition == 0:
                     for point in IN_A_TASK:

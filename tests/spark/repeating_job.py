@@ -8,7 +8,8 @@ none at all in a local session. What is written:
     save 0      the first attempt of a task stops in its middle; a speculative copy takes its place; when all is
                 committed, the first attempt goes on and stages the rest
     save 1      a task raises in its middle, and is tried again
-    save 2      an executor is killed in the middle of a task, behind a shuffle: what it had computed is computed again
+    save 2      an executor is killed in the middle of a task, behind a shuffle that both took part in: what it had
+                computed is computed again
     stream      in its first batch a task raises, in its second one is slow as in save 0
 """
 
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,24 @@ def cluster(folder: str) -> Iterator[str]:
     yield master
 
 
+def meeting(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What makes both executors take part in a stage: its first tasks wait for one another."""
+
+    def meet(batches: Iterator[Any]) -> Iterator[Any]:
+        (Path(folder) / f"met.{os.getppid()}").touch()  # the daemon of this executor's workers
+        while len(list(Path(folder).glob("met.*"))) < 2:
+            threading.Event().wait(0.02)
+        yield from batches
+
+    return meet
+
+
 def save(spark: Any, servers: list[str], folder: str, version: int) -> None:
     """One batch write."""
     rows = spark.range(version * ROWS, (version + 1) * ROWS, 1, 4)
     frame = rows.selectExpr("concat('/save/', id) key", "cast(id as string) value")
     if "executor" in SAVES[version]:
-        frame = frame.repartition(4, "key")
+        frame = frame.mapInArrow(meeting(folder), frame.schema).repartition(4, "key")
     given = {**faulty.options(folder, "save", servers, SAVES), "applicationId": "repeats", "version": str(version)}
     frame.write.format("faulty").mode("append").options(**given, subtree="/save/").save()
 
