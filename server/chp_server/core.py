@@ -261,8 +261,7 @@ class ServerCore:
 
     def _become_active(self) -> None:
         self.link.reset()
-        if self.commits.drop_held():
-            self.turn.journal.append(DropAfter(self.state.number))
+        self.drop_held()
         self._open_epoch()
         self.state.renew_leases(self.now)
         self.link.replay.own()
@@ -270,6 +269,11 @@ class ServerCore:
         self.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
         self._greet_all()
         self.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
+
+    def drop_held(self) -> None:
+        """Forget the parts of a record that won't be complete, in the journal too."""
+        if self.commits.drop_held():
+            self.turn.journal.append(DropAfter(self.state.number))
 
     def _open_epoch(self) -> None:
         """The first record of an epoch above all that were heard of."""

@@ -178,7 +178,7 @@ class PeerLink:
         core = self._core
         self._wanted_at, self.loader = core.now, None
         self._confirmed = 0  # the active may have given us up since: say again what we have
-        core.commits.drop_held()
+        core.drop_held()
         core.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
         core.turn.to_peer.append([follow.WANT, packb({"from": core.state.number})])
 
