@@ -173,7 +173,7 @@ class Options:
 
     sync: str = "always"
     recover: str = "strict"
-    retain_bytes: int = 64 * MIB
+    retain_bytes: int = 16 * MIB
     retain_s: float = 3600.0
     interval_s: float = 1.0
     store_id: bytes | None = None
@@ -190,7 +190,7 @@ def open_journal(
     *,
     sync: str = "always",
     recover: str = "strict",
-    retain_bytes: int = 64 * MIB,
+    retain_bytes: int = 16 * MIB,
     retain_s: float = 3600.0,
     interval_s: float = 1.0,
     store_id: bytes | None = None,
@@ -198,8 +198,8 @@ def open_journal(
     """The journal at `url`: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
-    below `retain_bytes` (and below half the snapshot, so that the journal stays under three times the live state)
-    and they are younger than `retain_s`. `store_id`, if given, must be the id of the store found there.
+    below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
+    the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be the id of the store found there.
     """
     options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id)
     return _opener(url)(url, options)

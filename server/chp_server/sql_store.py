@@ -200,8 +200,8 @@ class SqlStore(SqlRecovery, Journal):
         """Whether the oldest row, of `row_bytes` in all, need not be kept."""
         if row is None or row[1] > self._book.snapshot_number:
             return False
-        cap = min(self.options.retain_bytes, max(SMALL, self._book.snapshot_bytes // 2))
-        return row[0] <= self._book.floor or row_bytes > cap or now - row[3] > self.options.retain_s
+        options = self.options
+        return row[0] <= self._book.floor or row_bytes > options.retain_bytes or now - row[3] > options.retain_s
 
     def _trim(self) -> None:
         if self._stale_chunks:

@@ -202,6 +202,23 @@ def test_a_snapshot_under_way_goes_on_when_a_later_suffix_is_dropped(opened: Ope
         journal.put_snapshot(b"of a state that is no history")
 
 
+def test_rows_are_retained_behind_a_snapshot_for_as_many_bytes_as_were_asked_for(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}", retain_bytes=48 << 20)
+    journal.load()
+    body = os.urandom(1 << 20)
+    for number in range(1, 61):
+        journal.append([row(number, body=body)])
+        journal.sync()
+        if number % 20 == 0:
+            put(journal, EPOCH | number, [b"state"], 0)
+    for _ in range(100):
+        journal.sync()
+    kept = journal.read_after(EPOCH | 20, 1 << 30)
+    assert kept is not None and len(kept) == 40
+    assert journal.read_after(EPOCH | 5, 1 << 30) is None
+    journal.close()
+
+
 def test_the_journal_stays_under_three_times_the_state(tmp_path: Path) -> None:
     journal = open_journal(f"sqlite:{tmp_path}")
     journal.load()
