@@ -199,7 +199,8 @@ def open_journal(
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
     below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
-    the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be the id of the store found there.
+    the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
+    the id of the store found there.
     """
     options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id)
     return _opener(url)(url, options)
