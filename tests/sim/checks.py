@@ -6,10 +6,10 @@
     at the end (`healed`)         everyone in sync within a stated time; replicas equal, and equal to a replay of the
                                   journal; every promise kept in the surviving history; one key at a time linearizable
 
-With an arbiter, nobody acknowledges once another has become active, whatever was cut or stopped. Fencing, with two
-nodes and none, can mean no more than this: once the word of a successor (STATE: active, in a
-higher epoch) lies in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from
-successor to predecessor is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
+With an arbiter, nobody acknowledges while another is active and holds the lease, whatever was cut or stopped. Fencing,
+with two nodes and none, can mean no more than this: once the word of a successor (STATE: active, in a higher epoch) lies
+in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from successor to predecessor
+is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
 """
 
 from __future__ import annotations
@@ -203,8 +203,9 @@ class Checks:
         for other_epoch, (who, since) in self.active_since.items():
             if who == node.name or other_epoch <= own:
                 continue
-            if self.world.arbiter is not None:
-                self.fail(f"{node.name} acknowledges in epoch {own}, and {who} became active in epoch {other_epoch}")
+            other = self.world.nodes[who]
+            if other.line is not None and other.running and other.core.active and other.holds_lease:
+                self.fail(f"{node.name} acknowledges in epoch {own}, and {who} is active in epoch {other_epoch} too")
             if self.world.whole_since(who, node.name) < since - SYNC_S < self.world.time.now - FENCE_S:
                 self.fail(f"{node.name} acknowledges in epoch {own} while {who} is active in epoch {other_epoch}")
 

@@ -118,6 +118,11 @@ class ServerNode:
                 what()
             self.schedule(0.0)
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the arbiter's word, as this server has it, is still good by its clock."""
+        return self.line is not None and self.clock.mono() < self.line.until
+
     # -- what the network says
 
     def connected(self, conn: Conn) -> None:
