@@ -7,7 +7,7 @@
                                   journal; every promise kept in the surviving history; one key at a time linearizable
 
 With an arbiter, nobody acknowledges while another is active and holds the lease, whatever was cut or stopped. Fencing,
-with two nodes and none, can mean no more than this: once the word of a successor (STATE: active, in a higher epoch) lies
+with two nodes and none, can mean no more than this: once the word of a successor (STATE: active, higher epoch) lies
 in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from successor to predecessor
 is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
 """
