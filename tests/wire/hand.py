@@ -278,6 +278,7 @@ class Replica:
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
         self.at = 0
+        self.loaded = False  # before that, what others' subscription lets through says nothing of this copy
         self.greetings: list[list[Any]] = []
         self.batches: list[list[Any]] = []  # headers
         self.heartbeats: list[list[Any]] = []
@@ -302,7 +303,7 @@ class Replica:
                 self.revisions.update(zip(keys, revisions, strict=True))
         (header,) = end
         assert header[0] == END and not header[6]
-        self.at = header[2]
+        self.at, self.loaded = header[2], True
         assert (header[3], header[4]) == self.fingerprint()
 
     def fingerprint(self) -> tuple[int, int]:
@@ -340,7 +341,7 @@ class Replica:
     def _compare(self, header: list[Any]) -> None:
         _, _, number, channel_last, count, revision_sum, *_ = header
         self.heartbeats.append(header)
-        if self.at and number >= self.at:
+        if self.loaded and number >= self.at:
             assert channel_last <= self.at, "nothing is missing"
             assert (count, revision_sum) == self.fingerprint(), "the copy is the server's"
 
