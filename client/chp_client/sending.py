@@ -96,10 +96,14 @@ class Sending(Following):
             first, last, revision = run[:3]
             for batch in self.outbox.take_run(first, last):
                 self.settle(batch, revision, name)
-        if self.outbox.first > oldest:  # or an acknowledgement that was lost would never be asked for again
-            self._progress_at = now
-            self._resend_wait_s = self.timing.resend_s
+        self._answered(oldest, now)
         self._pump()
+
+    def _answered(self, oldest: int, now: float) -> None:
+        """The active answers: what it has not answered was lost on the way. `oldest` was open before this answer."""
+        self._resend_wait_s = self.timing.resend_s
+        if self.outbox.first > oldest:  # or an answer that was lost would never be asked for again
+            self._progress_at = now
 
     def settle(self, batch: Batch, revision: int, durability: str) -> None:
         """A batch is acknowledged."""
@@ -112,10 +116,12 @@ class Sending(Following):
             self._expected(link, detail, now)
         elif code == "session":
             self._unknown_session(link, now)
-        elif type(no) is int and (batch := self.outbox.take(no)) is not None:
-            self.refuse(batch, str(code), detail, now)
-            self._progress_at = now
-            self._pump()
+        elif type(no) is int:
+            oldest, batch = self.outbox.first, self.outbox.take(no)
+            if batch is not None:
+                self.refuse(batch, str(code), detail, now)
+                self._answered(oldest, now)
+                self._pump()
 
     def refuse(self, batch: Batch, code: str, detail: object, now: float) -> None:
         """A batch was taken by nobody: tell its owner, and bring the confirmed values back if it was shown."""

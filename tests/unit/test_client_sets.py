@@ -142,6 +142,16 @@ class TestSent:
             talk.heartbeat(n(0))
         assert 3 <= sent(talk).count(1) - 1 <= 6
 
+    def test_a_set_whose_answer_was_lost_is_sent_again_soon_while_later_ones_are_answered(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        for step in range(60):
+            no = talk.set({"/b": b"1"}, shown=False, c=[[0], [0]])
+            talk.wait(1.0)
+            talk.heartbeat(n(0))
+            talk.ack(no, no, n(1)) if step % 2 else talk.refuse(no, "revision", {"/b": 1})
+        assert sent(talk).count(1) >= 20  # every resend_s, neither put off by answers nor less and less often
+
     def test_the_pipeline_is_bounded(self) -> None:
         talk = Talk().joined()
         for i in range(1500):
