@@ -226,8 +226,10 @@ class Agent:
         sockets = self._sockets
         for i, topic in effects.subscribe:
             sockets[i][UPDATES].setsockopt(zmq.SUBSCRIBE, topic)
+            self._unread.add((i, UPDATES))
         for i, topic in effects.unsubscribe:
             sockets[i][UPDATES].setsockopt(zmq.UNSUBSCRIBE, topic)
+            self._unread.add((i, UPDATES))
         for i, frames in effects.request:
             try:
                 send(sockets[i][REQUESTS], frames)
