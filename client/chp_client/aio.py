@@ -123,7 +123,7 @@ class AsyncClone(Mapping[str, Any]):
         """The acknowledgement of a ticket."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
-        ticket.add_done_callback(lambda _: call_soon(loop, done.set))
+        ticket.on_settled(lambda _: call_soon(loop, done.set))
         try:
             await asyncio.wait_for(done.wait(), timeout)
         except TimeoutError:

@@ -21,6 +21,7 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from threading import current_thread
 from time import monotonic
 from typing import Literal
 
@@ -91,13 +92,13 @@ class Clone(Writing, Worth):
             timing=Timing(silence_s=silence) if silence else None,
             max_lag_s=checks.seconds("max_lag_s", max_lag_s),
         )
-        self._hub = hub = Hub(core, on_full)
+        self._dispatcher = Dispatcher()
+        self._hub = hub = Hub(core, on_full, self._dispatcher.put)
         self._shown = core.shown
         self._core = core
         self._holds = bool(held)
         # keys that need no more checks: those that are held; none with a codec, whose values do need it
         self._known: dict[str, bytes] = self._shown if self._holds and self._codec is None else {}
-        self._dispatcher = Dispatcher()
         self._dispatcher.set_lag(on_lag, hub)
         if on_state is not None:
             self._dispatcher.listeners.append(on_state)
@@ -154,10 +155,12 @@ class Clone(Writing, Worth):
     def close(self, timeout: float = CLOSE_S) -> None:
         """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
 
-        Tickets that are unsettled then get `Closed`.
+        Tickets that are unsettled then get `Closed`; it returns when their callbacks were called, or `timeout` is over.
         """
+        until = monotonic() + timeout
         self._finalizer.detach()
         _stop(self._hub, self._agent, None, timeout)
+        self._dispatcher.end(max(0.0, until - monotonic()))
 
     def __enter__(self) -> Clone:
         return self
@@ -182,6 +185,9 @@ def _ender(hub: Hub, queue: WatchQueue) -> Callable[[], None]:
 def _stop(hub: Hub, agent: Agent, pid: int | None, timeout: float) -> None:
     """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
     if hub.forked or (pid is not None and pid != os.getpid()):
+        return
+    if agent.thread is current_thread():  # the collector came upon a forgotten Clone here, maybe with the lock held
+        hub.room, hub.stop_at = -1, monotonic() + timeout
         return
     with hub.lock:
         hub.room = -1

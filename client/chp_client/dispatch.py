@@ -1,6 +1,7 @@
 """A thread for the application's own callbacks, started when there is the first one: never the agent's.
 
-A listener that raises is logged and goes on being called; one that blocks delays only other callbacks.
+Listeners of states and lags run there, and callbacks of tickets. One that raises is logged and goes on being called;
+one that blocks delays only other callbacks. Any of them may set, wait for a set, and close the Clone.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING
 
 from .events import State
@@ -37,7 +38,7 @@ class Dispatcher:
     def state(self, state: State) -> None:
         """The state changed; by the agent."""
         for listener in self.listeners:
-            self._put(lambda listener=listener: listener(state))  # type: ignore[misc]
+            self.put(lambda listener=listener: listener(state))  # type: ignore[misc]
         if state is State.CLOSED and self._thread is not None:
             self._queue.put(None)
 
@@ -45,14 +46,20 @@ class Dispatcher:
         """The Clone is behind by more than it wants; by the agent."""
         on_lag, hub = self._on_lag, self._hub
         if callable(on_lag):
-            self._put(lambda: on_lag(lag_s))
+            self.put(lambda: on_lag(lag_s))
         elif hub is not None and on_lag == "raise":
             hub.lagging = lag_s
         elif hub is not None:
             with hub.lock:
                 hub.commands.append(hub.core.refetch)
 
-    def _put(self, callback: Callable[[], object]) -> None:
+    def end(self, timeout: float) -> None:
+        """Wait until what was called for before the Clone closed has been called, unless a callback asks."""
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(timeout)
+
+    def put(self, callback: Callable[[], object]) -> None:
+        """Call it, after what was put before; by the agent."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="chp-dispatch", daemon=True)
             self._thread.start()
@@ -60,7 +67,12 @@ class Dispatcher:
 
     def _run(self) -> None:
         while (callback := self._queue.get()) is not None:
-            try:
-                callback()
-            except Exception:
-                log.exception("a listener of a Clone raised")
+            quietly(callback)
+
+
+def quietly(callback: Callable[[], object]) -> None:
+    """Call something of the application's; what it raises, even to end the program, is only logged."""
+    try:
+        callback()
+    except BaseException:
+        log.exception("a listener of a Clone, or a callback of a ticket, raised")

@@ -59,8 +59,11 @@ class Draft:
 class Hub:
     """Shared state; every method with "locked" in its first line wants the lock held by the caller."""
 
-    def __init__(self, core: ClientCore, on_full: str) -> None:
+    def __init__(
+        self, core: ClientCore, on_full: str, call: Callable[[Callable[[], object]], object] = lambda act: act()
+    ) -> None:
         self.core = core
+        self.call = call  # for what tickets call back
         self.shown = core.shown
         self.on_full = on_full
         self.lock = Lock()
@@ -79,7 +82,7 @@ class Hub:
         self.lagging: float | None = None  # seconds, when on_lag is "raise" and it happened
         self.room = OPEN_ITEMS
         self.wake: Callable[[], None] = lambda: None
-        self.open = Draft(Ticket(self.describe))
+        self.open = self.draft()
         self.keys, self.values, self.ticket = self.open.keys, self.open.values, self.open.ticket
         _HUBS.add(self)
 
@@ -93,7 +96,7 @@ class Hub:
         """Locked: the open batch goes into the queue, a new one is opened."""
         if self.keys:
             self.push(self.open)
-            self.open = Draft(Ticket(self.describe))
+            self.open = self.draft()
             self.keys, self.values, self.ticket = self.open.keys, self.open.values, self.open.ticket
 
     def push(self, draft: Draft) -> None:
@@ -113,7 +116,7 @@ class Hub:
 
     def draft(self) -> Draft:
         """An empty batch of its own."""
-        return Draft(Ticket(self.describe))
+        return Draft(Ticket(self.describe, self.call))
 
     def make_room(self, timeout: float | None) -> None:
         """Locked: seal a full open batch; wait until the window and the agent can take more."""

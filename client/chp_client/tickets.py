@@ -7,24 +7,30 @@ to be cut in parts is acknowledged when all its parts are; the ack is the last p
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 from chp.batch import DURABILITY_NAMES
+from chp.errors import BadInput
 
+from .dispatch import quietly
 from .events import Ack
 
 
 class Ticket:
     """The promise of an acknowledgement."""
 
-    __slots__ = ("_ack", "_callbacks", "_describe", "_error", "_gate", "_parts", "done")
+    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "done")
 
-    def __init__(self, describe: Callable[[], str]) -> None:
+    def __init__(
+        self, describe: Callable[[], str], call: Callable[[Callable[[], object]], object] = lambda act: act()
+    ) -> None:
         self._parts = 1
         self._ack: Ack | None = None
         self._error: Exception | None = None
-        self._callbacks: list[Callable[[Ticket], object]] | None = None
+        self._callbacks: list[Callable[[Ticket], object]] = []
         self._describe = describe
+        self._call = call  # something of the application's, on a thread where it may take its time
         self.done = False
         self._gate = Lock()
         self._gate.acquire()
@@ -55,12 +61,26 @@ class Ticket:
         return self._error if self.done else None
 
     def add_done_callback(self, callback: Callable[[Ticket], object]) -> None:
-        """Call `callback(ticket)` once it is settled; on the agent's thread, so be brief, or now if it is settled."""
-        if self._callbacks is None:
-            self._callbacks = []
+        """Call `callback(ticket)` once it is settled, or now if it is; what it raises is logged.
+
+        It runs on the thread of the Clone's listeners, where it may set, wait and close; others wait for it.
+        """
+        if not callable(callback):
+            raise BadInput(f"a callback is something to call with the ticket, not {callback!r:.60}")
+        act = partial(callback, self)
+        if self.done:
+            quietly(act)
+        else:
+            self.on_settled(lambda _: self._call(act))
+
+    def on_settled(self, callback: Callable[[Ticket], object]) -> None:
+        """The same on the agent's thread, for the parts of this package: brief, and never raising."""
         self._callbacks.append(callback)
         if self.done:
             self._call_back()
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self._error or self._ack!r}>" if self.done else "<Ticket, not settled>"
 
     # -- for the agent
 
@@ -87,13 +107,17 @@ class Ticket:
         """This is a child process, where no answer will come; callbacks are the parent's."""
         self._gate = Lock()  # the old one may be held by a thread that is not here
         self._gate.acquire()
-        self._callbacks, self._parts = None, 1
+        self._callbacks, self._parts = [], 1
         self.settle(error)
 
     def _call_back(self) -> None:
         callbacks = self._callbacks
         while callbacks:
-            callbacks.pop(0)(self)
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:  # another thread took the last
+                return
+            callback(self)
 
 
 def least(first: Ack, second: Ack) -> Ack:

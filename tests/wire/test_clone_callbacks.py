@@ -1,0 +1,98 @@
+"""What an application may do in its callbacks, and what becomes of a Clone whose callback raises or ends it.
+
+A ticket's callbacks run on the thread of the listeners, never on the agent's: they may set, wait and close.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from chp_client import Clone, Closed, State, Ticket
+from chp_server.testing import TestServer
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def clone(lone: TestServer) -> Iterator[Clone]:
+    with Clone(lone.address) as made:
+        made.wait_until_synced(WAIT_S)
+        yield made
+
+
+def test_a_callback_that_raises_is_logged_and_harms_nobody(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
+    called = threading.Event()
+
+    def callback(ticket: Ticket) -> None:
+        raise ZeroDivisionError("the application's own")
+
+    for wrong in (callback, lambda ticket: sys.exit(3)):
+        clone.set("/a", b"1").add_done_callback(wrong)
+        clone.flush(WAIT_S)
+    clone.set("/b", b"2").add_done_callback(lambda ticket: called.set())
+    assert called.wait(WAIT_S)
+    clone.set("/c", b"3").wait(WAIT_S)
+    assert clone.state is State.SYNCED
+    assert "ZeroDivisionError: the application's own" in caplog.text and "SystemExit: 3" in caplog.text
+
+
+def test_a_callback_of_a_settled_ticket_that_raises_is_logged_too(
+    clone: Clone, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticket = clone.set("/a", b"1")
+    ticket.wait(WAIT_S)
+    ticket.add_done_callback(lambda _: 1 / 0)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_callback_may_set_and_wait(clone: Clone) -> None:
+    result: Future[bytes] = Future()
+
+    def callback(ticket: Ticket) -> None:
+        clone.set("/b", b"2").wait(WAIT_S)
+        clone.flush(WAIT_S)
+        result.set_result(clone["/b"])
+
+    clone.set("/a", b"1").add_done_callback(callback)
+    assert result.result(WAIT_S) == b"2"
+
+
+def test_a_callback_may_close_the_clone(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
+    closed = threading.Event()
+
+    def callback(ticket: Ticket) -> None:
+        clone.close()
+        closed.set()
+
+    clone.set("/a", b"1").add_done_callback(callback)
+    assert closed.wait(WAIT_S)
+    assert clone.state is State.CLOSED and not caplog.records
+    with pytest.raises(Closed, match="this Clone is closed"):
+        clone.set("/b", b"2")
+
+
+def test_close_returns_when_the_callbacks_were_called() -> None:
+    clone = Clone("tcp://127.0.0.1:9")
+    errors: list[Exception | None] = []
+    for i in range(100):
+        clone.set(f"/{i}", b"", if_revision=0).add_done_callback(lambda ticket: errors.append(ticket.error))
+    clone.close(0.5)
+    assert len(errors) == 100 and all(isinstance(error, Closed) for error in errors)
+
+
+def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(lone: TestServer) -> None:
+    clone = Clone(lone.address)
+    clone.wait_until_synced(WAIT_S)
+    hub, agent = clone.hub, clone._agent.thread
+    cycle: list[object] = [clone]
+    cycle.append(cycle)
+    del clone, cycle
+    hub.command(lambda now: gc.collect())  # by the agent, with the lock held
+    agent.join(WAIT_S)
+    assert not agent.is_alive()
