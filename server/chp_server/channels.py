@@ -79,6 +79,7 @@ class Channels:
         self._limits = limits
         self.by_topic: dict[bytes, Channel] = {}
         self.plain: Counter[bytes] = Counter()
+        self.plain_joins = 0
         self.refused = 0
 
     # -- subscriptions
@@ -88,6 +89,7 @@ class Channels:
         if topic[:1] != STX:
             if topic != b"HUGZ":
                 self.plain[topic] += 1
+                self.plain_joins += 1
             return None
         subtree = topic_subtree(topic)
         if subtree is None:

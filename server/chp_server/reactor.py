@@ -138,7 +138,7 @@ class Server:
         if ready is None or sockets.updates in ready:
             for frames in receive(sockets.updates, messages, size):
                 self._guard(core.subscription, frames[0])
-        sockets.mark_for(plain=bool(core.commits.channels.plain))
+        sockets.mark_for(core.commits.channels.plain_joins)
         if ready is None or sockets.collector in ready:
             self._take(sockets.collector, core.collect, messages, size)
         if ready is None or sockets.snapshot in ready:

@@ -35,7 +35,7 @@ class Sockets:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
-        self._plain = False
+        self._plain = 0
         self.snapshot = self._make(context, zmq.ROUTER, limits.frame_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.updates = self._make(context, zmq.XPUB, limits.property_bytes_max * 4)
@@ -69,14 +69,16 @@ class Sockets:
             self.peer_in.bind(self._config.endpoint(3))
             self.peer_out.connect(peer)
 
-    def mark_for(self, *, plain: bool) -> None:
-        """Let more messages wait for each subscriber once some of them get one a key.
+    def mark_for(self, plain_joins: int) -> None:
+        """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
 
-        The mark is only ever raised. libzmq tells a pipe of what was read at every half mark; one that has less than
-        that outstanding when its mark is lowered counts as full, and hears nothing more, ever.
+        A connection begins with the mark that the socket had when it was bound, so this is said again for every
+        subscription of the kind. The mark is only ever raised. libzmq tells a pipe of what was read at every half
+        mark; one that has less than that outstanding when its mark is lowered counts as full, and hears nothing
+        more, ever.
         """
-        if plain and not self._plain:
-            self._plain = True
+        if plain_joins != self._plain:
+            self._plain = plain_joins
             self.updates.set(zmq.SNDHWM, self._limits.publish_mark_plain)
 
     def close(self) -> None:
