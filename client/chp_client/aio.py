@@ -12,6 +12,7 @@ them together (`asyncio.gather`, or `submit`, which returns the ticket at once):
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -22,7 +23,7 @@ from .errors import Full
 from .events import Ack, State
 from .reading import Entry
 from .tickets import Ticket
-from .watch import Change, Watch, changes_of
+from .watch import Change, Rest, Watch, change_of
 from .worth import Check
 
 Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
@@ -200,25 +201,24 @@ class AsyncWatch:
     def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
         self._watch = watch
         self._came = asyncio.Event()
-        self._rest: Iterator[Change] = iter(())
+        self._rest: Rest = deque()
         watch.queue.on_offer = partial(call_soon, loop, self._came.set)
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self
 
     async def __anext__(self) -> Change:
-        for change in self._rest:
-            return change
         queue = self._watch.queue
-        while True:
+        while not self._rest:
             self._came.clear()
             columns = queue.poll()
             if columns is not None:
-                self._rest = iter(changes_of(columns, self._watch.decode))
-                return next(self._rest)
-            if queue.closed:
+                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
+            elif queue.closed:
                 raise StopAsyncIteration
-            await self._came.wait()
+            else:
+                await self._came.wait()
+        return change_of(*self._rest.popleft(), self._watch.decode)
 
     def close(self) -> None:
         """No more changes."""

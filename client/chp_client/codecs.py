@@ -81,6 +81,11 @@ class Msgpack:
 _BY_NAME: dict[str, Callable[[], Codec]] = {"text": Text, "json": Json, "msgpack": Msgpack}
 
 
+def undecodable(key: str, error: BadValue) -> BadValue:
+    """The error for a value that somebody else wrote, with the key it is at."""
+    return BadValue(f"key {key!r:.80}: {error}")
+
+
 def codec_of(codec: str | Codec) -> Codec | None:
     """The codec meant; None for "raw", which costs nothing."""
     if codec == "raw":

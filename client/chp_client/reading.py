@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
-from .codecs import Codec
+from chp.errors import BadValue
+
+from .codecs import Codec, undecodable
 from .core import ClientCore
 from .hub import Hub
 from .views import ItemsNow, KeysNow, ValuesNow
@@ -70,23 +72,24 @@ class Reading(Mapping[str, Any]):
 
     def decoded_values(self) -> list[Any]:
         """The values at this moment."""
-        values = list(self._shown.values())
-        return values if self._codec is None else list(map(self._codec.decode, values))
+        if self._codec is None:
+            return list(self._shown.values())
+        return [value for _, value in self.decoded_items()]
 
     def decoded_items(self) -> list[tuple[str, Any]]:
         """The items at this moment."""
+        items = list(self._shown.items())
         if self._codec is None:
-            return list(self._shown.items())
-        decode = self._codec.decode
-        return [(key, decode(value)) for key, value in list(self._shown.items())]
+            return items
+        decode, at = self._codec.decode, ""
+        try:
+            return [(at := key, decode(value)) for key, value in items]
+        except BadValue as error:
+            raise undecodable(at, error) from None
 
     def snapshot(self) -> dict[str, Any]:
         """A plain dict of all that is held at this moment, at one point of the servers' order."""
-        copy = self._shown.copy()
-        if self._codec is None:
-            return copy
-        decode = self._codec.decode
-        return {key: decode(value) for key, value in copy.items()}
+        return self._shown.copy() if self._codec is None else dict(self.decoded_items())
 
     def entry(self, key: str) -> Entry | None:
         """The key with its revision and remaining ttl; None if it is not there."""

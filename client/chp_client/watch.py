@@ -15,10 +15,14 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
+from chp.errors import BadValue
+
+from .codecs import undecodable
 from .errors import Forked, Lagging
 from .events import Changed
 
 SET, DELETE = "set", "delete"
+Rest = deque[tuple[str, bytes | None, int]]  # taken from the queue and not read yet: key, value, revision
 
 
 class Change(NamedTuple):
@@ -158,7 +162,10 @@ def narrow(changed: Changed, prefix: str) -> Changed:
 
 
 class Watch:
-    """An iterator over changes; a context manager; `close()` ends it, from any thread."""
+    """An iterator over changes; a context manager; `close()` ends it, from any thread.
+
+    Several threads may iterate: each change goes to one of them.
+    """
 
     def __init__(
         self, queue: WatchQueue, decode: Callable[[bytes], Any] | None, end: Callable[[], None], owner: object
@@ -167,36 +174,37 @@ class Watch:
         self.decode = decode
         self._end = end
         self._owner = owner  # a watch keeps its Clone alive
-        self._rest: Iterator[Change] = iter(())
+        self._rest: Rest = deque()
 
     def __iter__(self) -> Watch:
         return self
 
     def __next__(self) -> Change:
-        for change in self._rest:
-            return change
-        return self._next(None)
-
-    def _next(self, timeout: float | None) -> Change:
-        columns = self.queue.take(timeout)
-        if columns is None:
-            raise StopIteration
-        self._rest = iter(changes_of(columns, self.decode))
-        return next(self._rest)
+        return self.get()
 
     def get(self, timeout: float | None = None) -> Change:
         """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close."""
-        for change in self._rest:
-            return change
-        return self._next(timeout)
+        while True:
+            try:
+                key, value, revision = self._rest.popleft()
+            except IndexError:
+                columns = self.queue.take(timeout)
+                if columns is None:
+                    raise StopIteration from None
+                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
+            else:
+                return change_of(key, value, revision, self.decode)
 
     def batches(self, timeout: float | None = None) -> Iterator[list[Change]]:
         """Changes by the list, as they arrived together: a good deal faster than one by one."""
-        while (columns := self.queue.take(timeout)) is not None:
+        for columns in self.columns(timeout):
             yield changes_of(columns, self.decode)
 
     def columns(self, timeout: float | None = None) -> Iterator[Changed]:
         """Changes as columns of keys, undecoded values (None: deleted) and revisions: the fastest there is."""
+        rest, self._rest = self._rest, deque()
+        if rest:
+            yield Changed([k for k, _, _ in rest], [v for _, v, _ in rest], [r for _, _, r in rest])
         while (columns := self.queue.take(timeout)) is not None:
             yield columns
 
@@ -211,13 +219,25 @@ class Watch:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        queue = self.queue
+        waiting = len(self._rest) + queue.waiting + len(queue.latest)
+        return f"<Watch {queue.prefix!r}: {waiting} changes to be read{', closed' if queue.closed else ''}>"
+
+
+def change_of(key: str, value: bytes | None, revision: int, decode: Callable[[bytes], Any] | None) -> Change:
+    """One change; a value that can't be decoded is named by its key."""
+    if value is None or decode is None:
+        return Change(key, value, DELETE if value is None else SET, revision)
+    try:
+        return Change(key, decode(value), SET, revision)
+    except BadValue as error:
+        raise undecodable(key, error) from None
+
 
 def changes_of(columns: Changed, decode: Callable[[bytes], Any] | None) -> list[Change]:
     """Columns taken apart."""
     keys, values, many = columns.keys, columns.values, columns.revision_column()
     if decode is None:
         return [Change(k, v, SET if v is not None else DELETE, r) for k, v, r in zip(keys, values, many, strict=True)]
-    return [
-        Change(k, decode(v), SET, r) if v is not None else Change(k, None, DELETE, r)
-        for k, v, r in zip(keys, values, many, strict=True)
-    ]
+    return [change_of(k, v, r, decode) for k, v, r in zip(keys, values, many, strict=True)]

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from chp.errors import BadValue
+from chp_client.codecs import Json
 from chp_client.errors import Closed, Lagging
 from chp_client.events import Ack, Changed
 from chp_client.tickets import Ticket
@@ -132,6 +134,64 @@ class TestQueue:
         queue.offer(Changed(["/a", "/b"], [b"1", None], 1))
         watch = Watch(queue, bytes.decode, lambda: None, None)
         assert [watch.get(1).value, watch.get(1).value] == ["1", None]
+
+    def test_two_threads_that_read_in_turn_get_every_change(self) -> None:
+        taken: list[str] = []
+        other = threading.Thread(target=lambda: taken.append(next(watch).key))
+
+        class Between(WatchQueue):
+            """In which another thread reads, before what one took has been kept."""
+
+            def take(self, timeout: float | None) -> Changed | None:
+                columns = super().take(timeout)
+                if other.ident is None:
+                    other.start()
+                    other.join(60)
+                return columns
+
+        queue = Between("", False, 10)
+        watch = watch_of(queue)
+        queue.offer(Changed(["/a", "/b"], [b"", b""], 1))
+        queue.offer(Changed(["/c", "/d"], [b"", b""], 2))
+        watch.close()
+        taken += [change.key for change in watch]
+        assert sorted(taken) == ["/a", "/b", "/c", "/d"]
+
+    def test_one_that_was_interrupted_between_changes_goes_on_where_it_was(self) -> None:
+        queue = WatchQueue("", False, 10)
+        queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"2", b"3"], 1))
+        stop = [KeyboardInterrupt(), None, None]
+
+        def decode(value: bytes) -> str:
+            if error := stop.pop(0):
+                raise error
+            return value.decode()
+
+        watch = Watch(queue, decode, lambda: None, None)
+        with pytest.raises(KeyboardInterrupt):
+            next(watch)
+        assert [watch.get(1).key, watch.get(1).key] == ["/b", "/c"]
+
+    def test_a_value_that_can_not_be_decoded_names_its_key_and_hides_no_other(self) -> None:
+        queue = WatchQueue("", False, 10)
+        for _ in range(2):
+            queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"{", b"3"], 1))
+        watch = Watch(queue, Json().decode, lambda: None, None)
+        assert next(watch).value == 1
+        with pytest.raises(BadValue, match="key '/b': the value b'{' is not JSON"):
+            next(watch)
+        assert next(watch).value == 3
+        with pytest.raises(BadValue, match="key '/b'"):
+            next(watch.batches(1))
+
+    def test_batches_begin_with_what_was_taken_and_not_read(self) -> None:
+        queue = WatchQueue("", False, 10)
+        queue.offer(Changed(["/a", "/b"], [b"1", None], [1, 2]))
+        queue.offer(Changed(["/c"], [b"3"], 3))
+        watch = watch_of(queue)
+        assert next(watch).key == "/a"
+        watch.close()
+        assert list(watch.batches()) == [[Change("/b", None, "delete", 2)], [Change("/c", b"3", "set", 3)]]
 
 
 class TestTicket:
