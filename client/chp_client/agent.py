@@ -31,7 +31,7 @@ from zmq.backend import Socket as Backend
 from chp.limits import DEFAULT
 
 from .dispatch import Dispatcher
-from .events import Effects, State
+from .events import Ack, Effects, State
 from .hub import Hub
 from .link import AWAY, CONNECTED, SPEAKS
 from .watch import WatchQueue
@@ -253,6 +253,8 @@ class Agent:
         hub = self._hub
         for ticket, result in effects.settled:
             if ticket is not None:
+                if type(result) is not Ack:
+                    hub.refused.append(ticket)  # before it is settled, so that a flush finds it here or there
                 ticket.settle(result)
                 if ticket.done:
                     hub.outstanding.pop(ticket, None)

@@ -30,6 +30,7 @@ from .watch import WatchQueue
 
 OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time
 SEALED_MAX = 4
+REFUSED_MAX = 1000
 
 
 class Draft:
@@ -73,6 +74,7 @@ class Hub:
         self.sealed_bytes = 0
         self.commands: deque[Callable[[float], None]] = deque()
         self.outstanding: dict[Ticket, None] = {}
+        self.refused: deque[Ticket] = deque(maxlen=REFUSED_MAX)  # for flush to tell of, if nobody else was told
         self.watches: list[WatchQueue] = []
         self.sleeping = False
         self.closed = False
@@ -218,6 +220,7 @@ class Hub:
             self.changed.notify_all()
         reason = f"closed before it was acknowledged{f' ({failure!r})' if failure else ''}"
         for ticket in left:
+            self.refused.append(ticket)
             while not ticket.done:
                 ticket.settle(Closed(f"{reason}; {self.describe()}"))
         for watch in list(self.watches):

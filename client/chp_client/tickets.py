@@ -20,7 +20,7 @@ from .events import Ack
 class Ticket:
     """The promise of an acknowledgement."""
 
-    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "done")
+    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "done", "told")
 
     def __init__(
         self, describe: Callable[[], str], call: Callable[[Callable[[], object]], object] = lambda act: act()
@@ -32,6 +32,7 @@ class Ticket:
         self._describe = describe
         self._call = call  # something of the application's, on a thread where it may take its time
         self.done = False
+        self.told = False  # whether somebody has been told the error
         self._gate = Lock()
         self._gate.acquire()
 
@@ -46,6 +47,7 @@ class Ticket:
                 raise TimeoutError(f"no acknowledgement within {timeout} s, and still trying; {self._describe()}")
             self._gate.release()
         if self._error is not None:
+            self.told = True
             raise self._error
         assert self._ack is not None, "a settled ticket has an ack or an error"
         return self._ack
@@ -58,6 +60,7 @@ class Ticket:
     @property
     def error(self) -> Exception | None:
         """Why it was refused, if it was."""
+        self.told = self.told or self.done
         return self._error if self.done else None
 
     def add_done_callback(self, callback: Callable[[Ticket], object]) -> None:

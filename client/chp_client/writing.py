@@ -222,14 +222,20 @@ class Writing(Reading, MutableMapping[str, Any]):
         raise KeyError("popitem(): this Clone holds no keys")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every set made so far is acknowledged; raises the first refusal, or `TimeoutError`."""
+        """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
+
+        That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
+        by their ticket's `wait` or `error`, nor by an earlier flush.
+        """
         hub = self._hub
         with hub.lock:
             if hub.forked:
                 raise hub.why_not()
             if hub.room >= 0:
                 hub.seal()
-            waiting = [ticket for ticket in hub.outstanding if not ticket.done]
+            waiting = [ticket for ticket in hub.refused if not ticket.told]
+            waiting += [ticket for ticket in hub.outstanding if not ticket.done]
+            hub.refused.clear()
         deadline = None if timeout is None else monotonic() + timeout
         refused: Exception | None = None
         for ticket in waiting:
@@ -237,7 +243,7 @@ class Writing(Reading, MutableMapping[str, Any]):
                 ticket.wait(None if deadline is None else max(0.0, deadline - monotonic()))
             except TimeoutError:
                 left = f"{sum(not t.done for t in waiting)} batches unacknowledged after {timeout} s"
-                raise TimeoutError(f"flush: {left}; {hub.describe()}") from None
+                raise TimeoutError(f"flush: {left}; {hub.describe()}") from refused
             except Exception as error:
                 refused = refused or error
         if refused is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -93,6 +94,20 @@ class TestOneServer:
         assert caught.value.revisions == {"/c": first.revision}
         other.set("/c", b"3", if_revision=first.revision).wait(WAIT_S)
         until(lambda: clone["/c"] == b"3")
+
+    def test_flush_tells_of_a_refusal_that_came_before_it_and_that_nobody_asked_about(self, clone: Clone) -> None:
+        clone.set("/a", b"1").wait(WAIT_S)
+        ticket = clone.set("/a", b"2", if_revision=0)
+        clone.set("/b", b"1").wait(WAIT_S)  # answered after it
+        with pytest.raises(Conflict, match="'/a' is at"):
+            clone.flush(WAIT_S)
+        clone.flush(WAIT_S)
+        for ask in (lambda: ticket.wait(WAIT_S), lambda: ticket.error):
+            ticket = clone.set("/a", b"2", if_revision=0)
+            clone.set("/b", b"1").wait(WAIT_S)
+            with contextlib.suppress(Conflict):
+                ask()
+            clone.flush(WAIT_S)
 
     def test_a_lease_keeps_its_keys_and_takes_them_with_it(self, clone: Clone, other: Clone) -> None:
         with clone.lease(ttl=0.6) as lease:
@@ -312,6 +327,13 @@ class TestLife:
         clone.close(timeout=0.05)
         with pytest.raises(Closed, match="before it was acknowledged"):
             ticket.wait(WAIT_S)
+
+    def test_flush_of_a_closed_clone_tells_of_what_was_lost(self) -> None:
+        clone = Clone("tcp://127.0.0.1:9")
+        clone["/a"] = b"1"
+        clone.close(timeout=0.05)
+        with pytest.raises(Closed, match="before it was acknowledged"):
+            clone.flush(WAIT_S)
 
     def test_a_forgotten_clone_is_collected_with_its_thread(self, lone: TestServer) -> None:
         clone = Clone(lone.address, name="forgotten")
