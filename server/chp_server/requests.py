@@ -86,9 +86,9 @@ class Requests:
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> None:
         core, request_id = self._core, options["id"]
-        after, credit = options.get("from", 0), options.get("credit", 8)
-        if type(after) is not int or type(credit) is not int or credit < 1:
-            raise BadFrame("'from' and 'credit' of ICANHAZ? are numbers, the credit at least 1")
+        after, credit = _number(options, "from", 0), _number(options, "credit", 8)
+        if credit < 1:
+            raise BadFrame("the 'credit' of ICANHAZ? is at least 1")
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
@@ -199,9 +199,7 @@ class Requests:
 
     def _probe(self, identity: bytes, after: int, options: Options) -> None:
         """Where a feed after `after` would end if it had about `probe` numbers, at least a record; 0 is no bound."""
-        core, most, request_id = self._core, options["probe"], options["id"]
-        if type(most) is not int or most < 0:
-            raise BadFrame("the 'probe' of ICANHAZ? is a number, 0 for no bound")
+        core, most, request_id = self._core, _number(options, "probe", 0), options["id"]
         number = newest = core.state.number
         if after and (not core.state.in_history(after) or self._page(after, 1) is None):
             self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
@@ -228,10 +226,7 @@ class Requests:
         if not core.state.in_history(after) or self._page(after) is None:
             return None
         core.counts["feeds"] += 1
-        until = options.get("until", core.state.number)
-        if type(until) is not int:
-            raise BadFrame("the 'until' of ICANHAZ? is a number")
-        until = min(until, core.state.number)
+        until = min(_number(options, "until", core.state.number), core.state.number)
         end = [KTHXBAI, request_id, until, 0, 0, None, True]
         return resume_parts(self._records(after, until), after, subtree, end, core.limits)
 
@@ -297,6 +292,13 @@ class Requests:
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
         """Why an admin command was not done."""
         self._answer(identity, join([REFUSED, request_id, "bad", text]))
+
+
+def _number(options: Options, name: str, default: int) -> int:
+    value = options.get(name, default)
+    if type(value) is not int or value < 0:
+        raise BadFrame(f"the {name!r} of ICANHAZ? is a number, 0 or above")
+    return value
 
 
 def _subtree(frame: bytes) -> str:

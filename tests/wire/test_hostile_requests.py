@@ -1,0 +1,38 @@
+"""Requests of the right form with values that no client of ours sends: each is answered, and the server goes on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chp_server.testing import TestServer
+from tests.wire.hand import Hand, parts_of, receive
+
+NAME = b"0123456789abcdef"
+OPTIONS: list[dict[str, Any]] = [
+    {"from": -1},
+    {"feed": True, "from": -1},
+    {"feed": True, "until": -1},
+    {"feed": True, "until": None},
+    {"feed": True, "probe": -1},
+    {"credit": -1},
+    {"image": NAME, "parts": -1},
+    {"image": NAME, "parts": 4097},
+    {"image": b"short"},
+    {"image": NAME, "prefix": b"/"},
+]
+
+
+@pytest.fixture
+def lone() -> Iterator[TestServer]:
+    with TestServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def test_a_request_that_means_nothing_is_refused(lone: TestServer, options: dict[str, Any]) -> None:
+    with Hand(lone.address) as hand:
+        dealer = hand.dealer()
+        request = hand.ask(dealer, "", **options)
+        assert parts_of(receive(dealer))[0][:3] == [7, request, "bad"]
+        assert hand.sync()[-1][0][0] == 5, "the server goes on"
