@@ -228,7 +228,8 @@ def held_after_replay(
         reader.flush(GENEROUS_S)
 
         def keys_under(subtree: str) -> set[str]:
-            return {key for key in reader.snapshot() if key.startswith(subtree)}
+            with Feed([server.address], subtree) as feed:  # the server's, as the command has it: a copy may be behind
+                return {key for chunk in feed.snapshot().chunks for key in chunk.keys}
 
         done = replay(folder, writer, after=after, speed=speed, keys_under=keys_under)
         assert done.number == files(folder)[-1].until
