@@ -100,19 +100,32 @@ def test_values_decoded_by_a_schema(spark: Any, server: TestServer, clone: Clone
         read(spark, server, "tags int", codec="json").collect()
 
 
-def test_filters_on_the_key_reach_the_server(spark: Any, server: TestServer, clone: Clone) -> None:
+@pytest.mark.parametrize("pushdown", [False, True])
+def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, clone: Clone, pushdown: bool) -> None:
+    """Spark plans a frame's source once for all its uses: no filter may narrow what another use reads."""
     clone.set_many({f"/{a}/{i}": b"" for a in "ab" for i in range(20)})
     clone.flush(30)
-    frame = read(spark, server)
-    for condition, n in (
-        ("key like '/a/%'", 20),
-        ("key = '/a/1'", 1),
-        ("key in ('/a/1', '/a/12', '/b/1')", 3),
-        ("key > '/b/'", 20),
-    ):
-        assert len(frame.filter(condition).collect()) == n, condition
-    images = [len(shared.image.keys) for shared in server.server.core.requests.images._shared.values()]
-    assert 20 in images and 11 in images, "'/a/1' begins eleven keys"
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+    try:
+        frame = read(spark, server)
+        a, b = frame.where("key like '/a/%'"), frame.where("key like '/b/%'")
+        assert (a.count(), frame.count()) == (20, 40), "a filter is forgotten by the next use"
+        assert sorted(row.key[:3] for row in a.union(b).collect()) == ["/a/"] * 20 + ["/b/"] * 20
+        assert frame.union(a).count() == 60
+        for condition, n in (("key = '/a/1'", 1), ("key in ('/a/1', '/b/1')", 2), ("key > '/b/'", 20)):
+            assert frame.where(condition).count() == n, condition
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set("/a/1", b'{"bid": 1.5}').wait(30)
+    options = f"OPTIONS (servers '{server.address}', subtree '/a/', codec 'json', `confirm.overwrite` 'true')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW prices (key string, bid double) USING chp {options}")
+    spark.sql("INSERT INTO prices VALUES ('/a/2', 2.5)").collect()
+    assert {tuple(row) for row in spark.sql("SELECT key, bid FROM prices").collect()} == {("/a/1", 1.5), ("/a/2", 2.5)}
+    spark.sql("INSERT OVERWRITE prices VALUES ('/a/3', 3.5)").collect()
+    assert read(spark, server, "key string, bid double", codec="json").collect() == [("/a/3", 3.5)]
 
 
 def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: Clone) -> None:

@@ -45,6 +45,7 @@ def test_the_page_is_a_program_that_runs(pair: ProcessPair, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     for wanted in (
         r"\|/rates/EUR/USD\|\[7B 22 62 69 64 22",  # the value, binary
+        r"\|/rates/EUR/SEK\|10\.95 *\|",  # the view
         r"\|/rates/USD/JPY\|0\.0\d+\|",  # the spread
         r"\|\s*2\.1664\|",  # 2 euros in dollars
         r"\|\s*1\|\s*\d+\|\s*3\|",  # the recording: three rates in one record
@@ -54,4 +55,4 @@ def test_the_page_is_a_program_that_runs(pair: ProcessPair, tmp_path: Path) -> N
         ["chp", "dump", "/"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     keys = set(re.findall(r"/(?:copies|counts)/[\w/]+", shown.stdout))
-    assert keys == {"/copies/EUR/USD", "/copies/EUR/GBP", "/copies/USD/JPY", "/counts/set"}
+    assert keys == {"/copies/EUR/USD", "/copies/EUR/GBP", "/copies/EUR/SEK", "/copies/USD/JPY", "/counts/set"}

@@ -40,8 +40,6 @@ SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Columns, not rows, between Python and the JVM: toArrow, toPandas, createDataFrame.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Key filters reach the reader of format("chp"); off by default in Spark 4.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
     # file system: a small batch takes half the time.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
