@@ -6,12 +6,14 @@ Or an error that names the column.
 import datetime as dt
 import decimal
 import json
+from collections.abc import Callable
 
 import msgpack
 import pyarrow as pa
 import pytest
 
 from chp_client.spark.fields import BadDataFrame
+from chp_client.spark.foreach import foreach_batch
 from chp_client.spark.options import OPTIONS, BadOption, parse, table
 from chp_client.spark.rows import PART_BYTES, Shape
 
@@ -40,6 +42,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({}, "option servers is missing"),
         ({"servers": ""}, "option servers is '': server '' is not tcp"),
         ({"servers": "localhost:5556"}, "is not tcp://host:port"),
+        ({"provider": "chp", **SERVERS}, "can't be a table of Spark's catalog.*use CREATE TEMPORARY VIEW"),
         ({**SERVERS, "key.tmplate": "x"}, "key.tmplate is not known; did you mean key.template"),
         ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, subtree"),
         ({**SERVERS, "path": "/rates/"}, "option path is not used.*subtree"),
@@ -91,6 +94,16 @@ def test_codecs_take_the_other_columns() -> None:
     assert segments({"codec": "json", "value": "bid"}, **columns)[0][1] == [b"1.5"]
 
 
+@pytest.mark.parametrize(("codec", "decode"), [("json", json.loads), ("msgpack", msgpack.unpackb)])
+def test_a_map_is_an_object(codec: str, decode: Callable[[bytes], object]) -> None:
+    """As one of several columns, and as the only one."""
+    maps = pa.array([[("EUR", 1.5)], None], pa.map_(pa.string(), pa.float64()))
+    columns = {"key": ["/a", "/b"], "m": maps}
+    assert [decode(v) for v in segments({"codec": codec}, **columns)[0][1]] == [{"m": {"EUR": 1.5}}, {"m": None}]
+    (found,) = segments({"codec": codec, "value": "m", "null.value": "delete"}, **columns)
+    assert decode(found[1][0]) == {"EUR": 1.5} and found[2] == {"d": [1]}
+
+
 def test_nulls_ttls_and_revisions() -> None:
     columns = {"key": ["/a", "/b", "/c"], "value": ["1", None, "3"], "ttl": [None, 2, 0.5], "rev": [7, None, 9]}
     (found,) = segments({"null.value": "delete", "ttl": "ttl", "revision": "rev"}, **columns)
@@ -126,8 +139,10 @@ def test_large_batches_are_cut_and_columns_with_them() -> None:
         ({"key.template": "/{x}"}, {"x": [1.5], "value": ["1"]}, "column 'x' is double"),
         ({}, {"key": ["/a"], "value": [1.5]}, "column 'value' is double; a value is binary or text"),
         ({"codec": "json"}, {"key": ["/a"], "x": [dt.timedelta(1)]}, "column 'x' is duration.*no codec here takes"),
-        ({"codec": "json"}, {"key": ["/a"], "x": [float("nan")]}, "columns 'x' can't be written as json"),
-        ({"codec": "json"}, {"key": ["/a"], "x": [b"1"]}, "columns 'x' can't be written as json: bytes"),
+        ({"codec": "json"}, {"key": ["/a", "/b"], "x": [1, float("nan")]}, "'x' can't be written as json in row 1"),
+        ({"codec": "json"}, {"key": ["/a"], "x": pa.array([None], pa.binary())}, "column 'x' is or has binary.*base64"),
+        ({"codec": "json"}, {"key": ["/a"], "x": [{"y": [b"1"]}]}, "column 'x' is or has binary.*codec msgpack"),
+        ({"key.template": "/fixed"}, {"value": ["1"]}, "key template '/fixed' names no column"),
         ({}, {"key": ["/a", None], "value": ["1", "2"]}, "key 'key' is null in row 1"),
         ({}, {"key": ["/a", "/b"], "value": ["1", None]}, "column 'value' is null in row 1.*null.value=delete"),
         ({}, {"key": ["/a", ""], "value": ["1", "2"]}, "column 'key' has a key that can't be one: the key is empty"),
@@ -141,3 +156,9 @@ def test_large_batches_are_cut_and_columns_with_them() -> None:
 def test_bad_rows_are_named(options: dict[str, str], columns: dict[str, object], said: str) -> None:
     with pytest.raises(BadDataFrame, match=said):
         segments(options, **columns)
+
+
+def test_servers_of_foreach_batch_as_a_list() -> None:
+    foreach_batch(servers=["tcp://a:5556", "tcp://b:5566"], subtree="/a/")
+    with pytest.raises(BadOption, match="server 'a:1' is not tcp"):
+        foreach_batch(servers=["tcp://a:5556", "a:1"])

@@ -19,6 +19,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
@@ -120,15 +121,20 @@ class Layout:
         try:
             if make is not None:
                 array = make(updates)
-                return array if array.type.equals(field.type) else array.cast(field.type)
-            return _typed([thing.get(field.name) for thing in inside], field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+                array = array if array.type.equals(field.type) else array.cast(field.type)
+            else:
+                array = _typed([thing.get(field.name) for thing in inside], field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise BadDataFrame(
                 f"column {field.name!r} can't be {field.type}: {error}; give another type, or read the value as binary"
             ) from None
+        if array.null_count and not field.nullable:
+            key = _listed(updates.keys)[pa.compute.index(array.is_null(), True).as_py()]
+            raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
+        return array
 
     def _decode(self, updates: Updates) -> list[dict[str, Any]]:
-        decode = json.loads if self._codec == "json" else msgpack.unpackb
+        decode = json.loads if self._codec == "json" else _from_msgpack
         things: list[dict[str, Any]] = []
         for key, value in zip(_listed(updates.keys), _listed(updates.values), strict=True):
             try:
@@ -141,6 +147,10 @@ class Layout:
                 )
             things.append(thing)
         return things
+
+
+def _from_msgpack(value: bytes) -> Any:
+    return msgpack.unpackb(value, strict_map_key=False)  # a map column may have numbers as keys
 
 
 def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:

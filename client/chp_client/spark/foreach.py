@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
     """A function for `foreachBatch`; options as of format("chp"), with `_` for a dot (`null_value="delete"`)."""
-    given = parse(
-        {
-            name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in options.items()
-        }
-    )
+    given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
     if given["version"] is not None:
         raise BadOption("option version is the batch id here; leave it out, and give applicationId by itself if at all")
     if overwrite and not given["confirm.overwrite"]:
@@ -47,6 +42,12 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
             raise error.with_traceback(None) from None  # Spark adds two traces of its own to it
 
     return sink
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):  # of servers
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:

@@ -135,6 +135,12 @@ OPTIONS = (
 _BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 
 
+_CATALOG = (
+    "The tables of Spark's catalog, of CREATE TABLE and saveAsTable, do not give a Python source its options: "
+    "use CREATE TEMPORARY VIEW ... USING chp OPTIONS (...)"
+)
+
+
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
     """Every option's value, by the name it has in the table; raises `BadOption`."""
     values = {option.name: option.default for option in OPTIONS}
@@ -149,13 +155,18 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
         except ValueError as error:
             raise BadOption(f"option {option.name} is {text!r}: {error}") from None
     if not values["servers"]:
-        raise BadOption("option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566")
+        raise BadOption(
+            "option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
+            f". ({_CATALOG})"
+        )
     return values
 
 
 def _unknown(name: str) -> str:
     if name.lower() == "path":
         return "option path is not used: give save() or load() no argument, and the option subtree"
+    if name.lower() == "provider":  # what CREATE TABLE adds
+        return f"chp can't be a table of Spark's catalog. {_CATALOG}"
     close = difflib.get_close_matches(name.lower(), list(_BY_NAME), n=1, cutoff=0.5)
     meant = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"there are {', '.join(o.name for o in OPTIONS)}"
     return f"option {name} is not known; {meant}"

@@ -11,7 +11,7 @@ is kept, so of rows with the same key the last one wins.
 import datetime as dt
 import decimal
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -22,7 +22,7 @@ from chp.errors import BadKey
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
 
-from .fields import BadDataFrame, _column, _is_text, _template, _text_column, _ttls, _values
+from .fields import BadDataFrame, _column, _is_binary, _is_text, _template, _text_column, _ttls, _values
 from .packing import Rows, buffers, check_keys
 
 PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
@@ -42,6 +42,10 @@ class Shape:
         self._nulls: str = options["null.value"]
         self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
         self.key_columns = [part for part, named in _template(self._key) if named] if self._template else [self._key]
+        if not self.key_columns:
+            raise BadDataFrame(
+                f"key template {self._template!r} names no column, so all rows would have one key; write {{column}}"
+            )
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
             self._require(column, role)
@@ -148,20 +152,15 @@ class Shape:
 
     def _encoded(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
         for name in self.value_columns:
-            _check_encodable(name, table.schema.field(name).type)
-        if self._value:
-            things = table.column(self._value).to_pylist()
-            absent = [i for i, thing in enumerate(things) if thing is None]
-        else:
-            things, absent = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict"), []
+            _check_encodable(name, table.schema.field(name).type, self._codec)
+        rows = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict")
+        things = [row[self._value] for row in rows] if self._value else rows
+        absent = [i for i, thing in enumerate(things) if thing is None]
         encode = _to_json if self._codec == "json" else _to_msgpack
         try:
             encoded = [encode(thing) for thing in things]
-        except (TypeError, ValueError) as error:
-            names = ", ".join(map(repr, self.value_columns))
-            raise BadDataFrame(
-                f"columns {names} can't be written as {self._codec}: {error}; cast them in the job"
-            ) from None
+        except (TypeError, ValueError):
+            raise BadDataFrame(_unsayable(rows, encode, self._codec)) from None
         _check_sizes(max(map(len, encoded), default=0), names=self.value_columns)
         for i in absent:
             encoded[i] = b""
@@ -219,14 +218,29 @@ def _check_sizes(longest: int, names: Sequence[str]) -> None:
         raise BadDataFrame(f"column {columns} has a value of {longest} bytes; at most {DEFAULT.value_bytes_max} fit")
 
 
-def _check_encodable(name: str, kind: pa.DataType) -> None:
+def _check_encodable(name: str, kind: pa.DataType, codec: str) -> None:
     t = pa.types
     if t.is_duration(kind) or t.is_interval(kind) or t.is_union(kind) or t.is_time(kind):
         raise BadDataFrame(
             f"column {name!r} is {kind}, which no codec here takes: cast it to string or a number in the job"
         )
+    if codec == "json" and _is_binary(kind):
+        raise BadDataFrame(
+            f"column {name!r} is or has binary, which json can't say: base64() it in the job, or take the codec msgpack"
+        )
     for i in range(kind.num_fields):
-        _check_encodable(name, kind.field(i).type)
+        _check_encodable(name, kind.field(i).type, codec)
+
+
+def _unsayable(rows: list[dict[str, Any]], encode: Callable[[Any], bytes], codec: str) -> str:
+    """Which column of which row a codec can't take, and why."""
+    for i, row in enumerate(rows):
+        for name, thing in row.items():
+            try:
+                encode(thing)
+            except (TypeError, ValueError) as error:
+                return f"column {name!r} can't be written as {codec} in row {i} of a batch: {error}; cast it in the job"
+    return f"a row can't be written as {codec}"
 
 
 def _to_json(thing: Any) -> bytes:
