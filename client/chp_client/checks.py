@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from chp.errors import BadInput, BadKey, BadTtl, BadValue
 from chp.keys import check_key, check_subtree
@@ -17,11 +18,12 @@ from chp.properties import ttl_ms
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
 _VALUE_MAX = DEFAULT.value_bytes_max
+FOR_EVER_S = 1e9  # more than a lock can be waited for
 
 
 def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
     """The three endpoints of each server, from `tcp://host:P` each (or one text with commas between)."""
-    given = servers.split(",") if isinstance(servers, str) else list(servers)
+    given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
     for server in given:
         match = _TCP.fullmatch(server.strip()) if isinstance(server, str) else None
@@ -34,10 +36,21 @@ def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
     return [(a, b, c) for a, b, c in found]
 
 
+def listed(servers: object) -> list[object]:
+    """The servers given, one by one."""
+    if servers is None:
+        return []
+    return list(servers) if isinstance(servers, Iterable) and not isinstance(servers, bytes) else [servers]
+
+
 def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str]:
     """The subtrees to hold, none inside another; empty for a write-only Clone."""
     if isinstance(subtrees, str):
         raise BadInput(f"subtrees is a list of texts; use subtree={subtrees!r} for one")
+    if subtrees is not None and subtree:
+        raise BadInput(f"both subtree and subtrees are given; put {subtree!r} into subtrees")
+    if subtrees is not None and not isinstance(subtrees, Iterable):
+        raise BadInput(f"subtrees is a list of texts, not {type(subtrees).__name__}")
     given = ([] if subtree is None else [subtree]) if subtrees is None else list(subtrees)
     if len(given) > DEFAULT.subtrees_max:
         raise BadInput(f"{len(given)} subtrees are more than {DEFAULT.subtrees_max}; hold one that contains them")
@@ -67,14 +80,67 @@ def seconds(name: str, value: float | None) -> float | None:
     return float(value)
 
 
+def wait_s(timeout: float | None) -> float | None:
+    """How long to wait, None for as long as it takes, as for what is more than a life."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not (timeout > 0 or timeout <= 0):
+        raise BadInput(f"timeout={timeout!r:.40} is not a number of seconds; give one, or None to wait for ever")
+    return None if timeout > FOR_EVER_S else max(0.0, float(timeout))
+
+
+def callback(what: str, given: Callable[..., object]) -> None:
+    """That it can be called."""
+    if not callable(given):
+        raise BadInput(f"{what}={given!r:.60} can't be called; give a function")
+
+
+def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...]) -> None:
+    """That there may be something to watch, and a queue to keep it in."""
+    if not isinstance(prefix, str):
+        raise BadInput(f"a prefix is text, not {type(prefix).__name__}")
+    if not subtrees:
+        raise BadInput("this Clone only writes, and has nothing to watch; make one that holds the subtree")
+    if not prefix.startswith(subtrees) and not any(subtree.startswith(prefix) for subtree in subtrees):
+        held = ", ".join(map(repr, subtrees))
+        raise BadInput(f"nothing under {prefix!r:.80} is held here ({held}); watch it with a Clone that holds it")
+    if queue_max is not None and (type(queue_max) is not int or queue_max < 1):
+        raise BadInput(f"queue_max={queue_max!r:.40} is not a number of at least 1; leave it out for the default")
+
+
+def items_of(items: object) -> tuple[list[str], list[Any]]:
+    """Keys and values of a mapping, or of two columns."""
+    if isinstance(items, Mapping):
+        return list(items.keys()), list(items.values())
+    if not isinstance(items, tuple) or len(items) != 2:
+        kind = f"a tuple of {len(items)}" if isinstance(items, tuple) else type(items).__name__
+        raise BadInput(f"items is a mapping, or (keys, values), not {kind}; make a dict of it")
+    keys = keys_of(items[0])
+    if isinstance(items[1], str | bytes) or not isinstance(items[1], Iterable):
+        raise BadInput(f"values is a list, not {type(items[1]).__name__}; use set for one")
+    values = list(items[1])
+    if len(keys) != len(values):
+        raise BadInput(f"{len(keys)} keys came with {len(values)} values; give as many of each")
+    return keys, values
+
+
+def keys_of(keys: object) -> list[str]:
+    """A column of keys."""
+    if isinstance(keys, str):
+        raise BadInput(f"keys is a list of texts, not str; use delete({keys!r:.60}) for one, or set")
+    if not isinstance(keys, Iterable):
+        raise BadInput(f"keys is a list of texts, not {type(keys).__name__}")
+    return list(keys)
+
+
 def ttl_in_ms(ttl: float | None) -> int | None:
     """A time to live in ms, None for none; `BadTtl` for what is not a number above 0 within the limits."""
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float):
         raise BadTtl(f"ttl={ttl!r:.40} is not a number of seconds; give one above 0, or None")
-    if ttl == 0:
-        raise BadTtl("ttl=0 is no time to live; give seconds above 0, or None for a key that stays")
+    if not ttl > 0:
+        raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0, or None for a key that stays")
     return ttl_ms(ttl)
 
 

@@ -25,7 +25,7 @@ from threading import current_thread
 from time import monotonic
 from typing import Literal
 
-from chp.errors import BadInput
+from chp.errors import BadInput, BadTtl
 
 from . import checks
 from .agent import Agent
@@ -79,6 +79,10 @@ class Clone(Writing, Worth):
             raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
         if on_lag not in ("resync", "raise") and not callable(on_lag):
             raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
+        if silence_s is not None and stale_s is not None:
+            raise BadInput("both silence_s and stale_s are given; they are two names of one setting")
+        if on_state is not None:
+            checks.callback("on_state", on_state)
         silence = checks.seconds("silence_s", silence_s) or checks.seconds("stale_s", stale_s)
         self.name = name or f"{os.getpid()}-{next(_names)}"
         self.subtrees = tuple(held)
@@ -117,7 +121,8 @@ class Clone(Writing, Worth):
         process is gone for `ttl` seconds.
         """
         ms = checks.ttl_in_ms(ttl)
-        assert ms is not None, "a lease has a ttl"
+        if ms is None:
+            raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
         return Lease(self, uuid.uuid4().bytes, ms)
 
     def watch(
@@ -133,9 +138,8 @@ class Clone(Writing, Worth):
         start      "now"; "snapshot": first everything held, as sets; a revision: first everything held that is newer
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` behind
         """
-        if not isinstance(prefix, str):
-            raise BadInput(f"a prefix is text, not {type(prefix).__name__}")
-        if start not in ("now", "snapshot") and type(start) is not int:
+        checks.prefix_and_queue(prefix, queue_max, self.subtrees)
+        if start not in ("now", "snapshot") and (type(start) is not int or start < 0):
             raise BadInput(f"start={start!r} is not 'now', 'snapshot' or a revision")
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         queue = WatchQueue(prefix, conflate, limit)
@@ -157,9 +161,11 @@ class Clone(Writing, Worth):
 
         Tickets that are unsettled then get `Closed`; it returns when their callbacks were called, or `timeout` is over.
         """
-        until = monotonic() + timeout
+        limit = checks.wait_s(timeout)
+        limit = checks.FOR_EVER_S if limit is None else limit
+        until = monotonic() + limit
         self._finalizer.detach()
-        _stop(self._hub, self._agent, None, timeout)
+        _stop(self._hub, self._agent, None, limit)
         self._dispatcher.end(max(0.0, until - monotonic()))
 
     def __enter__(self) -> Clone:
@@ -167,6 +173,11 @@ class Clone(Writing, Worth):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a Clone can't be copied or pickled, its agent is a thread here; use snapshot(), or make another"
+        )
 
     def __repr__(self) -> str:
         what = ", ".join(map(repr, self.subtrees)) or "write-only"

@@ -34,7 +34,10 @@ class Text:
         """UTF-8 of a str."""
         if not isinstance(value, str):
             raise BadValue(f"codec 'text' takes str, not {type(value).__name__}; format it first")
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise BadValue(f"codec 'text' can't take this value ({error}); mend it first") from None
 
     def decode(self, data: bytes) -> str:
         """The text; what is not UTF-8 shows as U+FFFD, since somebody else wrote it."""
@@ -42,12 +45,12 @@ class Text:
 
 
 class Json:
-    """Anything JSON can say, compactly."""
+    """Anything JSON can say, compactly; NaN and infinity are no JSON, and few other languages would read them."""
 
     def encode(self, value: Any) -> bytes:
         """JSON as UTF-8."""
         try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+            return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError) as error:
             raise BadValue(f"codec 'json' can't take this value ({error}); give what JSON can say") from None
 
@@ -73,7 +76,7 @@ class Msgpack:
     def decode(self, data: bytes) -> Any:
         """The value; `BadValue` for bytes that are not one msgpack object."""
         try:
-            return msgpack.unpackb(data)
+            return msgpack.unpackb(data, strict_map_key=False)
         except Exception as error:
             raise BadValue(f"the value {data[:40]!r} is not msgpack ({error}); read it with codec='raw'") from None
 
@@ -94,6 +97,8 @@ def codec_of(codec: str | Codec) -> Codec | None:
         if codec not in _BY_NAME:
             raise BadInput(f"codec {codec!r} is not known; use raw, text, json or msgpack, or an object with both")
         return _BY_NAME[codec]()
+    if isinstance(codec, type):
+        raise BadInput(f"codec {codec.__name__} is a class; make one: {codec.__name__}()")
     if not isinstance(codec, Codec):
         raise BadInput(f"codec {codec!r:.60} has no encode and decode; give a name or an object with both")
     return codec

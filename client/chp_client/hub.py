@@ -21,6 +21,7 @@ from typing import Any
 
 from chp.batch import Segment
 
+from .checks import wait_s
 from .core import ClientCore
 from .errors import Closed, Forked, Full
 from .events import State
@@ -150,6 +151,7 @@ class Hub:
 
     def wait_for(self, ready: Callable[[], bool], timeout: float | None, what: Callable[[], str]) -> None:
         """Locked: wait until `ready`; `TimeoutError` says `what` was waited for."""
+        timeout = wait_s(timeout)
         if self.sleeping:
             self.wake()
         self.waiting += 1

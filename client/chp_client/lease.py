@@ -75,6 +75,9 @@ class Lease:
         hub.command(lambda now: hub.core.leases.drop(self.id))
         return self._push([], [], {"unlease": self.id}, timeout)
 
+    def __repr__(self) -> str:
+        return f"<Lease {self.id.hex()} of {self.ttl_s} s{', closed' if self._closed else ''}>"
+
     def __enter__(self) -> Lease:
         return self
 

@@ -13,6 +13,7 @@ from threading import Lock
 from chp.batch import DURABILITY_NAMES
 from chp.errors import BadInput
 
+from .checks import wait_s
 from .dispatch import quietly
 from .events import Ack
 
@@ -43,7 +44,8 @@ class Ticket:
         `Closed` if the Clone was closed before the answer came. After a `TimeoutError` the set is still on its way.
         """
         if not self.done:
-            if not self._gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            limit = wait_s(timeout)
+            if not self._gate.acquire(timeout=-1 if limit is None else limit):
                 raise TimeoutError(f"no acknowledgement within {timeout} s, and still trying; {self._describe()}")
             self._gate.release()
         if self._error is not None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from chp.errors import BadValue
 
+from .checks import wait_s
 from .codecs import undecodable
 from .errors import Forked, Lagging
 from .events import Changed
@@ -116,6 +117,7 @@ class WatchQueue:
 
     def take(self, timeout: float | None) -> Changed | None:
         """The next columns; None at the end, `TimeoutError` if nothing came."""
+        timeout = wait_s(timeout)
         until = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from chp.numbers import epoch_of, sequence_of
 
+from . import checks
 from .core import ClientCore
 from .dispatch import Dispatcher, Listener
 from .errors import Lagging
@@ -104,6 +105,7 @@ class Worth:
 
     def on_state(self, listener: Listener) -> None:
         """Call `listener(state)` at each change of state, on a thread of its own."""
+        checks.callback("listener", listener)
         self._dispatcher.listeners.append(listener)
 
     def verify(self) -> Check:

@@ -137,12 +137,7 @@ class Writing(Reading, MutableMapping[str, Any]):
 
     def columns(self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]) -> tuple[list[str], list[bytes]]:
         """Keys, and values encoded and checked."""
-        if isinstance(items, tuple):
-            keys, values = list(items[0]), list(items[1])
-            if len(keys) != len(values):
-                raise BadInput(f"{len(keys)} keys came with {len(values)} values; give as many of each")
-        else:
-            keys, values = list(items.keys()), list(items.values())
+        keys, values = checks.items_of(items)
         if self._codec is not None:
             values = list(map(self._codec.encode, values))
         return keys, checks.value_column(values)
@@ -178,7 +173,7 @@ class Writing(Reading, MutableMapping[str, Any]):
 
     def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
         """Delete many keys together, whether they are held here or not."""
-        keys = list(keys)
+        keys = checks.keys_of(keys)
         check_column(keys, self._shown)
         checks.held_column(keys, self.subtrees)
         hub = self._hub
@@ -227,7 +222,7 @@ class Writing(Reading, MutableMapping[str, Any]):
         That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
-        hub = self._hub
+        hub, timeout = self._hub, checks.wait_s(timeout)
         with hub.lock:
             if hub.forked:
                 raise hub.why_not()

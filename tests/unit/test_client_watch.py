@@ -178,7 +178,7 @@ class TestQueue:
             queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"{", b"3"], 1))
         watch = Watch(queue, Json().decode, lambda: None, None)
         assert next(watch).value == 1
-        with pytest.raises(BadValue, match="key '/b': the value b'{' is not JSON"):
+        with pytest.raises(BadValue, match=r"key '/b': the value b'\{' is not JSON"):
             next(watch)
         assert next(watch).value == 3
         with pytest.raises(BadValue, match="key '/b'"):

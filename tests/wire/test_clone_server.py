@@ -102,11 +102,11 @@ class TestOneServer:
         with pytest.raises(Conflict, match="'/a' is at"):
             clone.flush(WAIT_S)
         clone.flush(WAIT_S)
-        for ask in (lambda: ticket.wait(WAIT_S), lambda: ticket.error):
+        for ask in (lambda asked: asked.wait(WAIT_S), lambda asked: asked.error):
             ticket = clone.set("/a", b"2", if_revision=0)
             clone.set("/b", b"1").wait(WAIT_S)
             with contextlib.suppress(Conflict):
-                ask()
+                ask(ticket)
             clone.flush(WAIT_S)
 
     def test_a_lease_keeps_its_keys_and_takes_them_with_it(self, clone: Clone, other: Clone) -> None:
