@@ -1,5 +1,5 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
-# make test    everything; make test-fast: the parts that need no sockets or processes, in under a minute
+# make test    everything, two test processes at a time; make test-fast: what needs no sockets, in under a minute
 # make bench   side by side with its peers; results in benchmarks/results
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m examples.rates.demo $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not slow and not spark" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)

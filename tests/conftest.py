@@ -1,9 +1,11 @@
 """Fixtures for all tests: servers in this process, on ports that nobody uses, and clients' sockets by hand."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from chp_server import testing
 from chp_server.testing import Pair, TestServer
 from tests.wire.hand import Hand
 
@@ -11,6 +13,14 @@ from tests.wire.hand import Hand
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite` records the traces of tests/scenarios anew; review the difference like code."""
     parser.addoption("--rewrite", action="store_true", help="record the traces of tests/scenarios anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Of test processes beside each other (`-n 2`), each takes its ports from a part of its own."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        part = int(worker["workerid"].removeprefix("gw")) * testing.PORTS // int(worker["workercount"])
+        testing._PORTS = testing.ports_from(os.getppid() * 97 + part)
 
 
 @pytest.fixture

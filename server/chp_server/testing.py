@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle, islice
 from types import TracebackType
@@ -25,14 +26,22 @@ from .config import Config
 from .journal import open_journal
 from .reactor import Server
 
-_PORTS = islice(cycle(range(21_000, 32_000, 4)), os.getpid() * 97 % 2750, None)  # elsewhere than other test runs
+PORTS = 2750  # places for a server's four
+
+
+def ports_from(place: int) -> Iterator[int]:
+    """Where servers may be, in turn, from a place on."""
+    return islice(cycle(range(21_000, 32_000, 4)), place % PORTS, None)
+
+
+_PORTS = ports_from(os.getpid() * 97)  # elsewhere than other test runs
 _PORTS_LOCK = threading.Lock()
 
 
 def free_port() -> int:
     """A port P of which P..P+3 are free on the loopback at this moment."""
     with _PORTS_LOCK:
-        for port in islice(_PORTS, 2750):
+        for port in islice(_PORTS, PORTS):
             if all(_is_free(port + i) for i in range(4)):
                 return port
     raise OSError("no four free ports in a row between 21000 and 32000")
