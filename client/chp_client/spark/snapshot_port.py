@@ -1,6 +1,4 @@
-"""Questions to the snapshot port: an image and its slices, how far the feed reaches, the feed itself (SPEC.md.
-
-Section 17).
+"""Questions to the snapshot port: an image and its slices, how far the feed reaches, the feed (SPEC.md, section 17).
 
     with SnapshotPort(servers, timeout_s=120) as port:
         facts = port.ask("/rates/", image=name, prefix="/rates/EUR", parts=4)
