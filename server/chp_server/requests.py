@@ -43,6 +43,7 @@ class Requests:
         self.syncs = Syncs(core.limits)
         self.images = Images(core.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
+        self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
             "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
@@ -61,7 +62,7 @@ class Requests:
         if not core.vote():
             return
         core.commit()
-        image = Image(core.state.map, subtree, core.state.number)
+        image = self._image_of(subtree)
         parts = plain_parts(image, subtree, core.wall, lambda: core.now)
         self._open(Stream(identity, 0, parts, 1 << 30, False, core.now))
 
@@ -138,8 +139,14 @@ class Requests:
     def _snapshot(self, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
         core = self._core
         core.counts["snapshots"] += 1
-        image = Image(core.state.map, subtree, core.state.number)
-        return snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now)
+        return snapshot_parts(self._image_of(subtree), request_id, session_no, core.limits, lambda: core.now)
+
+    def _image_of(self, subtree: str) -> Image:
+        """The subtree as it is now; made once a turn and number, since it takes a look at every key."""
+        state, fresh = self._core.state, self._fresh.get(subtree)
+        if fresh is None or fresh.number != state.number:
+            fresh = self._fresh[subtree] = Image(state.map, subtree, state.number)
+        return fresh
 
     def _resume(self, after: int, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
         core = self._core
@@ -259,6 +266,7 @@ class Requests:
     def pump(self) -> None:
         """Let each stream that has room send a part."""
         core = self._core
+        self._fresh.clear()
         self.images.expire(core.now)
         for identity, part in self.syncs.pump(self.blocked, core.now):
             core.turn.replies.append((identity, part))
