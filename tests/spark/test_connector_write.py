@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +173,30 @@ def test_no_server_is_there(spark: Any) -> None:
     frame = numbers(spark, 2, partitions=1)
     with pytest.raises(PySparkException, match=r"gave no answer for 2 s \(option timeout\)"):
         frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
+
+
+def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    """Each writes; one that would be taken for a repetition of the other is refused, not skipped."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("1\n2\n")
+    lines = spark.readStream.schema("id string").text(str(tmp_path / "in"))
+
+    def sinks(*options: dict[str, str]) -> None:
+        made = [foreach_batch(servers=server.address, **each) for each in options]
+
+        def both(batch: Any, batch_id: int) -> None:
+            for sink, folder in zip(made, "ab", strict=True):
+                sink(batch.selectExpr(f"concat('/{folder}/', id) key", "id value"), batch_id)
+
+        checkpoint = str(tmp_path / f"checkpoint{len(list(tmp_path.iterdir()))}")
+        query = lines.writeStream.foreachBatch(both).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination(120)
+
+    sinks({"subtree": "/a/"}, {"subtree": "/b/"})
+    until(lambda: set(clone) == {"/a/1", "/a/2", "/b/1", "/b/2"})
+    with pytest.raises(PySparkException, match=r"by another foreach_batch.*give each an applicationId"):
+        sinks({}, {})
+    sinks({"applicationId": "a"}, {"applicationId": "b"})
 
 
 def test_no_server_is_there_for_foreach_batch(spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

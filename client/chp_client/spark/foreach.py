@@ -5,10 +5,12 @@
 
 Beside `writeStream.format("chp")` it takes output mode update, which Spark refuses Python sinks, and is quicker
 with small batches: the rows come to the driver as Arrow, and no task has to be started to send them. A batch has to
-fit the driver. The batch id is its version, and the query id its application; two sinks in one query need an
-`applicationId` each.
+fit the driver. The batch id is its version; its application is the query id and what the options make of the rows, so
+that one query may write to several subtrees. Two sinks of one query with the same options need an `applicationId` each:
+without, the second would be taken for a repetition of the first, so it is refused.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +34,37 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         raise BadOption("overwrite replaces the subtree; say confirm.overwrite=true")
 
     def sink(batch: "DataFrame", batch_id: int) -> None:
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        context = batch.sparkSession.sparkContext
+        query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
-        job = stream_job(given, query or "", batch_id)
+        job = stream_job(given, f"{query} {_purpose(given)}", batch_id)
         try:
+            _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)
         except ChpError as error:
             raise error.with_traceback(None) from None  # Spark adds two traces of its own to it
+        _sent[job.application] = run, batch_id
 
     return sink
+
+
+_sent: dict[str, tuple[str | None, int]] = {}  # in which run of a query an application wrote which batch last
+
+
+def _purpose(options: dict[str, Any]) -> str:
+    """Tells apart what the sinks of one query write, and is the same in its next run."""
+    said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
+    return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
+
+
+def _check_first(run: str | None, job: Job) -> None:
+    """A run has each batch once, so this can't be a repetition."""
+    if run and _sent.get(job.application) == (run, job.version):
+        raise ChpError(
+            f"batch {job.version} was written by another foreach_batch of this query already, with the same options "
+            "or applicationId, so the servers would take this one for a repetition; give each an applicationId"
+        )
 
 
 def _text(value: object) -> str:
