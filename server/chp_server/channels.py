@@ -9,6 +9,7 @@ batches of the same turn, so that one who subscribed to everything drops the bat
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -24,6 +25,8 @@ from chp.properties import with_ttl_s
 from .recordlog import grouped, numbered
 
 Frames = list[bytes]
+LOOKED_AT_MAX = 2_000_000  # keys a heartbeat looks at for the fingerprints of channels: some 100 ms
+PREFIXES_MAX = 1000  # beyond so many CHP/1 subscriptions, sorting the updates is left to the socket
 
 
 @dataclass(slots=True)
@@ -39,6 +42,10 @@ class Channel:
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
     subscribers: int = 0
+
+    def cost(self, hashmap: Hashmap) -> int:
+        """How many keys `fingerprint` would look at."""
+        return 0 if self.known or not self.subtree else len(hashmap)
 
     def fingerprint(self, hashmap: Hashmap) -> tuple[int, int]:
         """As `Hashmap.fingerprint`, of the keys in the subtree."""
@@ -99,13 +106,8 @@ class Channels:
             if len(self.by_topic) >= self._limits.channels_max:
                 self.refused += 1
                 return None
-            channel = self.by_topic[topic] = self._new(subtree, topic, state)
+            channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False)
         channel.subscribers += 1
-        return channel
-
-    def _new(self, subtree: str, topic: bytes, state: Any) -> Channel:
-        channel = Channel(subtree, topic, state.number)
-        channel.measure(state.map)
         return channel
 
     def unsubscribe(self, topic: bytes) -> None:
@@ -127,7 +129,24 @@ class Channels:
         for channel in self.by_topic.values():
             channel.last = state.number
             channel.parts.clear()
-            channel.measure(state.map)
+            channel.known = False
+
+    def measured(self, hashmap: Hashmap) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
+        """Each channel with its fingerprint; None for one whose turn to be measured is later, as that takes time.
+
+        At least one is measured each time, and those that had to wait are first the next time.
+        """
+        looked, late = 0, []
+        for channel in list(self.by_topic.values()):
+            cost = channel.cost(hashmap)
+            if cost and looked and looked + cost > LOOKED_AT_MAX:
+                late.append(channel)
+                yield channel, None
+            else:
+                looked += cost
+                yield channel, channel.fingerprint(hashmap)
+        if late:
+            self.by_topic = {c.topic: c for c in late} | self.by_topic
 
     # -- a turn
 
@@ -200,7 +219,7 @@ class Channels:
         """
         if not self.plain:
             return []
-        prefixes = tuple(prefix for topic in self.plain if (prefix := _text_prefix(topic)) is not None)
+        prefixes = self._prefixes()
         everything = "" in prefixes
         out: list[Frames] = []
         for segment in segments:
@@ -210,6 +229,11 @@ class Channels:
         if first <= last:
             out.append(alive(last))
         return out
+
+    def _prefixes(self) -> tuple[str, ...]:
+        if len(self.plain) > PREFIXES_MAX:
+            return ("",)
+        return tuple(prefix for topic in self.plain if (prefix := _text_prefix(topic)) is not None)
 
 
 def alive(number: int) -> Frames:

@@ -390,8 +390,10 @@ class ServerCore:
 
     def _heartbeats(self) -> None:
         at, beat_ms, wall_ms = self.state.number, round(self.config.heartbeat_s * 1000), round(self.wall * 1000)
-        for channel in self.commits.channels.by_topic.values():
-            fingerprint = channel.fingerprint(self.state.map)
+        for channel, fingerprint in self.commits.channels.measured(self.state.map):
+            if fingerprint is None:
+                self.turn.publish.append(greeting(channel.topic, at, self._greeting()))
+                continue
             body = join([HEARTBEAT, int(self.bstate), at, channel.last, *fingerprint, beat_ms, wall_ms])
             self.turn.publish.append(greeting(channel.topic, at, body))
 

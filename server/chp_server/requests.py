@@ -87,9 +87,9 @@ class Requests:
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> None:
         core, request_id = self._core, options["id"]
-        after, credit = _number(options, "from", 0), _number(options, "credit", 8)
-        if credit < 1:
-            raise BadFrame("the 'credit' of ICANHAZ? is at least 1")
+        after, credit = options.get("from", 0), options.get("credit", 8)
+        if type(after) is not int or type(credit) is not int or credit < 1:
+            raise BadFrame("'from' and 'credit' of ICANHAZ? are numbers, the credit at least 1")
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")

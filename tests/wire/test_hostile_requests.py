@@ -10,8 +10,7 @@ from tests.wire.hand import Hand, parts_of, receive
 
 NAME = b"0123456789abcdef"
 OPTIONS: list[dict[str, Any]] = [
-    {"from": -1},
-    {"feed": True, "from": -1},
+    {"from": None},
     {"feed": True, "until": -1},
     {"feed": True, "until": None},
     {"feed": True, "probe": -1},
@@ -35,4 +34,10 @@ def test_a_request_that_means_nothing_is_refused(lone: TestServer, options: dict
         dealer = hand.dealer()
         request = hand.ask(dealer, "", **options)
         assert parts_of(receive(dealer))[0][:3] == [7, request, "bad"]
+        assert hand.sync()[-1][0][0] == 5, "the server goes on"
+
+
+def test_a_feed_from_below_all_numbers_is_not_retained(lone: TestServer) -> None:
+    with Hand(lone.address) as hand:
+        assert hand.sync(feed=True, **{"from": -1})[-1][0][2] == "retained"
         assert hand.sync()[-1][0][0] == 5, "the server goes on"

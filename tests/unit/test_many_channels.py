@@ -1,0 +1,71 @@
+"""Many channels at once over a large map: their fingerprints are taken a few at a time, and each in its turn."""
+
+import pytest
+
+from chp.batch import GREETING, HEARTBEAT, Segment, split
+from chp.keys import RESERVED_KEY, channel_topic
+from chp.numbers import pack
+from chp_server import channels
+from chp_server.core import CoreConfig, ServerCore
+
+SESSION = b"s" * 16
+KEYS = [f"/{i % 10}/{i}" for i in range(100)]
+TOPICS = [channel_topic(f"/{i}/") for i in range(10)]
+
+
+def kinds(core: ServerCore, now: float) -> dict[bytes, list[object]]:
+    """What one heartbeat interval says on each channel."""
+    core.begin_turn(now, 1e9 + now)
+    core.beat_now()
+    return {m[0]: split(m[4])[0] for m in core.end_turn().publish if m[0] in TOPICS}
+
+
+@pytest.fixture
+def core() -> ServerCore:
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core.begin_turn(0.1, 1e9)
+    body = Segment(KEYS, [b"v"] * len(KEYS), None).encode()
+    core.collect([RESERVED_KEY, pack(1), SESSION, b"", body])
+    core.end_turn()
+    return core
+
+
+def test_who_is_not_measured_yet_is_greeted_meanwhile(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "LOOKED_AT_MAX", 3 * len(KEYS))
+    core.begin_turn(0.2, 1e9)
+    for topic in TOPICS:
+        core.subscription(b"\x01" + topic)
+    core.end_turn()
+    counts = []
+    for beat in range(4):
+        said = kinds(core, 1.0 + beat)
+        assert said.keys() == set(TOPICS), "each hears that the active lives"
+        beats = [header for header in said.values() if header[0] == HEARTBEAT]
+        assert all(header[4] == 10 for header in beats)
+        assert all(header[0] == GREETING for header in said.values() if header not in beats)
+        counts.append(len(beats))
+    assert counts == [3, 6, 9, 10]
+
+
+def test_those_that_are_let_go_again_and_again_take_turns(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "LOOKED_AT_MAX", 2 * len(KEYS))
+    core.begin_turn(0.2, 1e9)
+    for topic in TOPICS:
+        core.subscription(b"\x01" + topic)
+    core.end_turn()
+    heard: set[bytes] = set()
+    for beat in range(5):
+        for channel in core.commits.channels.by_topic.values():
+            channel.known = False
+        heard |= {topic for topic, header in kinds(core, 1.0 + beat).items() if header[0] == HEARTBEAT}
+    assert heard == set(TOPICS)
+
+
+def test_more_prefixes_than_are_sorted_get_every_update(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "PREFIXES_MAX", 5)
+    core.begin_turn(0.2, 1e9)
+    for i in range(6):
+        core.subscription(b"\x01/p%d/" % i)
+    core.collect([RESERVED_KEY, pack(2), SESSION, b"", Segment(["/p3/a", "/q"], [b"v"] * 2, None).encode()])
+    published = [m[0] for m in core.end_turn().publish]
+    assert {b"/p3/a", b"/q"} <= set(published), "the socket sorts out who wants which"
