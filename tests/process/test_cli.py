@@ -203,6 +203,37 @@ def test_a_closed_pipe_is_quiet(pair: RealPair) -> None:
     process.stderr.close()
 
 
+def test_a_watch_ends_when_its_reader_goes_though_nothing_changes(pair: RealPair) -> None:
+    pair.ok("set", "/w/a", "1")
+    argv, environ = pair.command("watch", "/w/", "--start", "snapshot")
+    process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"set\t/w/a\t1\n"
+    process.stdout.close()
+    try:
+        assert process.wait(GENEROUS_S) == 141
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_directory_that_can_not_be_made_is_told_in_one_line(pair: RealPair) -> None:
+    done = pair.run("record", "/proc/none/recording")
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1), done
+    assert b"No such file or directory" in done.stderr
+
+
+def test_a_set_that_a_passive_may_have_heard_is_not_called_undone(pair: RealPair) -> None:
+    passive = pair.servers[1 - pair.active()]
+    done = pair.run("set", "/a", "1", "--servers", passive, "--timeout", "1s")
+    assert done.returncode == 3
+    assert b"is PASSIVE; what was sent may still be done, see `chp status`" in done.stderr
+    one = pair.run("switch", "--servers", passive)
+    assert one.returncode == 2
+    assert b"needs both servers of the pair; name them" in one.stderr
+
+
 def test_status_of_every_kind_of_pair(pair: RealPair) -> None:
     shown = pair.ok("status").decode()
     assert "ACTIVE" in shown
@@ -271,6 +302,21 @@ def test_bench_measures_and_cleans_up(pair: RealPair) -> None:
     assert figures[3]["n"] == 300
     assert pair.ok("ls") == b"/keep\n"
     assert pair.run("bench", "--prefix", "/").returncode == 2
+
+
+def test_a_bench_that_is_broken_off_leaves_no_keys(pair: RealPair) -> None:
+    argv, environ = pair.command("bench", "--json", "--seconds", "60s")
+    process = subprocess.Popen(
+        argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (background jobs ignore it)
+    )  # fmt: skip
+    deadline = time.monotonic() + GENEROUS_S
+    while pair.ok("ls", "--count", "/chp-bench-") != b"10000\n":  # it is at full speed
+        assert time.monotonic() < deadline, pair.logs()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=GENEROUS_S)
+    assert (process.returncode, said.strip()) == (130, b"")
+    assert pair.ok("ls") == b""
 
 
 def test_backup_and_restore_of_a_live_pair(pair: RealPair, tmp_path: Path) -> None:

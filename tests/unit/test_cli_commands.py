@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,9 @@ from click.testing import CliRunner, Result
 
 from chp.numbers import number
 from chp_client.cli import store as store_module
+from chp_client.cli import write
 from chp_client.cli.app import chp
+from chp_client.cli.faults import Misused
 from chp_client.cli.out import Out
 from tests.unit.cli_standin import Shared, StandIn
 
@@ -24,7 +28,9 @@ Run = Callable[..., Result]
 def shared(monkeypatch: pytest.MonkeyPatch) -> Shared:
     made = Shared()
     monkeypatch.setattr(store_module, "make_clone", lambda settings, subtrees, on_state=None: StandIn(made, subtrees))
-    monkeypatch.setattr(store_module, "why_no_server", lambda settings: "no server within 5 s; start chp-server")
+    monkeypatch.setattr(
+        store_module, "why_no_server", lambda settings, if_heard="": "no server within 5 s; start chp-server"
+    )
     monkeypatch.delenv("CHP_SERVERS", raising=False)
     return made
 
@@ -152,6 +158,8 @@ def test_set_if_revision(run: Run, shared: Shared) -> None:
         (["ls", "--servers", "http://x:1"], "not tcp://host:port"),
         (["ls", "--servers", "a:1,b:2,c:3"], "3 servers named"),
         (["ls", "--servers", "tcp://a:70000"], "not tcp://host:port"),
+        (["ls", "--servers", "a:1,tcp://a:1"], "tcp://a:1 is named twice"),
+        (["set", "/balance", "-5"], "if it is a value, put -- before it"),
         (["--nonsense"], "No such option"),
         (["status", "--nonsense"], "No such option"),
         (["lss"], "did you mean `chp ls`"),
@@ -327,10 +335,34 @@ def test_a_dump_that_fails_leaves_the_one_before(
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (before, [file])
 
 
+def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(
+    run: Run, shared: Shared, tmp_path: Path
+) -> None:
+    shared.put("/a", b"1")
+    link, fifo = tmp_path / "link", tmp_path / "fifo"
+    link.symlink_to("file")
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("dump", "-o", str(link)).exit_code == run("dump", "-o", str(fifo)).exit_code == 0
+        assert os.read(reader, 4096) == (tmp_path / "file").read_bytes()
+    finally:
+        os.close(reader)
+    assert link.is_symlink() and fifo.is_fifo()
+
+
 def test_dump_to_a_place_that_cannot_be(run: Run, tmp_path: Path) -> None:
     result = run("dump", "-o", str(tmp_path / "no" / "d"))
     assert result.exit_code == 1
     assert "can't be written: No such file" in one_line(result)
+
+
+def test_load_says_what_is_set_when_a_line_is_wrong(run: Run, shared: Shared) -> None:
+    lines = b"".join(b'{"key": "/k/%d", "value": "v"}\n' % i for i in range(1500))
+    wrong = run("load", "-", stdin=lines + b"nonsense\n")
+    assert "-, line 1501: " in one_line(wrong) and "; 1,000 keys of the lines before it are set" in wrong.stderr
+    assert len(shared.entries) == 1000
+    assert "; nothing was set" in run("load", "-", stdin=b"nonsense\n").stderr
 
 
 # -- the shared options
@@ -364,7 +396,27 @@ def test_which_servers(
         assert (result.exit_code, seen.pop()) == (0, expected)
 
 
+def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    wrong = run("ls")
+    assert wrong.exit_code == 2
+    assert one_line(wrong).startswith("chp ls: CHP_SERVERS: 'nonsense' is not tcp://host:port")
+    assert run("ls", "--servers", "a:1").exit_code == run("--servers", "a:1", "ls").exit_code == 0
+    assert run("ls", "--help").exit_code == 0
+
+
 # -- help, and life without click
+
+
+def test_without_any_word_it_shows_its_help(run: Run) -> None:
+    shown = run()
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "\n  get " in shown.stderr and "  Examples:\n" in shown.stderr
+
+
+def test_the_help_fits_a_terminal_of_80_columns(run: Run) -> None:
+    for args in ([], *([name] for name in chp.commands)):
+        assert max(map(len, run(*args, "--help").stdout.splitlines())) <= 80, args
 
 
 def test_every_command_has_help_with_examples(run: Run) -> None:
@@ -395,6 +447,31 @@ def test_a_reader_that_went_away_ends_it_quietly(run: Run, shared: Shared, monke
     result = run("ls")
     assert (result.exit_code, result.output) == (141, "")
     assert shared.closed == 1
+
+
+def test_a_full_disk_is_told_in_one_line(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Out, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    shared.put("/a", b"1")
+    monkeypatch.setattr(Out, "raw", full)
+    monkeypatch.setattr("chp_client.cli.app._forget_stdout", lambda: None)
+    result = run("ls")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert one_line(result) == "chp ls: the answer can't be written: No space left on device\n"
+
+
+def test_closed_streams_are_no_defect(
+    run: Run, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(Misused, match="standard input is closed"):
+        write.standard_input()
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as ended:
+        chp.main(["ls"], "chp")
+    assert ended.value.code == 0
 
 
 def test_ctrl_c_is_quiet(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:

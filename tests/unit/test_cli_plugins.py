@@ -49,3 +49,12 @@ def test_a_broken_one_harms_only_itself() -> None:
 def test_it_is_meant_when_it_is_misspelt_and_never_hides_ours() -> None:
     assert "did you mean `chp greet`" in CliRunner().invoke(chp, ["gret"], prog_name="chp").stderr
     assert "Print the values of keys" in CliRunner().invoke(chp, ["get", "--help"], prog_name="chp").stdout
+
+
+def test_json_may_stand_before_a_plug_in_too() -> None:
+    assert CliRunner().invoke(chp, ["--json", "greet", "you"], prog_name="chp").stdout == "hello --json you\n"
+
+
+def test_a_plug_in_needs_no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    assert CliRunner().invoke(chp, ["greet"], prog_name="chp").stdout == "hello\n"

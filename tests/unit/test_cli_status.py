@@ -76,6 +76,14 @@ def test_what_is_not_healthy(first: Answer, second: Answer, code: int, why: str)
     assert why in judgement[2]
 
 
+def test_a_passive_tells_who_is_active() -> None:
+    peer = {"alive": True, "name": "other", "state": "active", "silent_s": 0.1}
+    passive = says(A, "passive", peer=peer)
+    assert judged(passive)[::2] == (2, f"{A} is PASSIVE; it hears an active other: name that one too")
+    assert judged(passive, gone(B))[2].endswith("it hears an active other, which does not answer here")
+    assert judged(says(A, "passive", peer={**peer, "alive": False}))[2].endswith("or start its peer")
+
+
 def test_a_state_may_be_told_as_a_number_too() -> None:
     states = [pair.View(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
@@ -132,7 +140,7 @@ def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["pending"] == ["0", "2 (2.0 KiB)"]
     assert rows["journal"] == ["5.0 MiB, sync always"] * 2
     assert rows["sync p50, p99"] == ["1.1 ms, 4.2 ms"] * 2
-    assert rows["so since, up"] == ["12m, 1d 1h"] * 2
+    assert rows["in state, up"] == ["12m, 1d 1h"] * 2
     assert rows["refused"] == ["3 revision, 1 garbage on collector"] * 2
     assert "updates/s" not in rows  # one look tells no rate
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from . import bench, operate, plugins, read, recording, status, transfer, watching, write
-from .faults import INTERRUPTED, PIPE_CLOSED, USAGE
+from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .settings import examples, shared
 
 ORDER = (
@@ -52,6 +52,13 @@ class ChpGroup(click.Group):
             return "`chp --help` lists them"
         return f"did you mean `chp {_HABITS.get(near[0], near[0])}`?"
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words of the command line; without any, what there is to say."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that went away ends it quietly."""
         try:
@@ -61,16 +68,22 @@ class ChpGroup(click.Group):
         except BrokenPipeError:
             _forget_stdout()
             ctx.exit(PIPE_CLOSED)
+        except OSError as error:  # a full disk, a directory without rights
+            _forget_stdout()
+            where = error.filename or "the answer can't be written"
+            click.echo(f"chp {ctx.invoked_subcommand}: {where}: {error.strerror or error}", err=True)
+            ctx.exit(NOT_FOUND)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run a command line and leave with its exit code."""
         extra["standalone_mode"] = False
+        _open_what_is_closed()
         try:
             code = super().main(args, prog_name, **extra)
         except click.Abort:
             sys.exit(INTERRUPTED)
         except click.UsageError as error:
-            _say(error, f"; see `{_path(error)} --help`" if _wants_help(error) else "")
+            _say(error, _hint(error) + f"; see `{_path(error)} --help`" if _wants_help(error) else "")
             sys.exit(USAGE)
         except click.ClickException as error:
             _say(error)
@@ -95,8 +108,22 @@ def _path(error: click.ClickException) -> str:
     return ctx.command_path if ctx else "chp"
 
 
+def _hint(error: click.UsageError) -> str:
+    """For `chp set /balance -5`: what begins with - is taken for an option."""
+    word = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    return "; if it is a value, put -- before it" if word[1:2].isdigit() else ""
+
+
 def _wants_help(error: click.UsageError) -> bool:
     return "--help" not in error.format_message() and "did you mean" not in error.format_message()
+
+
+def _open_what_is_closed() -> None:
+    """Standard output and error may have been closed by who started us (`>&-`): then they go nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
 
 
 def _forget_stdout() -> None:

@@ -18,12 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from chp.errors import ChpError
 from chp.keys import check_subtree
 
 from .faults import Misused, NoServer
@@ -37,6 +38,7 @@ KEYS = 10_000  # distinct keys in use: bounds what the pair must hold for us
 CHECK_EVERY = 256  # calls between looks at the clock
 STAMP_BYTES = 8
 WATCHER_S = 30.0
+SETTLED_S = 10.0  # how long sets on their way are waited for when it is broken off
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,22 @@ def bench(settings: Settings, *, seconds: float, value_bytes: int, batch: int, p
     settings.out.note(f"measuring under {plan.prefix}; if this is killed: chp del --prefix {plan.prefix}")
     try:
         for measure in (_one_a_call, _set_many, _awaited):
-            with writing(settings) as store:
+            with writing(settings) as store, _settled(store):
                 _show(settings.out, measure(store, plan))
-        with writing(settings) as store, _watcher(settings, plan) as watcher:
+        with writing(settings) as store, _watcher(settings, plan) as watcher, _settled(store):
             _show(settings.out, _to_watcher(store, plan, watcher))
     finally:
         _clean_up(settings, plan.prefix)
+
+
+@contextmanager
+def _settled(store: Store) -> Iterator[None]:
+    """Whatever ends it, Ctrl-C too: nothing is still on its way that would come after the keys were deleted."""
+    try:
+        yield
+    finally:
+        with suppress(ChpError, TimeoutError):
+            store.clone.flush(timeout=max(store.settings.timeout_s, SETTLED_S))
 
 
 def _prefix(given: str | None) -> str:

@@ -64,6 +64,8 @@ def _who(seen: list[View]) -> tuple[View, View]:
     passive = [v for v in seen if v.state == "PASSIVE"]
     if len(active) == 1 and len(passive) == 1:
         return active[0], passive[0]
+    if len(seen) == 1 and seen[0].reachable and seen[0].has_peer:
+        raise Misused("a hand-over needs both servers of the pair; name them with --servers or CHP_SERVERS")
     fault = Refused if any(v.reachable or v.classic for v in seen) else NoServer
     raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
 
@@ -122,7 +124,7 @@ def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
         active = next((v for v in seen if v.active), None)
         if active is None:
             verdict = pair.verdict(seen)
-            raise NoServer(f"no active server to {command} from: {verdict.word}: {verdict.why}")
+            raise NoServer(f"no active server to ask for a {command}: {verdict.word}: {verdict.why}")
         _report(settings.out, command, admin.ask(active.server, command, **arguments))
 
 

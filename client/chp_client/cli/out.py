@@ -9,7 +9,11 @@ Everything is written as UTF-8 bytes, whatever the locale, so that a value leave
 from __future__ import annotations
 
 import json
+import os
+import select
+import stat
 import sys
+import threading
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -62,6 +66,16 @@ class Out:
         if self.err_terminal:
             click.echo(text, err=True)
 
+    def watch_reader(self, code: int) -> None:
+        """End with this exit code as soon as the reader of our pipe has gone, though there is nothing to write."""
+        try:
+            fd = self.stream.fileno()
+            is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        except (OSError, ValueError):
+            return  # not a real file
+        if is_pipe:
+            threading.Thread(target=_end_with_reader, args=(fd, code), daemon=True).start()
+
     def style(self, text: str, **how: Any) -> str:
         """The text in colour, on a terminal that wants it."""
         return click.style(text, **how) if self.terminal and not no_colour() else text
@@ -71,6 +85,13 @@ class Out:
         from rich.console import Console
 
         return Console(highlight=False) if self.terminal else Console(width=240, color_system=None, highlight=False)
+
+
+def _end_with_reader(fd: int, code: int) -> None:
+    poller = select.poll()
+    poller.register(fd, 0)  # only what is told unasked: that the other end is closed
+    poller.poll()
+    os._exit(code)
 
 
 def json_line(fields: dict[str, Any]) -> str:
@@ -84,6 +105,4 @@ def _plain(thing: object) -> object:
 
 def no_colour() -> bool:
     """Whether the environment asks for no colour (https://no-color.org)."""
-    import os
-
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

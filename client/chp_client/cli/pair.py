@@ -146,10 +146,22 @@ def verdict(seen: list[View]) -> Verdict:
         return Verdict(DEGRADED, "degraded", _why_away(classic)) if classic else _nobody(away)
     if not active:
         found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
-        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; give it a moment, or start its peer")
+        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; {_remedy(seen)}")
     if len(active) > 1:
         return Verdict(DEGRADED, "degraded", "both are active: the link between them (P+3) is cut; mend it")
     return _of_the_rest(active[0], [v for v in seen if not v.active])
+
+
+def _remedy(seen: list[View]) -> str:
+    """What to do when nobody of those asked is active: the one that is may not have been asked."""
+    peers = [v.facts.get("peer") for v in seen if v.reachable]
+    active = [
+        p.get("name", "?") for p in peers if isinstance(p, dict) and p.get("alive") and p.get("state") == "active"
+    ]
+    if not active:
+        return "give it a moment, or start its peer"
+    told = f"it hears an active {active[0]}"
+    return f"{told}: name that one too" if len(seen) == 1 else f"{told}, which does not answer here"
 
 
 def _nobody(away: list[View]) -> Verdict:

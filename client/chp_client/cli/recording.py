@@ -61,7 +61,7 @@ def _until_told() -> Iterator[Event]:
 
 
 @click.command(short_help="Record every change as Parquet files.", epilog=examples("""
-    chp record ticks/ --subtree /ticks/          # begins with a snapshot, or goes on where it stopped
+    chp record ticks/ --subtree /ticks/   # all that is there; or goes on
     chp record log/ --start now --every 10s --size 8
     python -c "import pandas; print(pandas.read_parquet('ticks/'))"
 """))  # fmt: skip
@@ -103,7 +103,7 @@ def record(settings: Settings, directory: str, *, subtree: str, start: str, ever
 
 
 @click.command(short_help="Play a recording into a store.", epilog=examples("""
-    chp replay ticks/                            # as it was recorded, at its own speed
+    chp replay ticks/                # at the speed it was recorded
     chp replay ticks/ --speed 10
     chp --servers tcp://test:5556 replay ticks/ --speed max --from 1.90017
 """))  # fmt: skip
@@ -130,7 +130,7 @@ def replay(settings: Settings, directory: str, speed: str, after: int) -> None:
     rate = done.rows / done.seconds if done.seconds else 0.0
     fields = {
         "rows": done.rows, "deletes": done.deletes, "seconds": round(done.seconds, 3), "rows_per_s": round(rate),
-        "number": show_revision(done.number), "complete": not stop.is_set(),
+        "number": show_revision(max(done.number, after)), "complete": not stop.is_set(),
     }  # fmt: skip
     rest = "" if not stop.is_set() else f"; go on with --from {fields['number']}"
     _say(out, fields, f"{done.rows:,} rows in {done.seconds:.2f} s: {rate:,.0f}/s, up to {fields['number']}{rest}")

@@ -1,11 +1,14 @@
 """What every command takes: --servers, --timeout, --json; and how words become values.
 
 The three stand before or after the command, whichever comes to the fingers: the nearest to the end wins, then the
-environment variable CHP_SERVERS, then the default pair of this machine.
+environment variable CHP_SERVERS, then the default pair of this machine. The variable is read only by a command that
+needs servers and was given none, so a wrong one stands in nobody else's way.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +16,14 @@ from typing import Any, TypeVar
 
 import click
 
+from .faults import Misused
 from .out import Out
 from .text import read_duration, read_revision
 
 DEFAULT_SERVERS = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
 TIMEOUT_S = 5.0
 SERVERS_MAX = 2
+VARIABLE = "CHP_SERVERS"
 _ENDPOINT = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+):(?P<port>[0-9]{1,5})\Z")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +42,16 @@ class Settings:
         """The user's --timeout, or what suits the command if there is none."""
         return self.timeout_s if self.timeout_named else otherwise_s
 
+    def take_environment(self) -> None:
+        """The servers of the environment, if none were named."""
+        text = os.environ.get(VARIABLE)
+        if self.named or not text:
+            return
+        try:
+            self.servers, self.named = read_servers(text), True
+        except ValueError as error:
+            raise Misused(f"{VARIABLE}: {error}") from None
+
 
 def read_servers(text: str) -> tuple[str, ...]:
     """One or two endpoints, comma-separated; `tcp://` may be left out; ValueError with the remedy."""
@@ -49,6 +64,8 @@ def read_servers(text: str) -> tuple[str, ...]:
         found.append(endpoint)
     if not 1 <= len(found) <= SERVERS_MAX:
         raise ValueError(f"{len(found)} servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{found[0]} is named twice; name it once, or the two of a pair")
     return tuple(found)
 
 
@@ -78,10 +95,8 @@ def _settings(ctx: click.Context) -> Settings:
 
 
 def _note_servers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
-    source = ctx.get_parameter_source(param.name or "")
-    if value is None or (source is click.core.ParameterSource.ENVIRONMENT and _settings(ctx).named):
-        return
-    _settings(ctx).servers, _settings(ctx).named = value, True
+    if value is not None:
+        _settings(ctx).servers, _settings(ctx).named = value, True
 
 
 def _note_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
@@ -96,7 +111,7 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 _SHARED = (
     click.option(
-        "--servers", type=SERVERS, metavar="URL[,URL]", envvar="CHP_SERVERS",
+        "--servers", type=SERVERS, metavar="URL[,URL]",
         expose_value=False, callback=_note_servers,
         help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
     ),
@@ -107,7 +122,17 @@ _SHARED = (
     click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines."),
 )  # fmt: skip
 
-pass_settings = click.make_pass_decorator(Settings, ensure=True)
+
+def pass_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its settings as the first argument."""
+
+    @click.pass_context
+    def run(ctx: click.Context, *args: Any, **options: Any) -> Any:
+        settings = _settings(ctx)
+        settings.take_environment()
+        return ctx.invoke(command, settings, *args, **options)
+
+    return functools.update_wrapper(run, command)
 
 
 def shared(command: F) -> F:

@@ -212,7 +212,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
     ("peer", _peer),
-    ("so since, up", _since),
+    ("in state, up", _since),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
     ("sessions", _number("sessions")),
     ("keys", _number("keys")),

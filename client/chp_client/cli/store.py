@@ -68,7 +68,7 @@ def reading(
 @contextmanager
 def writing(settings: Settings) -> Iterator[Store]:
     """A store that holds nothing, for sets."""
-    with explained(settings), closing(make_clone(settings, [])) as clone:
+    with explained(settings, "what was sent may still be done"), closing(make_clone(settings, [])) as clone:
         yield Store(clone, settings)
 
 
@@ -131,12 +131,15 @@ class Store:
 
 
 @contextmanager
-def explained(settings: Settings) -> Iterator[None]:
-    """Turn a Clone's errors into faults with an exit code and a remedy."""
+def explained(settings: Settings, if_heard: str = "") -> Iterator[None]:
+    """Turn a Clone's errors into faults with an exit code and a remedy.
+
+    `if_heard` is what to add when time ran out although somebody is there, who may have heard us.
+    """
     try:
         yield
     except TimeoutError:
-        raise NoServer(why_no_server(settings)) from None
+        raise NoServer(why_no_server(settings, if_heard)) from None
     except BadInput as error:
         raise Misused(str(error)) from None
     except AdminError as error:
@@ -157,7 +160,7 @@ def _conflict(detail: Any) -> str:
     return f"not set: {shown or 'the revision is another'}; read it again and decide anew"
 
 
-def why_no_server(settings: Settings) -> str:
+def why_no_server(settings: Settings, if_heard: str = "") -> str:
     """One line that says what was found at each address, and the remedy."""
     waited = f"no server within {settings.timeout_s:g} s"
     remedy = "start chp-server, or name the pair with --servers or CHP_SERVERS"
@@ -169,7 +172,7 @@ def why_no_server(settings: Settings) -> str:
     if not any(isinstance(a, Reply) or getattr(a, "connected", True) for a in answers.values()):
         return f"{waited} ({', '.join(settings.servers)}); {remedy}"
     found = "; ".join(f"{s} {_found_there(a)}" for s, a in answers.items())
-    return f"{waited}: {found}; see `chp status`"
+    return f"{waited}: {found}; " + (f"{if_heard}, " if if_heard else "") + "see `chp status`"
 
 
 def _found_there(answer: Reply | AdminError) -> str:

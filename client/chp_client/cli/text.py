@@ -83,7 +83,7 @@ def read_revision(text: str) -> int:
     """A revision as shown, or as the one number; ValueError otherwise."""
     found = _REVISION.match(text)
     if not found:
-        raise ValueError("give it as shown by `chp ls --long`, such as 1.42 (or 0 for: must be absent)")
+        raise ValueError("give it as shown by `chp ls --long`, such as 1.42")
     if found["epoch"] is None:
         return int(found["rest"])
     epoch, sequence = int(found["epoch"]), int(found["rest"])

@@ -6,7 +6,8 @@
 "key" and one of "value" and "base64" are what `load` needs; "ttl" (seconds left) is taken up if it is there;
 "revision" and anything else is ignored, since loading gives new revisions. A later line for the same key wins.
 
-`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump. `load` reads a line at
+`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump (a pipe or a device is
+written to as it is). `load` reads a line at
 a time, checks it, and sends portions that share a ttl; it never holds more than what is not acknowledged yet.
 """
 
@@ -34,6 +35,7 @@ from .read import item_fields
 from .settings import DURATION, Settings, examples, pass_settings, shared
 from .store import Item, Store, reading, writing
 from .text import escape, show_count, value_of
+from .write import standard_input
 
 if TYPE_CHECKING:
     from chp_client import Ticket
@@ -91,17 +93,23 @@ def _write_items(file: IO[bytes], items: Iterable[Item], advance: Advance) -> in
 
 @contextmanager
 def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
-    part = f"{path}.part"
+    target = os.path.realpath(path)  # a link stays one
+    in_place = os.path.exists(target) and not os.path.isfile(target)  # a pipe or a device can't be replaced
+    part = target if in_place else f"{target}.part"
     try:
         with open(part, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+            if not in_place:
+                os.fsync(file.fileno())
+        if not in_place:
+            os.replace(part, target)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise NotFound(f"{path} can't be written: {error.strerror}; give another -o") from None
     finally:
-        if os.path.exists(part):
+        if not in_place and os.path.exists(part):
             os.unlink(part)
 
 
@@ -149,14 +157,24 @@ def _send(settings: Settings, portions: Iterator[Portion]) -> tuple[int, str]:
     n, weakest = 0, ""
     with writing(settings) as store:
         tickets: deque[Ticket] = deque()
-        for portion in portions:
-            tickets.append(store.set_many(portion.values, portion.ttl_s))
-            n += len(portion.values)
-            if len(tickets) > TICKETS_MAX:
-                weakest = _weaker(weakest, store, tickets.popleft())
+        try:
+            for portion in portions:
+                tickets.append(store.set_many(portion.values, portion.ttl_s))
+                n += len(portion.values)
+                if len(tickets) > TICKETS_MAX:
+                    weakest = _weaker(weakest, store, tickets.popleft())
+        except _WrongLine as wrong:
+            for ticket in tickets:
+                store.wait(ticket)
+            before = f"{show_count(n)} keys of the lines before it are set" if n else "nothing was set"
+            raise _WrongLine(f"{wrong.message}; {before}") from None
         for ticket in tickets:
             weakest = _weaker(weakest, store, ticket)
     return n, weakest
+
+
+class _WrongLine(Refused):
+    """A line that can't be loaded."""
 
 
 _STRENGTH = ("applied", "journaled", "replicated", "")
@@ -182,7 +200,7 @@ def _report(out: Out, n: int, took_s: float, durability: str) -> None:
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
     if path == "-":
-        yield sys.stdin.buffer, None
+        yield standard_input(), None
         return
     try:
         with open(path, "rb") as file:
@@ -201,7 +219,7 @@ def _parsed(
         try:
             yield parse_line(line, ttl)
         except ValueError as error:
-            raise Refused(f"{path}, line {i}: {error}") from None
+            raise _WrongLine(f"{path}, line {i}: {error}") from None
 
 
 def parse_line(line: bytes, ttl: float | None = None) -> tuple[str, bytes, float | None]:

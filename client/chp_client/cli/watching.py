@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .faults import Misused
+from .faults import PIPE_CLOSED, Misused
 from .out import Out, json_line
 from .settings import Settings, examples, pass_settings, shared
 from .store import reading
@@ -48,6 +48,7 @@ def watch(settings: Settings, prefix: str, start: str, count: int | None) -> Non
     out = settings.out
     left = count
     with reading(settings, [prefix], _noting(out)) as store:
+        out.watch_reader(PIPE_CLOSED)
         out.note(f"watching {escape(prefix) or 'everything'}; Ctrl-C ends it")
         for changes in store.changes(prefix, begin):
             out.raw(b"".join(_line(out, change) for change in changes[:left]))

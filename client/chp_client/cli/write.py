@@ -7,6 +7,7 @@ store; only `del --prefix` looks first, at what it is about to delete.
 from __future__ import annotations
 
 import sys
+from typing import IO
 
 import click
 
@@ -14,7 +15,7 @@ from chp.keys import check_key
 from chp.limits import DEFAULT
 
 from .faults import Misused, NotFound
-from .out import Out
+from .out import Out, json_line
 from .settings import DURATION, REVISION, Settings, examples, pass_settings, shared
 from .store import Done, reading, writing
 from .text import escape, show_count, show_revision
@@ -71,7 +72,14 @@ def _value(value: str | None, path: str | None) -> bytes:
 
 
 def _stdin() -> bytes:
-    return sys.stdin.buffer.read(DEFAULT.value_bytes_max + 1)
+    return standard_input().read(DEFAULT.value_bytes_max + 1)
+
+
+def standard_input() -> IO[bytes]:
+    """Standard input, unless whoever started us closed it."""
+    if sys.stdin is None:
+        raise Misused("standard input is closed; give it something to read, or /dev/null")
+    return sys.stdin.buffer
 
 
 def read_file(path: str) -> bytes:
@@ -110,7 +118,7 @@ def del_(settings: Settings, keys: tuple[str, ...], prefix: bool, yes: bool, dry
             check_or_misused(key)
     doomed = _under(settings, keys) if prefix else list(dict.fromkeys(keys))
     if dry_run:
-        settings.out.lines(doomed)
+        _show_keys(settings.out, doomed)
         return
     if prefix and doomed and not yes:
         _confirm(len(doomed), keys)
@@ -120,6 +128,13 @@ def del_(settings: Settings, keys: tuple[str, ...], prefix: bool, yes: bool, dry
         settings.out.record({"deleted": len(doomed)})
     elif settings.out.terminal:
         settings.out.line(f"deleted {show_count(len(doomed))} key{'' if len(doomed) == 1 else 's'}")
+
+
+def _show_keys(out: Out, keys: list[str]) -> None:
+    if out.json:
+        out.lines([json_line({"key": key}) for key in keys])
+    else:
+        out.lines([escape(key) if out.terminal else key for key in keys])
 
 
 def _under(settings: Settings, prefixes: tuple[str, ...]) -> list[str]:
