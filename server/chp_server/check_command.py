@@ -3,7 +3,7 @@
 The command belongs to `chp`, and its work to the server's code; the client imports none of that. So it is offered by
 the entry point group `chp.commands`, as a plain function of the arguments that returns the exit code:
 
-    0  sound          1  damaged, or not there to look at          2  used wrongly
+    0  sound          1  damaged, or can't be looked at          2  used wrongly
 
 Nothing is changed, and the server may be running: what it has committed is read as of one moment.
 """
@@ -11,22 +11,34 @@ Nothing is changed, and the server may be running: what it has committed is read
 import argparse
 import json
 import sys
-from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
+
+from chp.numbers import describe
+
+from .journal import Report
 
 SOUND, DAMAGED, USAGE = range(3)
 _EXAMPLES = """examples:
-  chp check /var/lib/chp                        # the --data directory of a server
-  chp check sqlite:/var/backups/chp.db          # a backup
-  chp check postgresql://host/db?schema=chp
+  chp check /var/lib/chp             # the --data directory of a server
+  chp check /var/backups/chp.db      # a backup
+  chp check 'postgresql://host/db?schema=chp'
 """
+
+
+_SCHEMES = ("sqlite", "postgresql", "postgres")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"chp check: {message}; see `chp check --help`\n")
 
 
 def check(args: list[str]) -> int:
     """Verify a journal."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "chp check",
-        description="Verify a journal: read all of it as a start would, change nothing. It may be in use.",
+        description="Verify a journal: read all of it as a start would, and change nothing.\nIt may be in use.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,21 +57,28 @@ def store_url(where: str) -> str:
 
 
 def _check_one(url: str, as_json: bool) -> int:
-    from chp.numbers import describe
-
+    from .config import without_password
     from .journal_tools import verify  # here, so that the list of commands loads no store
+    from .sqlite_files import database_path
 
-    if url.startswith("sqlite:") and not Path(url.removeprefix("sqlite:")).exists():
-        print(f"chp check: {url} does not exist; name a server's --data directory, or its --store", file=sys.stderr)
+    shown, scheme = without_password(url), urlsplit(url).scheme
+    if scheme not in _SCHEMES:
+        print(f"chp check: {shown} is no store that can be checked; give a directory, a file, sqlite:PATH "
+              "or postgresql://...", file=sys.stderr)  # fmt: skip
+        return USAGE
+    if scheme == "sqlite" and not database_path(url).exists():
+        print(f"chp check: {database_path(url)} does not exist; name a server's --data directory, or its --store",
+              file=sys.stderr)  # fmt: skip
         return DAMAGED
     report = verify(url)
-    if as_json:
-        fields = {
-            "url": url, "sound": report.ok, "problems": report.problems, "store_id": report.store_id,
-            "number": describe(report.number), "rows": report.rows, "bytes": report.bytes,
-            "snapshot_number": describe(report.snapshot_number), "snapshot_bytes": report.snapshot_bytes,
-        }  # fmt: skip
-        print(json.dumps(fields))
-    else:
-        print(report.line())
+    report.url = shown
+    print(json.dumps(_fields(report)) if as_json else report.line())
     return SOUND if report.ok else DAMAGED
+
+
+def _fields(report: Report) -> dict[str, object]:
+    return {
+        "url": report.url, "sound": report.ok, "problems": report.problems, "store_id": report.store_id,
+        "number": describe(report.number), "rows": report.rows, "bytes": report.bytes,
+        "snapshot_number": describe(report.snapshot_number), "snapshot_bytes": report.snapshot_bytes,
+    }  # fmt: skip

@@ -95,6 +95,7 @@ class Report:
     bytes: int = 0
     number: int = 0
     problems: list[str] = field(default_factory=list)
+    read: bool = True  # False: it could not be looked at, which says nothing about it
 
     @property
     def ok(self) -> bool:
@@ -105,6 +106,8 @@ class Report:
         """The report in one line."""
         from chp.numbers import describe
 
+        if not self.read:
+            return f"{self.url}: not checked: {'; '.join(self.problems)}"
         what = (
             f"snapshot {describe(self.snapshot_number)} ({self.snapshot_bytes:,} bytes), {self.rows:,} rows"
             f" ({self.bytes:,} bytes) up to {describe(self.number)}"

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from .journal import JournalError, Options, Report
+from .journal import JournalDamaged, JournalError, Options, Report
 from .sql_store import SqlStore
 from .sqlite_files import database_path, sync_directory
 from .sqlite_store import SqliteStore, create
@@ -24,6 +24,7 @@ def verify(url: str) -> Report:
         store = _look(url)
     except JournalError as error:
         report.problems.append(str(error))
+        report.read = isinstance(error, JournalDamaged)
         return report
     try:
         if isinstance(store, SqliteStore):

@@ -49,3 +49,38 @@ def test_a_place_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_used_wrongly_or_asked_for_help(args: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(args) == code
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("mysql://u:secret@h/db", 2, "mysql://u:***@h/db is no store that can be checked"),
+        ("memory:", 2, "is no store that can be checked"),
+        ("postgresql://u:secret@127.0.0.1:1/db", 1, "postgresql://u:***@127.0.0.1:1/db: not checked: "),
+    ],
+)
+def test_what_can_not_be_looked_at_is_not_called_damaged(
+    url: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check([url]) == code
+    shown = "".join(capsys.readouterr())
+    assert says in shown and "DAMAGED" not in shown and "secret" not in shown
+
+
+def test_a_directory_without_a_journal_is_not_called_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check([str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and "journal.sqlite does not exist; name" in shown.err
+
+
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "j.db").write_bytes(b"garbage " * 1000)
+    assert check([str(tmp_path / "j.db")]) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+
+
+def test_a_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    check([])
+    assert capsys.readouterr().err.count("\n") == 1
