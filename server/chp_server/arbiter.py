@@ -54,7 +54,7 @@ class Arbiter:
             self._client.start(timeout=START_TIMEOUT_S)
         except Exception as error:
             self._client.stop()
-            hosts = self._client.hosts
+            hosts = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
             text = f"ZooKeeper at {hosts} does not answer within {START_TIMEOUT_S:.0f} s ({error}); check --arbiter"
             raise ArbiterError(text) from error
         self._thread.start()

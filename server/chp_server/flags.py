@@ -6,6 +6,8 @@ Flags are only gathered here, as text; reading and checking is the same for all 
 
 import argparse
 import difflib
+import shutil
+import textwrap
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, NoReturn
@@ -19,16 +21,17 @@ One server of a pair that keeps a shared dictionary (CHP, RFC 12). Clients hold 
 memory; every change reaches all of them in one order; either server may die."""
 _EXAMPLES = """\
 examples:
-  chp-server                                         one server, alone, on ports 5556 to 5559
-  chp-server --primary --peer tcp://b.example:5566   the pair: this on host a ...
-  chp-server --backup  --peer tcp://a.example:5556   ... and this on host b
+  chp-server                                         alone; ports 5556 to 5559
+  chp-server --primary --peer tcp://b.example:5566   the pair: this on host a,
+  chp-server --backup --peer tcp://a.example:5556    and this on host b
   chp-server --store memory: --bind tcp://127.0.0.1:7000
-  chp-server --config /etc/chp.toml --show-config    what would be used, and where it comes from
-
-Every setting is a flag, an environment variable and a key of the TOML file, with the same name:
---heartbeat-s 0.5, CHP_SERVER_HEARTBEAT_S=0.5, heartbeat_s = 0.5. A flag wins over the environment, that over
-the file, and that over the default.
+  chp-server --config /etc/chp.toml --show-config    what would be used
 """
+_SPELLINGS = """\
+Every setting is a flag, an environment variable and a key of the TOML file, with the same name:
+--heartbeat-s 0.5, CHP_SERVER_HEARTBEAT_S=0.5, heartbeat_s=0.5. A flag wins over the environment, that over
+the file, and that over the default."""
+_WIDTH_MAX = 100
 
 
 class Flags(NamedTuple):
@@ -69,12 +72,13 @@ def parse_flags(argv: Sequence[str], problems: list[str]) -> Flags:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser, with a help grouped by what an operator is after."""
+    width = min(_WIDTH_MAX, shutil.get_terminal_size().columns)
     parser = _Parser(
         prog="chp-server",
-        usage="chp-server [--primary | --backup] [--bind tcp://*:P] [--peer tcp://HOST:P] ...",
-        description=_DESCRIPTION,
-        epilog=f"{_EXAMPLES}\n{_exit_codes()}",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100),
+        usage="chp-server [--primary | --backup] [--bind URL] [--peer URL] ...",
+        description=textwrap.fill(_DESCRIPTION, width),
+        epilog=f"{_EXAMPLES}\n{textwrap.fill(_SPELLINGS, width)}\n\n{_exit_codes(width)}",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width),
         add_help=False,
         allow_abbrev=False,
     )
@@ -100,8 +104,10 @@ def _help(setting: Setting) -> str:
     return f"{setting.help} [{setting.default_shown}]".replace("%", "%%")
 
 
-def _exit_codes() -> str:
-    return "exit codes:\n" + "\n".join(f"  {int(code):<4} {text}" for code, text in MEANING.items())
+def _exit_codes(width: int) -> str:
+    lines = [textwrap.fill(f"  {int(code):<4} {text}", width, subsequent_indent=" " * 7)
+             for code, text in MEANING.items()]  # fmt: skip
+    return "\n".join(["exit codes:", *lines])
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> str:

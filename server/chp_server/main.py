@@ -39,12 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"chp-server: {problem}", file=sys.stderr)
         return Exit.USAGE
     except SystemExit as done:  # --help and --version, as argparse does them
+        _printed("")
         return Exit.CLEAN if not done.code else Exit.USAGE
     if loaded.show_config:
-        print(configuration.show(loaded))
+        _printed(configuration.show(loaded) + "\n")
         return Exit.CLEAN
     logs.set_up(loaded.config.log_format, loaded.config.log_level, loaded.config.name)
     return _run_logged(loaded.config)
+
+
+def _printed(text: str) -> None:
+    """Print this and what was printed before; a reader that has read enough is no failure."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run_logged(config: Config) -> int:

@@ -53,13 +53,15 @@ class Metrics:
         except ImportError as error:
             raise MetricsError("--metrics needs prometheus_client: pip install 'chp-clone[metrics]'") from error
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         self.status: dict[str, Any] = {}
         registry = CollectorRegistry()
         registry.register(self)  # all it asks of a collector is `collect`
         try:
             self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
         except OSError as error:
-            raise MetricsError(f"--metrics {address} can't be served: {error.strerror}; give another port") from error
+            text = f"--metrics {address} can't be served: {error.strerror}; give another HOST:PORT"
+            raise MetricsError(text) from error
 
     def collect(self) -> Iterator[Any]:
         """What prometheus_client asks for at each scrape."""

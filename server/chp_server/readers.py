@@ -12,6 +12,8 @@ PORTS = 4  # snapshot P, updates P+1, collector P+2, peer P+3
 PORT_MAX = 65_535 - (PORTS - 1)
 NEVER = "never"
 _ENDPOINT = re.compile(r"tcp://(?P<host>\*|\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+):(?P<port>[0-9]{1,5})\Z")
+_SESSION = re.compile(r"[0-9]{1,4}(\.[0-9]+)?\Z")
+_HOST = re.compile(r"\*|\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]*")
 _SIZE = re.compile(r"(?P<number>[0-9]+) ?(?P<unit>|[kKMGT]i?B?|B)\Z")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -44,7 +46,7 @@ def seconds(least: float, most: float) -> Reader:
         except ValueError:
             raise ValueError("give a number of seconds, such as 0.5") from None
         if not least <= number <= most:
-            raise ValueError(f"give seconds from {least:g} to {most:g}")
+            raise ValueError(f"give seconds from {least:g} to {most:.12g}")
         return number
 
     return read
@@ -117,13 +119,16 @@ def arbiter(text: str) -> object:
     hosts = [host.rpartition(":") for host in parts.netloc.split(",")]
     if parts.scheme != "zk" or len(parts.path) < 2 or not all(h and p.isdigit() for h, _, p in hosts):
         raise ValueError("give zk://HOST:PORT/PATH, such as zk://localhost:2181/chp, or several HOST:PORT with commas")
+    for option, _, value in (word.partition("=") for word in parts.query.split("&") if word):
+        if option != "session_s" or not _SESSION.match(value) or not float(value):
+            raise ValueError("behind the path only ?session_s=SECONDS may stand, such as ?session_s=5")
     return text
 
 
 def metrics(text: str) -> object:
     """A port on loopback, or host:port."""
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or not 1 <= int(port) <= 65_535:
+    if not port.isdigit() or not 1 <= int(port) <= 65_535 or not _HOST.fullmatch(host):
         raise ValueError("give a port such as 9556 (on loopback only), or HOST:PORT such as 0.0.0.0:9556")
     return f"{host or '127.0.0.1'}:{int(port)}"
 

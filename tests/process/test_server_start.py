@@ -100,6 +100,16 @@ def test_show_config_starts_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("flag", ["--help", "--show-config"])
+def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "chp_server.main", flag]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, timeout=GENEROUS_S, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -114,7 +114,12 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--solo-wait-s", "nie"], ["solo_wait_s = nie", "or 'never'"]),
         (["--arbiter", "zk://localhost"], ["arbiter", "zk://HOST:PORT/PATH"]),
         (["--arbiter", "zk://z:2181/chp"], ["arbiter", "a server alone needs none"]),
+        ([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=abc"], ["arbiter", "?session_s=SECONDS"]),
+        ([*PAIR, "--arbiter", "zk://z:2181/chp?sesion_s=5"], ["arbiter", "?session_s=SECONDS"]),
+        ([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=0"], ["arbiter", "?session_s=SECONDS"]),
+        (["--retain-s", "-1"], ["retain_s = -1", "from 0 to 3153600000"]),
         (["--metrics", "here"], ["metrics = here", "9556"]),
+        (["--metrics", "no such:9100"], ["metrics = no such:9100", "HOST:PORT"]),
         (["--retain-bytes", "much"], ["retain_bytes = much", "64MiB"]),
         (["--pending-bytes-max", "1"], ["pending_bytes_max = 1", "at least 1048576"]),
         (["--name", "a b"], ["name = a b", "letters"]),
@@ -168,6 +173,10 @@ def test_help_and_version_are_no_errors(word: str, capsys: pytest.CaptureFixture
     assert "chp-server" in capsys.readouterr().out
 
 
+def test_an_arbiter_may_say_how_long_its_session_lasts() -> None:
+    assert load([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=5"], {}).config.arbiter == "zk://z:2181/chp?session_s=5"
+
+
 def test_the_help_has_every_flag_default_example_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         load(["--help"], {})
@@ -176,7 +185,16 @@ def test_the_help_has_every_flag_default_example_and_exit_code(capsys: pytest.Ca
         assert f"  {setting.flag} {setting.metavar}" in text
     for words in ("--primary", "examples:", "exit codes:\n  0 ", "\n  70 ", "CHP_SERVER_HEARTBEAT_S=0.5", "[0.25]"):
         assert words in text
-    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("columns", [80, 100, 300])
+def test_the_help_fits_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        load(["--help"], {})
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= min(columns, 100)
 
 
 def test_passwords_are_not_shown() -> None:
