@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from chp.limits import Limits
 from chp_client import Clone
-from chp_server.testing import TestServer
+from chp_server.testing import Pair, TestServer
 
 pytestmark = pytest.mark.spark
 
@@ -133,8 +133,26 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
     frame = read(spark, server, timeout=5)
     assert len(frame.collect()) == 1
     server.server.core.requests.images.clear()
-    with pytest.raises(PySparkException, match=r"the snapshot at 1.2 is not held by the servers any more.*anew"):
+    with pytest.raises(
+        PySparkException, match=r"the snapshot at 1.2 is not held by the servers any.*load\(\) it again"
+    ):
         frame.collect()
+
+
+def test_a_failover_between_plan_and_task(spark: Any) -> None:
+    """A frame stays with the snapshot that is gone, and says so each time; a new one is of the new active."""
+    with Pair(heartbeat_s=0.1) as pair, Clone(pair.servers) as clone:
+        clone.set("/a", b"1").wait(60)
+        options = {"servers": ",".join(pair.servers), "timeout": 60}
+        frame = spark.read.format("chp").options(**options).load()
+        assert frame.count() == 1
+        (first,) = [each for each in (pair.primary, pair.backup) if each.server and each.server.core.active]
+        first.kill()
+        clone.set("/b", b"2").wait(60)
+        for _ in range(2):
+            with pytest.raises(PySparkException, match=r"another server is active now.*so load\(\) it again"):
+                frame.count()
+        assert spark.read.format("chp").options(**options).load().count() == 2
 
 
 # -- changes

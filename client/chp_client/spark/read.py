@@ -58,7 +58,8 @@ def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool =
     except ReadRefused as refused:
         raise ReadFailed(
             f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
-            "another server is active now; make the data frame anew, and cache() it if it is to last"
+            "another server is active now. A data frame keeps to its snapshot, so load() it again and run that, and "
+            "cache() what is to last; a stream's query is started again"
         ) from None
 
 
