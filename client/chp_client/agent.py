@@ -84,13 +84,18 @@ class Agent:
         """By the application, with the hub's lock held, when it put something there while the agent sleeps."""
         hub, core = self._hub, self._hub.core
         plain = 0 < len(hub.keys) <= DIRECT_ITEMS and not (hub.sealed or hub.commands) and hub.stop_at is None
-        hub.sleeping = False
-        if plain and core.idle() and self._due <= (now := monotonic()) + core.timing.resend_s:
-            hub.take(now)
-            self._publish(core.take_publish())
-            hub.sleeping = not self._unread
-        if not hub.sleeping:
+        hub.sleeping, draft = False, hub.open
+        try:
+            if plain and core.idle() and self._due <= (now := monotonic()) + core.timing.resend_s:
+                hub.take(now)
+                self._publish(core.take_publish())
+                hub.sleeping = not self._unread
+            if not hub.sleeping:
+                os.eventfd_write(self._bell, 1)
+        except BaseException:  # Ctrl-C: this is the application's thread
+            hub.mend(draft)
             os.eventfd_write(self._bell, 1)
+            raise
 
     # -- the thread
 
@@ -280,9 +285,21 @@ _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which
 
 
 def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-    """A message, without waiting; `zmq.Again` if there is no room; a sixth of `send_multipart`'s time."""
-    for frame in frames[:-1]:
-        _send_frame(socket, frame, _MORE)
+    """A message, without waiting; `zmq.Again` if there is no room; a sixth of `send_multipart`'s time.
+
+    A signal's handler may raise when a frame has gone (Ctrl-C): the rest follows, or it would spoil the next message.
+    """
+    rest = iter(frames[:-1])
+    try:
+        for frame in rest:
+            _send_frame(socket, frame, _MORE)
+    except zmq.ZMQError:
+        raise
+    except BaseException:
+        for frame in rest:
+            _send_frame(socket, frame, _MORE)
+        _send_frame(socket, frames[-1], _DONTWAIT)
+        raise
     _send_frame(socket, frames[-1], _DONTWAIT)
 
 

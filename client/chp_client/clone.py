@@ -10,6 +10,10 @@ It holds its subtrees in this process's memory. Own sets are visible at once and
 themselves; a `Ticket` tells when the pair has taken them. Reading never waits and never sees half a record. Writing
 waits only when the window of unacknowledged sets is full. A background agent follows whichever server is active.
 
+Any thread may use it. A handler of a signal must not: it runs in the middle of what the main thread does, which may be
+`set`, and would wait for it for ever. Let it set a `threading.Event`, or use `loop.add_signal_handler`. Ctrl-C, and
+whatever else a handler raises, is no harm: what it interrupts was set wholly or not at all.
+
 The class is put together from three parts, `reading`, `writing` and `worth`; here are its making, leases and
 watches, and its end.
 """

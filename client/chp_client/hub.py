@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Condition, Lock
 from time import monotonic
 from typing import Any
@@ -99,15 +99,19 @@ class Hub:
         """Locked: the open batch goes into the queue, a new one is opened."""
         if self.keys:
             self.push(self.open)
-            self.open = self.draft()
-            self.keys, self.values, self.ticket = self.open.keys, self.open.values, self.open.ticket
 
-    def push(self, draft: Draft) -> None:
-        """Locked: a batch goes into the queue."""
-        self.sealed.append(draft)
+    def push(self, draft: Draft, shown: Iterable[tuple[str, bytes]] | None = None) -> None:
+        """Locked: a batch goes into the queue, and `shown` into the map; a new one is opened if it was the open one."""
         draft.size = size_of(Segment(draft.keys, draft.values))
-        self.sealed_bytes += draft.size
+        fresh = self.draft() if draft is self.open else self.open
+        own = self.shown
+        # no calls from here on: what Ctrl-C raises comes before all of it or after all of it
+        if shown is not None:
+            own |= shown
+        self.open, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
         self.outstanding[draft.ticket] = None
+        self.sealed_bytes += draft.size
+        self.sealed.append(draft)
         if self.sleeping:
             self.wake()
 
@@ -168,6 +172,17 @@ class Hub:
         if self.failure is not None:
             return Closed(f"this Clone's agent ended: {self.failure!r}; close it and make another")
         return Closed("this Clone is closed; make another")
+
+    def even(self) -> None:
+        """Locked: somebody was interrupted while he appended to the open batch: a key without a value was not set."""
+        both = min(len(self.keys), len(self.values))
+        del self.keys[both:], self.values[both:]
+
+    def mend(self, draft: Draft) -> None:
+        """Locked: somebody was interrupted while he did the agent's work with `draft`; the agent does it."""
+        if draft is not self.open and draft not in self.sealed and not self.core.has(draft.ticket):
+            self.sealed.appendleft(draft)
+        self.sealed_bytes = sum(each.size for each in self.sealed)
 
     def command(self, act: Callable[[float], None]) -> None:
         """Let the agent call `act(now)` with the lock held, in its next turn."""

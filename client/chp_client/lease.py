@@ -47,6 +47,7 @@ class Lease:
 
     def _push(self, keys: list[str], values: list[bytes], extras: dict[str, Any], timeout: float | None) -> Ticket:
         hub = self._clone.hub
+        own, pairs = hub.shown, zip(keys, values, strict=True) if self._clone.subtrees else ()
         with hub.lock:
             hub.make_room(timeout)
             hub.seal()
@@ -54,14 +55,13 @@ class Lease:
             if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < 8192:
                 last.keys += keys
                 last.values += values
+                own |= pairs
                 hub.grown(last)
                 draft = last
             else:
                 draft = hub.draft()
                 draft.keys, draft.values, draft.extras = keys, values, extras
-                hub.push(draft)
-            if self._clone.subtrees:
-                hub.shown.update(zip(keys, values, strict=True))
+                hub.push(draft, pairs)
             if hub.sleeping:
                 hub.wake()
             return draft.ticket

@@ -80,9 +80,9 @@ class Outbox:
 
     def add(self, segment: Segment, handle: Any, shown: bool, size: int = 0) -> Batch:
         """Number a segment and keep it; `size` is what it counts, if that is known."""
-        self.last += 1
-        batch = Batch(self.last, segment, handle, shown, size or size_of(segment))
-        self.batches[self.last] = batch
+        batch = Batch(self.last + 1, segment, handle, shown, size or size_of(segment))
+        self.last = batch.no  # from here on nothing is called that an interrupt could come from
+        self.batches[batch.no] = batch
         self.size += batch.size
         return batch
 

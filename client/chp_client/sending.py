@@ -19,7 +19,6 @@ from .events import ack_of
 from .following import Following
 from .link import Link
 from .outbox import Batch, keys_of
-from .replica import exchange
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
 
@@ -32,10 +31,6 @@ class Sending(Following):
         if not self.write_only:
             self.channels[0].replica.show(segment)
 
-    def hide(self, keys: list[str]) -> None:
-        """Make own deletes visible at once."""
-        exchange(self.shown, set(keys), {})
-
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool = True, size: int = 0) -> None:
         """Number a batch, keep it and send it; `shown`: it is visible already (never a conditional one)."""
         if not self.outbox.batches:
@@ -44,6 +39,14 @@ class Sending(Following):
         if batch.shown:
             self._pend(batch)
         self._pump()
+
+    def has(self, handle: Any) -> bool:
+        """Whether what has this handle was submitted, even if that was interrupted; it is sent in its time."""
+        found = [batch for batch in self.outbox.batches.values() if batch.handle is handle]
+        for batch in found:
+            if batch.shown:
+                self._pend(batch)
+        return bool(found)
 
     def _pend(self, batch: Batch) -> None:
         if len(self.channels) == 1:

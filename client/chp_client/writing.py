@@ -10,7 +10,10 @@ checked before, bytes, and nothing asked beside. It is a few steps under the loc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
+from itertools import repeat
 from time import monotonic
 from typing import Any
 
@@ -53,8 +56,12 @@ class Writing(Reading, MutableMapping[str, Any]):
             with hub.lock:
                 keys = hub.keys
                 if len(keys) < hub.room:
-                    keys.append(key)
-                    hub.values.append(value)
+                    try:
+                        keys.append(key)
+                        hub.values.append(value)
+                    except BaseException:  # Ctrl-C
+                        self._interrupted(key, value)
+                        raise
                     if self._holds:
                         self._shown[key] = value
                     ticket = hub.ticket
@@ -62,6 +69,13 @@ class Writing(Reading, MutableMapping[str, Any]):
                         hub.wake()
                     return ticket
         return self._set(key, value, ttl, if_revision, timeout)
+
+    def _interrupted(self, key: str, value: bytes) -> None:
+        """Locked: the set was made wholly or not at all."""
+        hub = self._hub
+        hub.even()
+        if self._holds and hub.keys and hub.keys[-1] is key:
+            self._shown[key] = value
 
     def _set(self, key: str, value: Any, ttl: float | None, if_revision: int | None, timeout: float | None) -> Ticket:
         if self._codec is not None:
@@ -76,11 +90,14 @@ class Writing(Reading, MutableMapping[str, Any]):
             if if_revision is not None:
                 return self._conditional(key, data, ms, if_revision)
             draft = hub.open
+            ttl_at, ttl_of = draft.ttls
+            at = [len(draft.keys)]
+            # not append: an interrupt may come after a call, and then one column would be longer than the other
+            draft.keys += (key,)
+            draft.values += (data,)
             if ms is not None:
-                draft.ttls[0].append(len(draft.keys))
-                draft.ttls[1].append(ms)
-            draft.keys.append(key)
-            draft.values.append(data)
+                ttl_at += at
+                ttl_of += (ms,)
             if self._holds:
                 self._shown[key] = data
             elif self._codec is None and len(self._known) < KNOWN_MAX:
@@ -112,9 +129,10 @@ class Writing(Reading, MutableMapping[str, Any]):
             if len(hub.keys) >= hub.room:
                 hub.make_room(timeout)
             draft = hub.open
-            draft.deletes.append(len(draft.keys))
-            draft.keys.append(key)
-            draft.values.append(b"")
+            at = [len(draft.keys)]
+            draft.keys += (key,)
+            draft.values += (b"",)
+            draft.deletes += at
             self._shown.pop(key, None)
             if hub.sleeping:
                 hub.wake()
@@ -144,7 +162,8 @@ class Writing(Reading, MutableMapping[str, Any]):
 
     def _put(self, keys: list[str], values: list[bytes], ms: int | None, timeout: float | None) -> Ticket:
         hub = self._hub
-        n = len(keys)
+        n, own = len(keys), self._shown
+        pairs = zip(keys, values, strict=True) if self._holds else ()
         with hub.lock:
             if len(hub.keys) + n > hub.room or not keys:
                 self._room_for(n, timeout)
@@ -154,13 +173,12 @@ class Writing(Reading, MutableMapping[str, Any]):
                 draft.keys, draft.values = keys, values
                 if ms is not None:
                     draft.extras = {"t": ms}
-                hub.push(draft)
+                hub.push(draft, pairs)
             else:
                 draft = hub.open
                 draft.keys += keys
                 draft.values += values
-            if self._holds:
-                self._shown.update(zip(keys, values, strict=True))
+                own |= pairs  # not update, after which an interrupt may come, as after any call
             if hub.sleeping:
                 hub.wake()
             return draft.ticket
@@ -182,9 +200,12 @@ class Writing(Reading, MutableMapping[str, Any]):
             hub.seal()
             draft = hub.draft()
             draft.keys, draft.values, draft.deletes = keys, [b""] * len(keys), list(range(len(keys)))
-            hub.push(draft)
-            if self._holds:
-                self._core.hide(keys)
+            hide: Callable[[], object] = partial(deque, map(self._shown.pop, keys, repeat(None)), 0)
+            try:
+                hub.push(draft)
+            finally:  # if Ctrl-C comes when it is in the queue, it is visible too: one C-level call
+                if draft.ticket in hub.outstanding:
+                    hide()
             return draft.ticket
 
     def __setitem__(self, key: str, value: Any) -> None:

@@ -1,0 +1,94 @@
+"""Ctrl-C in the middle of a set, a delete or a lease: it was made wholly or not at all, and the Clone goes on.
+
+What a signal's handler raises comes up where a Python function begins, or after a call: a profiler is told of the same
+places, so it can raise at each of them in turn.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from chp_client import Clone
+from chp_server.testing import TestServer
+
+WAIT_S = 60.0
+SOME = {f"/some/{i}": b"1" for i in range(20)}
+MANY = {f"/many/{i}": b"1" for i in range(3000)}
+ACTS: dict[str, Callable[[Clone], object]] = {
+    "set": lambda clone: clone.set("/a", b"new"),
+    "set a large value": lambda clone: clone.set("/a", b"x" * 5000),
+    "set with a ttl": lambda clone: clone.set("/a", b"new", ttl=1000),
+    "set on a condition": lambda clone: clone.set("/a", b"new", if_revision=clone.entry("/a").revision),
+    "delete": lambda clone: clone.delete("/a"),
+    "set some": lambda clone: clone.set_many(SOME),
+    "set many": lambda clone: clone.set_many(MANY),
+    "delete some": lambda clone: clone.delete_many(SOME),
+    "set by a lease": lambda clone: clone.lease(1000).set_many(SOME),
+    "clear": lambda clone: clone.clear(),
+}
+
+
+def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, what()
+        tick.wait(0.001)
+
+
+def arrived(other: Clone, clone: Clone) -> bool:
+    return other.get("/end") == clone["/end"]
+
+
+def interrupted(act: Callable[[], object], place: int) -> bool:
+    """Whether there was such a place to interrupt it at."""
+    left = place
+
+    def profiler(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and "chp_client" in frame.f_code.co_filename:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profiler)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what: str) -> None:
+    with Clone(lone.address) as clone, Clone(lone.address) as other:
+        for each in (clone, other):
+            each.wait_until_synced(WAIT_S)
+        core, place, going_on = clone.hub.core, 0, True
+
+        def overdue(now: float) -> None:
+            core._progress_at = now - WAIT_S  # what was not sent is sent now, not in two seconds
+
+        while going_on:
+            clone.set_many({"/a": b"old", "/some/1": b"old"}).wait(WAIT_S)
+            until(lambda: clone.window == (0, 0), clone.describe)
+            going_on = interrupted(lambda: ACTS[what](clone), place)
+            clone.hub.command(overdue)
+            clone.flush(WAIT_S)
+            clone.set("/end", str(place).encode()).wait(WAIT_S)
+            until(partial(arrived, other, clone), other.describe)
+            assert clone.snapshot() == other.snapshot(), f"interrupted at place {place}"
+            assert clone.verify().ok
+            place += 1
+        assert place > 5
