@@ -442,8 +442,18 @@ class ServerCore:
             "in_sync_since_s": round(self.now - self.link.in_sync_since, 3),
             "peer": self._peer_status(),
             "journal": self.journal_stats(),
-            "counts": {**self.counts, **commits.counts},
+            "counts": {**self.counts, **commits.counts, **self._turned_away()},
         }
+
+    def _turned_away(self) -> dict[str, int]:
+        """What was not taken for want of room, or given up; what has not happened is left out, as in the other counts."""
+        counts = {
+            "channels_refused": self.commits.channels.refused,
+            "requests_refused": self.requests.syncs.refused,
+            "readers_dropped": self.requests.syncs.dropped,
+            "pending_dropped": self.pending.dropped,
+        }
+        return {name: count for name, count in counts.items() if count}
 
     def _peer_status(self) -> dict[str, Any] | None:
         peer = self.link.peer

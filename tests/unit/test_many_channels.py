@@ -1,9 +1,13 @@
 """Many channels at once over a large map: their fingerprints are taken a few at a time, and each in its turn."""
 
+from dataclasses import replace
+
+import msgpack
 import pytest
 
 from chp.batch import GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic
+from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server import channels
 from chp_server.core import CoreConfig, ServerCore
@@ -18,6 +22,19 @@ def kinds(core: ServerCore, now: float) -> dict[bytes, list[object]]:
     core.begin_turn(now, 1e9 + now)
     core.beat_now()
     return {m[0]: split(m[4])[0] for m in core.end_turn().publish if m[0] in TOPICS}
+
+
+def test_channels_and_requests_beyond_the_limit_are_counted() -> None:
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, replace(DEFAULT, channels_max=2, syncs_max=1))
+    core.begin_turn(0.1, 1e9)
+    for topic in TOPICS:
+        core.subscription(b"\x01" + topic)
+    for request in (1, 2, 3):
+        core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 2, "id": request})])
+    greeted = [m[0] for m in core.end_turn().publish if m[0] in TOPICS]
+    assert set(greeted) == set(TOPICS[:2])
+    counts = core.status()["counts"]
+    assert (counts["channels_refused"], counts["requests_refused"]) == (len(TOPICS) - 2, 2)
 
 
 @pytest.fixture
