@@ -158,8 +158,11 @@ def test_in_json_a_line_a_server_and_the_verdict(
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    seen = look({A: says(A, "active"), B: gone(B)}, monkeypatch=monkeypatch)
+@pytest.mark.parametrize("state", ["active", "passive"])
+def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, state: str) -> None:
+    peer = {"alive": False, "name": "backup-5566", "silent_s": 7.0}
+    looks = [{A: says(A, state, peer=peer, in_sync=False), B: gone(B)} for _ in range(2)]
+    seen = look(*looks, monkeypatch=monkeypatch)
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=24, force_terminal=True, color_system=None)
     console.print(status.table(seen, pair.verdict(seen.views), trend=True))
@@ -167,7 +170,8 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     assert max(map(len, lines)) <= width
     assert len(lines) <= 24
     assert any("UNREACHABLE" in line for line in lines)
-    assert lines[-1].startswith("degraded: ") or lines[-2].startswith("degraded: ")
+    word = "degraded: " if state == "active" else "nobody active: "
+    assert lines[-1].startswith(word) or lines[-2].startswith(word)
 
 
 def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:

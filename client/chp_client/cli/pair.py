@@ -158,6 +158,8 @@ def _remedy(seen: list[View]) -> str:
     active = [
         p.get("name", "?") for p in peers if isinstance(p, dict) and p.get("alive") and p.get("state") == "active"
     ]
+    if not active and any(v.state == "PASSIVE" for v in seen):
+        return "it takes over when a client asks for it, or start its peer"
     if not active:
         return "give it a moment, or start its peer"
     told = f"it hears an active {active[0]}"

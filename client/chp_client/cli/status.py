@@ -234,7 +234,7 @@ def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
     from rich.text import Text
 
     head, *body = rows(look)
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)  # 24 lines must do for all
     for i, title in enumerate(head):
         grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
     for row in body:
