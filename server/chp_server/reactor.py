@@ -77,9 +77,8 @@ class Server:
         if commits.drop_held():
             self._journal.drop_after(commits.state.number)
         if loaded.number:
-            log.info(
-                "recovered", number=describe(commits.state.number), keys=len(commits.state.map), found=loaded.report
-            )
+            say = log.warning if loaded.rows_aside else log.info  # what is set aside is lost to this server
+            say("recovered", number=describe(commits.state.number), keys=len(commits.state.map), found=loaded.report)
 
     # -- running
 
