@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from chp_server import metrics
+from chp_server.journal import open_journal
+
 from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +94,17 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 def test_the_page_of_spark_has_the_options_as_they_are() -> None:
     options = pytest.importorskip("chp_client.spark.options")
     assert options.table() in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+
+
+def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    journal = open_journal(f"sqlite:{tmp_path}")
+    known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
+    known |= {f"chp_journal_{name}" for name in journal.stats()}
+    journal.close()
+    shown = set(re.findall(r"\bchp_[a-z_]+", page))
+    assert len(shown) > 5 and shown <= known
+    sources = "".join(path.read_text() for path in (ROOT / "server" / "chp_server").glob("*.py"))
+    table = page.partition("| event | means |\n")[2].partition("\n\n")[0]
+    events = [event for line in table.splitlines() for event in re.findall(r"`([a-z_ ]+)`", line.split("|")[1])]
+    assert len(events) > 5 and all(f'"{event}"' in sources for event in events)
