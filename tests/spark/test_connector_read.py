@@ -134,7 +134,7 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
     assert len(frame.collect()) == 1
     server.server.core.requests.images.clear()
     with pytest.raises(
-        PySparkException, match=r"the snapshot at 1.2 is not held by the servers any.*load\(\) it again"
+        PySparkException, match=r"the snapshot at 1.2 is not held.*load\(\) it again"
     ):
         frame.collect()
 
