@@ -11,7 +11,8 @@ watch, tickets, lease, codecs                      what their names say
 
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
 
-from .aio import AsyncClone, AsyncWatch
+from .aio import AsyncClone
+from .aioparts import AsyncLease, AsyncWatch
 from .clone import Clone
 from .codecs import Codec
 from .errors import Closed, Conflict, Forked, Full, Lagging, Refused
@@ -23,7 +24,7 @@ from .watch import Change, Watch
 from .worth import Check
 
 __all__ = [
-    "Ack", "AsyncClone", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl", "BadValue", "Change",
-    "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging",
-    "Lease", "Refused", "State", "Ticket", "Watch",
+    "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
+    "BadValue", "Change", "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
+    "Full", "Lagging", "Lease", "Refused", "State", "Ticket", "Watch",
 ]  # fmt: skip

@@ -12,29 +12,59 @@ them together (`asyncio.gather`, or `submit`, which returns the ticket at once):
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from .aioparts import AsyncLease, AsyncWatch, Items, call_soon
 from .clone import Clone
+from .codecs import Codec
+from .dispatch import Listener
 from .errors import Full
 from .events import Ack, State
 from .reading import Entry
 from .tickets import Ticket
-from .watch import Change, Rest, Watch, change_of
 from .worth import Check
-
-Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
 
 
 class AsyncClone(Mapping[str, Any]):
-    """A replicated dictionary for one event loop; arguments are those of `Clone`."""
+    """A replicated dictionary for one event loop; arguments are those of `Clone`.
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        self._blocks = settings.pop("on_full", "block") == "block"
-        self._clone = Clone(*args, on_full="raise", **settings)
+    Listeners (`on_state`, `on_lag`, a ticket's callbacks) are called on a thread of their own, not by the loop.
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        subtree: str | None = "",
+        *,
+        subtrees: Sequence[str] | None = None,
+        codec: str | Codec = "raw",
+        window_bytes: int | None = None,
+        on_full: Literal["block", "raise"] = "block",
+        silence_s: float | None = None,
+        stale_s: float | None = None,
+        max_lag_s: float | None = None,
+        on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
+        on_state: Listener | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._blocks = on_full == "block"
+        self._clone = Clone(
+            servers,
+            subtree,
+            subtrees=subtrees,
+            codec=codec,
+            window_bytes=window_bytes,
+            on_full="raise" if self._blocks else on_full,
+            silence_s=silence_s,
+            stale_s=stale_s,
+            max_lag_s=max_lag_s,
+            on_lag=on_lag,
+            on_state=on_state,
+            name=name,
+        )
 
     # -- reading, as of a dict
 
@@ -91,6 +121,34 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.active
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """As of `Clone`."""
+        return self._clone.position
+
+    @property
+    def lag_s(self) -> float:
+        """As of `Clone`."""
+        return self._clone.lag_s
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """As of `Clone`."""
+        return self._clone.window
+
+    @property
+    def closed(self) -> bool:
+        """As of `Clone`."""
+        return self._clone.closed
+
+    def describe(self) -> str:
+        """As of `Clone`."""
+        return self._clone.describe()
+
+    def on_state(self, listener: Listener) -> None:
+        """As of `Clone`."""
+        self._clone.on_state(listener)
+
     # -- writing
 
     async def set(
@@ -130,6 +188,10 @@ class AsyncClone(Mapping[str, Any]):
         except TimeoutError:
             return ticket.wait(0)  # raises what says how the servers look
         return ticket.wait(0)
+
+    def lease(self, ttl: float) -> AsyncLease:
+        """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
+        return AsyncLease(self._clone, self._clone.lease(ttl), self._done)
 
     async def _done(self, act: Callable[[], Ticket], timeout: float | None) -> Ack:
         loop = asyncio.get_running_loop()
@@ -193,47 +255,3 @@ class AsyncClone(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._clone).replace("<Clone", "<AsyncClone", 1)
-
-
-class AsyncWatch:
-    """Changes for `async for`; `close()` ends it, and so does leaving `async with`."""
-
-    def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
-        self._watch = watch
-        self._came = asyncio.Event()
-        self._rest: Rest = deque()
-        watch.queue.on_offer = partial(call_soon, loop, self._came.set)
-
-    def __aiter__(self) -> AsyncIterator[Change]:
-        return self
-
-    async def __anext__(self) -> Change:
-        queue = self._watch.queue
-        while not self._rest:
-            self._came.clear()
-            columns = queue.poll()
-            if columns is not None:
-                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
-            elif queue.closed:
-                raise StopAsyncIteration
-            else:
-                await self._came.wait()
-        return change_of(*self._rest.popleft(), self._watch.decode)
-
-    def close(self) -> None:
-        """No more changes."""
-        self._watch.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.close()
-
-
-def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """On the loop's thread; nothing if the loop has ended."""
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        pass

@@ -68,12 +68,20 @@ class Lease:
 
     def close(self, timeout: float | None = None) -> Ticket | None:
         """End the lease: its keys are deleted together."""
-        if self._closed:
-            return None
-        self._closed = True
+        return None if self._closed else self.end(timeout)
+
+    def end(self, timeout: float | None = None) -> Ticket:
+        """The same for one that is open; if there is no room for it, it stays open, and is refreshed no more."""
         hub = self._clone.hub
         hub.command(lambda now: hub.core.leases.drop(self.id))
-        return self._push([], [], {"unlease": self.id}, timeout)
+        ticket = self._push([], [], {"unlease": self.id}, timeout)
+        self._closed = True
+        return ticket
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def __repr__(self) -> str:
         return f"<Lease {self.id.hex()} of {self.ttl_s} s{', closed' if self._closed else ''}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import multiprocessing
 import os
 import threading
@@ -401,6 +402,28 @@ class TestAsync:
                 assert clone.get("/b") is None and clone.entry("/a/1") is not None
 
         asyncio.run(main())
+
+    def test_a_lease(self, lone: TestServer) -> None:
+        async def main() -> None:
+            async with AsyncClone(lone.address, subtree="/svc/") as clone:
+                async with clone.lease(60) as lease:
+                    assert (await lease.set("/svc/1", b"a", timeout=WAIT_S)).durability == "applied"
+                    await lease.set_many({"/svc/2": b"b"}, timeout=WAIT_S)
+                    assert dict(clone) == {"/svc/1": b"a", "/svc/2": b"b"}
+                    assert lease.ttl_s == 60 and repr(lease).startswith("<AsyncLease")
+                await clone.flush(WAIT_S)
+                while clone:
+                    await asyncio.sleep(0.01)
+                assert await lease.close() is None
+
+        asyncio.run(asyncio.wait_for(main(), WAIT_S))
+
+    def test_it_has_all_words_of_a_clone_but_those_that_would_wait(self) -> None:
+        waits = {"update", "pop", "popitem", "setdefault", "clear"}
+        inner = {"hub", "columns", "decoded_items", "decoded_values", "oldest_ticket"}
+        words = {word for word in dir(Clone) if not word.startswith("_")}
+        assert words - waits - inner - set(dir(AsyncClone)) == set()
+        assert inspect.signature(AsyncClone).parameters == inspect.signature(Clone).parameters
 
     def test_a_wait_that_runs_out(self) -> None:
         async def main() -> None:

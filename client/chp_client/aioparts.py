@@ -1,0 +1,94 @@
+"""What an AsyncClone hands out: changes for `async for`, and leases whose sets are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+from .clone import Clone
+from .events import Ack
+from .lease import Lease
+from .tickets import Ticket
+from .watch import Change, Rest, Watch, change_of
+
+Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
+
+
+class AsyncLease:
+    """Made by `AsyncClone.lease`; use it with `async with`, or call `close`."""
+
+    def __init__(
+        self, clone: Clone, lease: Lease, acknowledged: Callable[[Callable[[], Ticket], float | None], Awaitable[Ack]]
+    ) -> None:
+        self.id, self.ttl_s = lease.id, lease.ttl_s
+        self._clone, self._lease = clone, lease
+        self._acknowledged = acknowledged
+
+    async def set(self, key: str, value: Any, timeout: float | None = None) -> Ack:
+        """Set a key that lives as long as the lease; returns when it is acknowledged."""
+        return await self._acknowledged(partial(self._lease.set, key, value), timeout)
+
+    async def set_many(self, items: Items, timeout: float | None = None) -> Ack:
+        """Set many keys that live as long as the lease."""
+        return await self._acknowledged(partial(self._lease.set_many, items), timeout)
+
+    async def close(self, timeout: float | None = None) -> Ack | None:
+        """End the lease: its keys are deleted together."""
+        return None if self._lease.closed else await self._acknowledged(self._lease.end, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if not self._clone.closed:
+            await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._lease).replace("<Lease", "<AsyncLease", 1)
+
+
+class AsyncWatch:
+    """Changes for `async for`; `close()` ends it, and so does leaving `async with`."""
+
+    def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+        self._watch = watch
+        self._came = asyncio.Event()
+        self._rest: Rest = deque()
+        watch.queue.on_offer = partial(call_soon, loop, self._came.set)
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        queue = self._watch.queue
+        while not self._rest:
+            self._came.clear()
+            columns = queue.poll()
+            if columns is not None:
+                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
+            elif queue.closed:
+                raise StopAsyncIteration
+            else:
+                await self._came.wait()
+        return change_of(*self._rest.popleft(), self._watch.decode)
+
+    def close(self) -> None:
+        """No more changes."""
+        self._watch.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """On the loop's thread; nothing if the loop has ended."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        pass
