@@ -261,10 +261,12 @@ def test_a_stopped_server_is_told_from_one_that_is_away(pair: RealPair) -> None:
     process.send_signal(signal.SIGSTOP)
     try:
         stopped = pair.run("status", "--timeout", "2s")
+        told = pair.run("status", "--timeout", "1s", "--json", "--no-rates")
     finally:
         process.send_signal(signal.SIGCONT)
     assert stopped.returncode == 1
     assert b"UNREACHABLE" in stopped.stdout
+    assert b"is its process stopped" in told.stdout
 
 
 def test_switch_hands_over_and_loses_nothing(pair: RealPair) -> None:

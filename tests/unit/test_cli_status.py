@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -11,10 +12,19 @@ from rich.console import Console
 
 from chp.numbers import number
 from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
-from chp_client.cli import pair, status
+from chp_client.cli import pair, probe, status
 from chp_client.cli.out import Out
+from chp_server.testing import free_port
 
 A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
+
+CONNECT = socket.create_connection
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs on this machine."""
+    monkeypatch.setattr(socket, "create_connection", lambda *args: CONNECT(("127.0.0.1", free_port())))
 
 
 def says(server: str, state: str, **facts: Any) -> Reply:
@@ -82,6 +92,18 @@ def test_a_passive_tells_who_is_active() -> None:
     assert judged(passive)[::2] == (2, f"{A} is PASSIVE; it hears an active other: name that one too")
     assert judged(passive, gone(B))[2].endswith("it hears an active other, which does not answer here")
     assert judged(says(A, "passive", peer={**peer, "alive": False}))[2].endswith("or start its peer")
+
+
+def test_a_stopped_server_and_an_unknown_host_are_not_taken_for_an_empty_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:  # its kernel takes connections, and nobody answers
+        there = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
+        unknown = "tcp://no-such-host.invalid:5556"
+        monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+        monkeypatch.setattr(socket, "create_connection", CONNECT)
+        seen = look({there: gone(there), unknown: gone(unknown)}, monkeypatch=monkeypatch)
+    assert [view.problem for view in seen.views] == [probe.STOPPED, probe.UNKNOWN]
+    free = f"tcp://127.0.0.1:{free_port()}"
+    assert "nobody listens there" in look({free: gone(free)}, monkeypatch=monkeypatch).views[0].problem
 
 
 def test_a_state_may_be_told_as_a_number_too() -> None:

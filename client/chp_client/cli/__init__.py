@@ -4,7 +4,7 @@
     text       how things are shown; pure   out        bytes to a pipe, lines and colour to a terminal
     store      what commands need of Clone  app        the group: help, did-you-mean, errors in one line, plug-ins
     read write watching transfer            get ls, set del, watch, dump load
-    pair status operate bench               status top, switch backup restore, bench
+    pair probe status operate bench         status top, switch backup restore, bench
 
 For people and for pipes: standard output carries the answer and nothing else, and is the same wherever it goes unless
 it is a terminal, which also gets colour and aligned columns. What is said about the work goes to standard error.

@@ -19,6 +19,7 @@ from ..admin import Admin
 from . import pair
 from .out import Out
 from .pair import Verdict, View
+from .probe import explain
 from .settings import DURATION, Settings, examples, pass_settings, shared
 from .store import explained
 from .text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
@@ -49,9 +50,11 @@ class Look:
 
     def again(self) -> None:
         """Ask both servers, now."""
-        self.views = pair.views(self.admin.ask_all("status"), self.named)
+        answers = self.admin.ask_all("status")
+        self.views = pair.views(answers, self.named)
         now = time.monotonic()
         for view in self.views:
+            explain(view, answers[view.server])
             self._note(view, now)
 
     def _note(self, view: View, now: float) -> None:

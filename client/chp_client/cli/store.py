@@ -18,6 +18,7 @@ from chp.errors import BadInput, ChpError
 from ..admin import Admin, AdminError, Reply
 from .faults import Misused, NoServer, Refused
 from .pair import view
+from .probe import why_silent
 from .settings import Settings
 from .text import covering_subtrees, show_revision
 
@@ -169,9 +170,10 @@ def why_no_server(settings: Settings, if_heard: str = "") -> str:
             answers = admin.ask_all("status")
     except ChpError as error:
         return f"{waited}: {error}; {remedy}"
-    if not any(isinstance(a, Reply) or getattr(a, "connected", True) for a in answers.values()):
+    reasons = {server: why_silent(server, answer) for server, answer in answers.items()}
+    if not any(isinstance(a, Reply) or getattr(a, "connected", True) or reasons[s] for s, a in answers.items()):
         return f"{waited} ({', '.join(settings.servers)}); {remedy}"
-    found = "; ".join(f"{s} {_found_there(a)}" for s, a in answers.items())
+    found = "; ".join(f"{s} {reasons[s].split(';')[0] or _found_there(a)}" for s, a in answers.items())
     return f"{waited}: {found}; " + (f"{if_heard}, " if if_heard else "") + "see `chp status`"
 
 
