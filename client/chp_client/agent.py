@@ -235,6 +235,11 @@ class Agent:
         for i, topic in effects.unsubscribe:
             sockets[i][UPDATES].setsockopt(zmq.UNSUBSCRIBE, topic)
             self._unread.add((i, UPDATES))
+        for i in effects.reconnect:  # between two messages, so that libzmq may take the old pipe away
+            endpoint = self._endpoints[i][UPDATES]
+            sockets[i][UPDATES].disconnect(endpoint)
+            sockets[i][UPDATES].connect(endpoint)
+            self._unread.add((i, UPDATES))
         for i, frames in effects.request:
             try:
                 send(sockets[i][REQUESTS], frames)

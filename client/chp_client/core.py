@@ -92,6 +92,7 @@ class ClientCore(Sending):
 
     def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB of server `i`; what is malformed is counted and dropped."""
+        self.links[i].update_at = now
         try:
             self._update(self.links[i], frames, now)
         except ChpError as error:
@@ -252,6 +253,7 @@ class ClientCore(Sending):
         if self._silent(now):
             if now >= self._vote_at:
                 self._vote(now)
+            self._reconnect_deaf(now)
             self._put_off(now)
         else:
             self._retry(now)

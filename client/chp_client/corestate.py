@@ -34,6 +34,7 @@ class Timing:
     sync_retry_s: float = 2.0  # without a chunk
     resend_s: float = 2.0  # without an acknowledgement
     refused_retry_s: float = 1.0
+    deaf_s: float = 5.0  # without a word on P+1 of a server that lives, while nobody else is heard
 
 
 class CoreState:

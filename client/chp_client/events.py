@@ -60,6 +60,7 @@ class Effects:
 
     subscribe: list[tuple[int, bytes]] = field(default_factory=list)  # server, topic
     unsubscribe: list[tuple[int, bytes]] = field(default_factory=list)
+    reconnect: list[int] = field(default_factory=list)  # servers whose P+1 says nothing, though they live
     request: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P, on the DEALER
     publish: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P+2, on the XPUB
     settled: list[tuple[Any, Ack | Exception]] = field(default_factory=list)  # what `submit` was given, result

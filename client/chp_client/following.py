@@ -111,6 +111,22 @@ class Following(CoreState):
                 self._send_request(link, channel, channel.at, 1)
                 self.stats["votes"] += 1
 
+    def _reconnect_deaf(self, now: float) -> None:
+        """Connect the SUB socket anew where a server lives, as its collector's link shows, after a long silence of all.
+
+        A subscriber that was full when the server raised its mark hears nothing more on that connection (SPEC.md,
+        "Joining a channel"), and a SUB socket, which sends nothing, may not notice that its connection is dead.
+        """
+        wait_s = max(self.timing.deaf_s, 2 * self.silence_s())
+        if now - max(link.update_at for link in self.links) <= wait_s:
+            return
+        for link in self.links:
+            if link.collector_up and link.protocol == 2:
+                link.update_at = now
+                self.stats["reconnects"] += 1
+                self._effects.reconnect.append(link.index)
+                self._effects.notes.append(f"{link.address} lives, and nothing comes on its P+1: connecting anew")
+
     def _reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
         if len(frames) != 5:
             raise BadFrame(f"a reply of {len(frames)} frames came, not 5")
