@@ -89,6 +89,9 @@ class Server:
             self._arbiter.start()
         if self._config.metrics:
             self._metrics = Metrics(self._config.metrics)
+        if self._config.peer is not None:
+            solo_s = self._config.solo_wait_s
+            log.info("waiting for the peer", peer=self._config.peer, solo_wait_s="never" if solo_s is None else solo_s)
 
     def run(self) -> None:
         """Serve until `stop`."""

@@ -208,7 +208,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, start: Start, number: signal.S
 def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
     peer = local()
     server = start("--primary", "--bind", local(), "--peer", peer, "--store", "memory:", "--solo-wait-s", "never")
-    server.wait_for(" starting ")
+    server.wait_for(f" waiting for the peer peer={peer} solo_wait_s=never")
     assert server.end() == 0
 
 
