@@ -85,8 +85,13 @@ def _run(config: Config) -> None:
     with _signals() as ending, _opened_journal(config) as journal:
         server = Server(config, journal)
         try:
-            with _cannot_bind_explained(config):
-                server.bind()
+            try:
+                with _cannot_bind_explained(config):
+                    server.bind()
+            except ArbiterError:
+                if ending.signal is None:
+                    raise
+                return  # it was told to end while it looked for the arbiter
             ending.calls(server.stop)
             server.run()
             server.leave()

@@ -212,6 +212,15 @@ def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
     assert server.end() == 0
 
 
+def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start) -> None:
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    nobody = f"zk://127.0.0.1:{free_port()}/chp"
+    server = start("--primary", "--bind", local(), "--peer", local(), "--store", "memory:", "--arbiter", nobody)
+    server.wait_for(" starting ")
+    assert server.end() == 0
+    assert not [line for line in server.lines if "ERROR" in line]
+
+
 def test_a_primary_whose_peer_is_not_there_serves_after_its_wait(start: Start) -> None:
     endpoint = local()
     server = start("--primary", "--bind", endpoint, "--peer", local(), "--store", "memory:", "--solo-wait-s", "0.5")
