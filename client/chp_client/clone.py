@@ -163,7 +163,8 @@ class Clone(Writing, Worth):
     def close(self, timeout: float = CLOSE_S) -> None:
         """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
 
-        Tickets that are unsettled then get `Closed`; it returns when their callbacks were called, or `timeout` is over.
+        Tickets that are unsettled then get `Closed`, and a warning in the log counts those that nobody asked about. It
+        returns when their callbacks were called, or `timeout` is over.
         """
         limit = checks.wait_s(timeout)
         limit = checks.FOR_EVER_S if limit is None else limit

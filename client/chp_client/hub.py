@@ -11,6 +11,7 @@ costs less than both of them contending for the interpreter, and one that is ahe
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections import deque
@@ -29,6 +30,7 @@ from .outbox import cut, size_of
 from .tickets import Ticket
 from .watch import WatchQueue
 
+log = logging.getLogger("chp_client")
 OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time
 SEALED_MAX = 4
 REFUSED_MAX = 1000
@@ -235,6 +237,9 @@ class Hub:
             if self.core.state is not State.CLOSED:
                 self.core.close()
             self.changed.notify_all()
+        if unasked := sum(not ticket.asked for ticket in left):
+            some = "1 batch of sets was" if unasked == 1 else f"{unasked} batches of sets were"
+            log.warning("%s not acknowledged, and may be lost; flush before you close; %s", some, self.describe())
         reason = f"closed before it was acknowledged{f' ({failure!r})' if failure else ''}"
         for ticket in left:
             self.refused.append(ticket)

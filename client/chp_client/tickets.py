@@ -21,7 +21,7 @@ from .events import Ack
 class Ticket:
     """The promise of an acknowledgement."""
 
-    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "done", "told")
+    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "asked", "done", "told")
 
     def __init__(
         self, describe: Callable[[], str], call: Callable[[Callable[[], object]], object] = lambda act: act()
@@ -33,6 +33,7 @@ class Ticket:
         self._describe = describe
         self._call = call  # something of the application's, on a thread where it may take its time
         self.done = False
+        self.asked = False  # whether somebody waited, or wants to be called
         self.told = False  # whether somebody has been told the error
         self._gate = Lock()
         self._gate.acquire()
@@ -43,6 +44,7 @@ class Ticket:
         Raises `TimeoutError`, `Refused` (or its subclass `Conflict`) if the server took nothing of the batch, and
         `Closed` if the Clone was closed before the answer came. After a `TimeoutError` the set is still on its way.
         """
+        self.asked = True
         if not self.done:
             limit = wait_s(timeout)
             if not self._gate.acquire(timeout=-1 if limit is None else limit):
@@ -80,6 +82,7 @@ class Ticket:
 
     def on_settled(self, callback: Callable[[Ticket], object]) -> None:
         """The same on the agent's thread, for the parts of this package: brief, and never raising."""
+        self.asked = True
         self._callbacks.append(callback)
         if self.done:
             self._call_back()

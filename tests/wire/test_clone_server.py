@@ -329,6 +329,19 @@ class TestLife:
         with pytest.raises(Closed, match="before it was acknowledged"):
             ticket.wait(WAIT_S)
 
+    def test_sets_that_are_lost_unasked_are_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        for ask in (True, False):
+            clone = Clone("tcp://127.0.0.1:9")
+            clone["/a"] = b"1"
+            if ask:
+                with pytest.raises(TimeoutError):
+                    clone.flush(0.01)
+            clone.close(0.05)
+        [record] = caplog.records
+        assert record.levelname == "WARNING"
+        assert "1 batch of sets was not acknowledged, and may be lost; flush before" in record.getMessage()
+        assert "127.0.0.1:9 not heard from" in record.getMessage()
+
     def test_flush_of_a_closed_clone_tells_of_what_was_lost(self) -> None:
         clone = Clone("tcp://127.0.0.1:9")
         clone["/a"] = b"1"
