@@ -121,12 +121,12 @@ def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path)
     with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address, None) as clone:
         for i in range(100):
             clone.set("/n", b"%d" % i).wait(60)
-        for i, offset in enumerate(({"epoch": 1, "sequence": 2}, {"epoch": 7, "sequence": 1_000_000})):
-            options = {"servers": server.address, "startingOffsets": json.dumps(offset)}
-            at = f"{offset['epoch']}.{offset['sequence']}"
-            with pytest.raises(
-                PySparkException, match=f"the changes after {at} are not retained any more.*failOnDataLoss=false"
-            ):
+        offsets = {"are not retained any more": (1, 2), "never were in this store": (7, 1_000_000)}
+        for i, (what, (epoch, sequence)) in enumerate(offsets.items()):
+            start = json.dumps({"epoch": epoch, "sequence": sequence})
+            options = {"servers": server.address, "startingOffsets": start}
+            said = f"the changes after {epoch}.{sequence} {what}; those there are begin after 1.*failOnDataLoss=false"
+            with pytest.raises(PySparkException, match=said):
                 stream_read(spark, tmp_path / f"{i}", options)
             found: list[str] = []
             stream = spark.readStream.format("chp").options(**options, failOnDataLoss="false").load()

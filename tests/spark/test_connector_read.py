@@ -133,9 +133,7 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
     frame = read(spark, server, timeout=5)
     assert len(frame.collect()) == 1
     server.server.core.requests.images.clear()
-    with pytest.raises(
-        PySparkException, match=r"the snapshot at 1.2 is not held.*load\(\) it again"
-    ):
+    with pytest.raises(PySparkException, match=r"the snapshot at 1.2 is not held.*load\(\) it again"):
         frame.collect()
 
 

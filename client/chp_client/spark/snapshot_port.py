@@ -77,7 +77,8 @@ class SnapshotPort:
             socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 2, "id": request, "more": 1})])
             if (answer := self._receive(socket, request, monotonic() + self._timeout_s)) is None:
                 raise ReadFailed(
-                    f"{self._servers[self._at]} stopped in the middle (waited {self._timeout_s:g} s); run it again"
+                    f"{self._servers[self._at]} stopped in the middle (waited {self._timeout_s:g} s); load() "
+                    "the data frame again, or start the query again"
                 )
             header, items = answer
             if header[0] == REFUSED:

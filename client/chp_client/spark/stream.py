@@ -105,8 +105,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ReadRefused as refused:
             if refused.code != "retained":
                 raise
-            said = f"the changes after {describe(after)} are not retained any more; the oldest are those after"
-            after = self._lost(f"{said} {describe(facts['oldest'])}", facts)
+            there = f"those there are begin after {describe(facts['oldest'])} and end with {describe(facts['newest'])}"
+            said = "are not retained any more" if after < facts["newest"] else "never were in this store"
+            after = self._lost(f"the changes after {describe(after)} {said}; {there}", facts)
             return int(self._probe(after, most)["number"])
 
     def _lost(self, what: str, facts: dict[str, Any]) -> int:
