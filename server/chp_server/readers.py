@@ -89,9 +89,11 @@ def endpoint(*, wildcard: bool) -> Reader:
         found = _ENDPOINT.match(text)
         if not found:
             raise ValueError("give tcp://HOST:PORT" + (", such as tcp://*:5556" if wildcard else ""))
+        if found["host"].startswith("["):  # the sockets of clients and servers are IPv4
+            raise ValueError("IPv6 addresses are not served yet; give a host name or an IPv4 address")
         if not 1 <= int(found["port"]) <= PORT_MAX:
             raise ValueError(f"give a port from 1 to {PORT_MAX}, since the three after it are used too")
-        if not wildcard and found["host"] in ("*", "0.0.0.0", "[::]"):
+        if not wildcard and found["host"] in ("*", "0.0.0.0"):
             raise ValueError("give the peer's own host name or address; a wildcard can't be connected to")
         return f"tcp://{found['host']}:{int(found['port'])}"
 

@@ -94,6 +94,7 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--primary", "--role", "backup"], ["--role and --primary are both given"]),
         (["--role", "boss"], ["role = boss (from --role)", "primary, backup, alone"]),
         (["--bind", "5556"], ["bind = 5556 (from --bind)", "tcp://HOST:PORT"]),
+        (["--bind", "tcp://[::1]:5556"], ["bind = tcp://[::1]:5556", "an IPv4 address"]),
         (["--bind", "tcp://*:65533"], ["bind", "from 1 to 65532"]),
         (["--bind", "tcp://*:0"], ["bind", "from 1 to 65532"]),
         (["--primary", "--peer", "tcp://*:5566"], ["peer", "wildcard can't be connected to"]),

@@ -61,6 +61,10 @@ def read_servers(text: str) -> tuple[str, ...]:
         match = _ENDPOINT.match(endpoint)
         if not match or not 0 < int(match["port"]) <= 65_533:
             raise ValueError(f"{word!r} is not tcp://host:port; name a server's first port, as {DEFAULT_SERVERS[0]}")
+        if "[" in endpoint:
+            raise ValueError(
+                f"{word!r} is an IPv6 address, which does not work yet; give a host name or an IPv4 address"
+            )
         found.append(endpoint)
     if not 1 <= len(found) <= SERVERS_MAX:
         raise ValueError(f"{len(found)} servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
