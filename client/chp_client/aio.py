@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from .aioparts import AsyncLease, AsyncWatch, Items, call_soon
+from .checks import wait_s
 from .clone import Clone
 from .codecs import Codec
 from .dispatch import Listener
@@ -159,7 +160,11 @@ class AsyncClone(Mapping[str, Any]):
         if_revision: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Set a key; returns when it is acknowledged. `TimeoutError` after `timeout`; it is then still on its way."""
+        """Set a key; returns when it is acknowledged.
+
+        After `timeout` it raises `TimeoutError`: the set is then still on its way, unless that says there was no room.
+        Cancelled, it is on its way as well.
+        """
         return await self._done(partial(self._clone.set, key, value, ttl, if_revision), timeout)
 
     async def delete(self, key: str, timeout: float | None = None) -> Ack:
@@ -180,13 +185,14 @@ class AsyncClone(Mapping[str, Any]):
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
         """The acknowledgement of a ticket."""
-        loop = asyncio.get_running_loop()
+        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
         done = asyncio.Event()
         ticket.on_settled(lambda _: call_soon(loop, done.set))
         try:
             await asyncio.wait_for(done.wait(), timeout)
         except TimeoutError:
-            return ticket.wait(0)  # raises what says how the servers look
+            if not ticket.done:
+                raise ticket.overdue(timeout) from None
         return ticket.wait(0)
 
     def lease(self, ttl: float) -> AsyncLease:
@@ -194,7 +200,7 @@ class AsyncClone(Mapping[str, Any]):
         return AsyncLease(self._clone, self._clone.lease(ttl), self._done)
 
     async def _done(self, act: Callable[[], Ticket], timeout: float | None) -> Ack:
-        loop = asyncio.get_running_loop()
+        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
         deadline = None if timeout is None else loop.time() + timeout
         while True:
             try:
@@ -203,7 +209,11 @@ class AsyncClone(Mapping[str, Any]):
             except Full:
                 if not self._blocks:
                     raise
-            await self._room(None if deadline is None else max(0.0, deadline - loop.time()))
+            try:
+                await self._room(None if deadline is None else max(0.0, deadline - loop.time()))
+            except TimeoutError:
+                text = f"there was no room for it within {timeout} s, so nothing was set; {self.describe()}"
+                raise TimeoutError(text) from None
         return await self.settled(ticket, None if deadline is None else max(0.0, deadline - loop.time()))
 
     async def _room(self, timeout: float | None) -> None:

@@ -48,7 +48,7 @@ class Ticket:
         if not self.done:
             limit = wait_s(timeout)
             if not self._gate.acquire(timeout=-1 if limit is None else limit):
-                raise TimeoutError(f"no acknowledgement within {timeout} s, and still trying; {self._describe()}")
+                raise self.overdue(timeout)
             self._gate.release()
         if self._error is not None:
             self.told = True
@@ -90,7 +90,12 @@ class Ticket:
     def __repr__(self) -> str:
         return f"<Ticket {self._error or self._ack!r}>" if self.done else "<Ticket, not settled>"
 
-    # -- for the agent
+    # -- for the parts of this package
+
+    def overdue(self, timeout: float | None) -> TimeoutError:
+        """The error of a wait that ran out."""
+        within = "in time" if timeout is None else f"within {round(timeout, 2 if timeout > 0.1 else 3)} s"
+        return TimeoutError(f"no acknowledgement {within}, and still trying; {self._describe()}")
 
     def expect(self, parts: int) -> None:
         """Wait for so many parts rather than one."""

@@ -441,10 +441,14 @@ class TestAsync:
     def test_a_wait_that_runs_out(self) -> None:
         async def main() -> None:
             clone = AsyncClone("tcp://127.0.0.1:9", window_bytes=2000)
-            with pytest.raises(TimeoutError, match="not heard from"):
+            with pytest.raises(TimeoutError, match=r"within 0\.05 s, and still trying.*not heard from"):
                 await clone.set("/a", b"x" * 3000, timeout=0.05)
-            with pytest.raises(TimeoutError, match="not heard from"):
+            with pytest.raises(TimeoutError, match=r"within 0\.05 s, and still trying.*not heard from"):
                 await clone.set("/b", b"", timeout=0.05)
+            with pytest.raises(TimeoutError, match=r"no room for it within 0\.05 s, so nothing was set.*not heard"):
+                await clone.delete_many(["/b"], timeout=0.05)
+            with pytest.raises(BadInput, match="timeout='5' is not a number of seconds"):
+                await clone.set("/b", b"", timeout="5")  # type: ignore[arg-type]
             await clone.close(0.01)
 
         asyncio.run(main())
