@@ -44,6 +44,7 @@ from .writing import Writing
 
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
+CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
 _names = itertools.count(1)
 
 
@@ -164,14 +165,14 @@ class Clone(Writing, Worth):
         """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
 
         Tickets that are unsettled then get `Closed`, and a warning in the log counts those that nobody asked about. It
-        returns when their callbacks were called, or `timeout` is over.
+        returns when their callbacks were called, or `timeout` (at least half a second) is over.
         """
         limit = checks.wait_s(timeout)
         limit = checks.FOR_EVER_S if limit is None else limit
         until = monotonic() + limit
         self._finalizer.detach()
         _stop(self._hub, self._agent, None, limit)
-        self._dispatcher.end(max(0.0, until - monotonic()))
+        self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
 
     def __enter__(self) -> Clone:
         return self

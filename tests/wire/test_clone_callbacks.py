@@ -77,13 +77,21 @@ def test_a_callback_may_close_the_clone(clone: Clone, caplog: pytest.LogCaptureF
         clone.set("/b", b"2")
 
 
-def test_close_returns_when_the_callbacks_were_called() -> None:
-    clone = Clone("tcp://127.0.0.1:9")
-    errors: list[Exception | None] = []
+def test_close_returns_when_the_callbacks_were_called(clone: Clone) -> None:
+    acks: list[object] = []
+    clone.set("/a", b"").add_done_callback(lambda ticket: threading.Event().wait(0.3))
     for i in range(100):
-        clone.set(f"/{i}", b"", if_revision=0).add_done_callback(lambda ticket: errors.append(ticket.error))
-    clone.close(0.5)
-    assert len(errors) == 100 and all(isinstance(error, Closed) for error in errors)
+        clone.set(f"/{i}", b"").add_done_callback(lambda ticket: acks.append(ticket.ack))
+    clone.close(WAIT_S)
+    assert len(acks) == 100 and None not in acks
+
+
+def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
+    clone = Clone("tcp://127.0.0.1:9")
+    result: Future[Exception | None] = Future()
+    clone.set("/a", b"").add_done_callback(lambda ticket: result.set_result(ticket.error))
+    clone.close(0.05)
+    assert isinstance(result.result(WAIT_S), Closed)
 
 
 def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(lone: TestServer) -> None:
