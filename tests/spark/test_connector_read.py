@@ -118,6 +118,26 @@ def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, 
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: TestServer, clone: Clone) -> None:
+    clone.set_many({f"/{a}/{i}": b"" for a in "ab" for i in range(20)}).wait(30)
+    reader = spark.read.format("chp").options(servers=server.address, pushDownPredicate="true")
+    with pytest.raises(PySparkException, match=r"filterPushdown\.enabled"):
+        reader.load().count()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    try:
+        for condition, n, held in (
+            ("key like '/a/%'", 20, 20),
+            ("key = '/a/1'", 1, 11),  # it begins eleven keys
+            ("key in ('/a/1', '/a/12', '/b/1')", 3, 40),
+            ("key > '/b/'", 20, 40),
+        ):
+            assert reader.load().where(condition).count() == n, condition
+            images = server.server.core.requests.images._shared.values()
+            assert [len(shared.image.keys) for shared in images][-1] == held, condition
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set("/a/1", b'{"bid": 1.5}').wait(30)
     options = f"OPTIONS (servers '{server.address}', subtree '/a/', codec 'json', `confirm.overwrite` 'true')"

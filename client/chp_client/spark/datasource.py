@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 from .columns import SCHEMA
 from .options import BadOption, parse
-from .read import BatchReader
+from .read import BatchReader, NarrowedReader
 from .rows import Shape
 from .stream import StreamReader
 from .worker import settle
@@ -41,7 +41,8 @@ class ChpDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> BatchReader:
         """For spark.read."""
-        return BatchReader(parse(self.options), schema)
+        options = parse(self.options)
+        return (NarrowedReader if options["pushDownPredicate"] else BatchReader)(options, schema)
 
     def streamReader(self, schema: "StructType") -> StreamReader:
         """For spark.readStream."""

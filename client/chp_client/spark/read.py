@@ -1,14 +1,15 @@
 """Reading a snapshot: every task reads a slice of one image, so all rows are as of one number.
 
-    plan      an image of the subtree is made on the active, and cut into slices        (SPEC.md, "Images")
+    plan      an image of what is to be read is made on the active, and cut into slices        (SPEC.md, "Images")
     task i    slice i, in chunks with credit, columns from end to end
 
 An image is kept for ten minutes after its last use, a minute once all slices were read. A data frame that is used again
 later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
 
-Filters are left to Spark: it plans a Python source once for all uses of a data frame (or view), so what one use pushes
-down would be missing in another, `f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a
-filter those of the filter. What narrows a read is the option `subtree`, which is the frame's own.
+Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once: Spark 4.3 plans a Python
+source once for all uses of a data frame (or view), so what one use pushes down is missing in another. Then
+`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a filter those of the filter. What
+always narrows a read is the option `subtree`, which is the frame's own.
 """
 
 import secrets
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
 
 from chp.batch import SYNC
 from chp.numbers import describe
@@ -36,13 +37,13 @@ class Slice(InputPartition):
         self.image, self.part, self.number = image, part, number
 
 
-def make_image(port: SnapshotPort, subtree: str, partitions: int | None) -> list[Slice]:
-    """An image of a subtree, and its slices."""
+def make_image(port: SnapshotPort, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
+    """An image of what begins with `prefix` in a subtree, and its slices."""
     name = secrets.token_bytes(16)
-    facts = port.ask(subtree, image=name, parts=partitions or 1)
+    facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
     if partitions is None:
         partitions = max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
-        facts = port.ask(subtree, image=name, parts=partitions)
+        facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions)
     return [Slice(name, i, facts["number"]) for i in range(partitions)]
 
 
@@ -80,12 +81,19 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
         self._layout = Layout(schema, options["codec"])
+        self._prefix: str = options["subtree"]
+
+    def narrow(self, prefixes: list[str]) -> None:
+        """Read no more than what begins with each of these."""
+        for prefix in prefixes:
+            if prefix.startswith(self._prefix):
+                self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: one image for all tasks."""
         settle()
         with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
-            return list(make_image(port, self._options["subtree"], self._options["partitions"]))
+            return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
@@ -94,3 +102,30 @@ class BatchReader(DataSourceReader):
         with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
             for updates in read_slice(port, self._options["subtree"], partition, packed=True):
                 yield self._layout.batch(updates)
+
+
+class NarrowedReader(BatchReader):
+    """With pushDownPredicate: reads no more than the filters on the key leave, as far as they say how it begins."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """All filters come back, for Spark to apply again: a prefix says less than they do."""
+        self.narrow([prefix for each in filters if (prefix := key_prefix(each)) is not None])
+        return filters
+
+
+def key_prefix(condition: Filter) -> str | None:
+    """What keys begin with if they meet the condition; None if it says nothing of that."""
+    if getattr(condition, "attribute", None) != ("key",):
+        return None
+    if isinstance(condition, EqualTo | StringStartsWith):
+        return str(condition.value) if isinstance(condition.value, str) else None
+    if isinstance(condition, In):
+        return _common([str(value) for value in condition.value])
+    return None
+
+
+def _common(texts: list[str]) -> str:
+    """What all of them begin with: what the first and the last in order share."""
+    low, high = min(texts), max(texts)
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return low[:same]

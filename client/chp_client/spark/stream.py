@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}", facts
                 )
             assert self._port is not None, "a probe opens it"
-            pieces = make_image(self._port, self._subtree, self._options["partitions"])
+            pieces = make_image(self._port, self._subtree, self._subtree, self._options["partitions"])
             return [HeldThen(piece, until) for piece in pieces]
         if start["store"] != end["store"]:
             after = 0  # said already, by latestOffset
