@@ -446,7 +446,7 @@ class ServerCore:
         }
 
     def _turned_away(self) -> dict[str, int]:
-        """What was not taken for want of room, or given up; what has not happened is left out, as in the other counts."""
+        """What was not taken for want of room, or given up; as in the other counts, only what has happened."""
         counts = {
             "channels_refused": self.commits.channels.refused,
             "requests_refused": self.requests.syncs.refused,

@@ -81,6 +81,7 @@ class Loaded:
     rows: Iterator[Row]  # those after the snapshot
     report: str  # one line for the log
     rows_aside: int = 0  # rows set aside by recover="prefix"; -1 when they could not be counted
+    seen_epoch: int = 0  # no epoch up to here may be opened: its numbers may have been issued, and set aside
 
 
 @dataclass

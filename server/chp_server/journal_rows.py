@@ -141,13 +141,23 @@ def _place(row: StoredRow) -> str:
         return f"row id {row.first}"
 
 
-def _row_damage(row: StoredRow, prev: int | None, seed: int, book: Book) -> str | None:
+def is_sound(row: StoredRow, seed: int) -> bool:
+    """Whether a row is as it was stored, wherever it stands."""
+    return _content_damage(row, seed) is None
+
+
+def _content_damage(row: StoredRow, seed: int) -> str | None:
     try:
         crc = row_crc(seed, row.prev, Row(row.first, row.last, row.body))
     except (struct.error, TypeError):  # a column has another type than was stored
         return "its columns are not numbers and bytes"
-    if crc != row.crc:
-        return "its checksum does not match"
+    return None if crc == row.crc else "its checksum does not match"
+
+
+def _row_damage(row: StoredRow, prev: int | None, seed: int, book: Book) -> str | None:
+    what = _content_damage(row, seed)
+    if what:
+        return what
     gap = row.prev > book.snapshot_number if prev is None else row.prev != prev
     if gap:
         before = describe(book.snapshot_number if prev is None else prev)

@@ -71,6 +71,7 @@ class Server:
     def _recover(self, now: float) -> None:
         loaded, wall_s = self._journal.load(), time.time()
         commits = self.core.commits
+        self.core.link.seen_epoch = loaded.seen_epoch
         recover_snapshot(commits, loaded.snapshot, self._limits, now, wall_s)
         for row in loaded.rows:
             commits.log.append(commits.follow(row.body, now, wall_s))

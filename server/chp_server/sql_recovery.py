@@ -7,15 +7,22 @@ built on half a history, and the report is complete when the first chunk is appl
     the snapshot         refuse     refuse: a part of a state is not an earlier state
     a row it covers      refuse     set the covered rows aside; no history is lost
     a row after it       refuse     keep what is before, set the row and all after it aside
+
+Numbers that were set aside have been issued, and clients may be at them. So the highest epoch among them is kept with
+the journal, in `chp.seen`, before anything is moved: what is served later is of an epoch above it.
 """
 
+from contextlib import suppress
 from copy import copy
 
-from chp.numbers import describe
+from chp.numbers import describe, epoch_of
 
 from .journal import JournalDamaged, Loaded, Row
-from .journal_rows import Book, Damage, check_rows, chunk_crc
+from .journal_rows import Book, Damage, check_rows, chunk_crc, is_sound
 from .sql_base import TOP, SqlBase
+
+SEEN = "chp.seen"
+EPOCHS_LOST = 2  # what can't be read any more may have opened one, of either server
 
 
 class SqlRecovery(SqlBase):
@@ -39,7 +46,8 @@ class SqlRecovery(SqlBase):
         rows = (Row(r.first, r.last, bytes(r.body)) for r in self._pages(book.floor) if r.last > book.snapshot_number)
         chunks = (body for _, _, body in self._snapshot_chunks(book))
         report = self._report(book, damage, aside)
-        return Loaded(book.last, book.snapshot_number, chunks, rows, report, aside)
+        seen = int.from_bytes(self._meta.get(SEEN, b""), "big")
+        return Loaded(book.last, book.snapshot_number, chunks, rows, report, aside, seen)
 
     def examine(self) -> tuple[Book, list[str]]:
         """All that `load` verifies, without repair: the state and what is wrong with it."""
@@ -76,6 +84,7 @@ class SqlRecovery(SqlBase):
                 f"{self.place}: {damage}; restore a backup, or start with --recover prefix to keep what is before it",
                 damage.place,
             )
+        self._note_epochs(book)
         if damage.number < book.snapshot_number:  # the snapshot covers the damaged row: what follows it may be sound
             book.floor = book.snapshot_number
             later = self._rows_damage(book)
@@ -90,6 +99,15 @@ class SqlRecovery(SqlBase):
         with self._transaction(True):
             self._write_meta({"chp.book": book.pack()})
         return aside
+
+    def _note_epochs(self, book: Book) -> None:
+        seen = max(int.from_bytes(self._meta.get(SEEN, b""), "big"), epoch_of(max(book.last, book.snapshot_number)))
+        with suppress(JournalDamaged):  # as far as it can be read
+            for row in self._pages(book.floor):
+                if is_sound(row, self._seed):
+                    seen = max(seen, epoch_of(row.last))
+        with self._transaction(True):
+            self._write_meta({SEEN: (seen + EPOCHS_LOST).to_bytes(8, "big")})
 
     def _report(self, book: Book, damage: Damage | None, aside: int) -> str:
         found = (

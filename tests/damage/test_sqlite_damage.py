@@ -132,6 +132,23 @@ def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> N
     assert load(tmp_path)[1] == [*range(1, 13), 13]
 
 
+def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
+    """Rows 1.1 to 1.4, 2.5 to 5.8, and 5.9: one of epoch 1 is damaged, and the last, of which nothing is sure."""
+    journal = open_journal(f"sqlite:{tmp_path}")
+    assert journal.load().seen_epoch == 0
+    for n in range(1, 10):
+        number = min(5, max(1, n - 3)) * EPOCH | n
+        journal.append([Row(number, number, row(n).body)])
+    journal.sync()
+    journal.close()
+    edit(tmp_path / "journal.sqlite", f"UPDATE rows SET body = x'00' WHERE first IN ({EPOCH | 3}, {5 * EPOCH | 9})")
+    for recover in ("prefix", "strict", "strict"):
+        journal = open_journal(f"sqlite:{tmp_path}", recover=recover)
+        loaded = journal.load()
+        journal.close()
+        assert (loaded.number, loaded.seen_epoch) == (EPOCH | 2, 7)
+
+
 def test_a_row_whose_numbers_were_changed_is_refused(tmp_path: Path) -> None:
     edit(filled(tmp_path), f"UPDATE rows SET last = {EPOCH | 14} WHERE first = {EPOCH | 13}")
     refused(tmp_path, "checksum")

@@ -189,6 +189,30 @@ def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> 
         assert held and set(held.items()) <= set(load.acked.items())
 
 
+def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
+    """Clients may be at it: what follows on the prefix is of an epoch above all that were there."""
+    server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
+    with Clone(server.address) as clone:
+        issued = []
+        for life in range(4):
+            for i in range(10):
+                ack = clone.set(f"/{life}/{i}", os.urandom(1000)).wait(GENEROUS_S)
+                issued.append((ack.epoch, ack.sequence))
+            server.kill()
+            if life == 3:
+                place = damage_a_row(server)
+                server.environ["CHP_SERVER_RECOVER"] = "prefix"
+            server.start()
+        assert place in server.log.read_text()
+        after = clone.set("/after", b"1").wait(GENEROUS_S)
+        assert after.epoch > max(epoch for epoch, _ in issued)
+        clone.wait_until_synced(GENEROUS_S)
+        with Clone(server.address) as other_clone:
+            other_clone.wait_until_synced(GENEROUS_S)
+            assert dict(other_clone) == dict(clone)
+    server.kill()
+
+
 @pytest.mark.parametrize("cut", [-1000, 3000], ids=["shorter", "longer"])
 def test_a_torn_tail_of_one_journal_loses_nothing_of_a_pair(tmp_path: Path, cut: int) -> None:
     """`longer`: a transaction that was being written. `shorter`: the disk lied about the last one; the peer has it."""
