@@ -30,6 +30,8 @@ def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
         port = int(match[2]) if match else 0
         if match is None or not 0 < port <= 65_533:
             raise BadInput(f"server {server!r} is not tcp://host:port with a port of 1 to 65533; such as tcp://a:5556")
+        if match[1].startswith("["):
+            raise BadInput(f"server {server!r}: IPv6 addresses are not served yet; give a host name or an IPv4 address")
         found.append(tuple(f"tcp://{match[1]}:{port + i}" for i in range(3)))
     if not found:
         raise BadInput("no server is given; name one or two, such as ['tcp://a:5556', 'tcp://b:5566']")

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from chp.limits import Limits
 from chp_client import Clone
+from chp_client.spark.snapshot_port import ReadFailed, SnapshotPort
 from chp_server.testing import Pair, TestServer
 
 pytestmark = pytest.mark.spark
@@ -146,6 +147,17 @@ def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
     assert {tuple(row) for row in spark.sql("SELECT key, bid FROM prices").collect()} == {("/a/1", 1.5), ("/a/2", 2.5)}
     spark.sql("INSERT OVERWRITE prices VALUES ('/a/3', 3.5)").collect()
     assert read(spark, server, "key string, bid double", codec="json").collect() == [("/a/3", 3.5)]
+
+
+def test_an_active_that_dies_in_the_middle_of_an_answer_is_noticed_at_once(server: TestServer, clone: Clone) -> None:
+    clone.set_many({f"/{i}": bytes(1 << 20) for i in range(60)}).wait(30)
+    with SnapshotPort([server.address], timeout_s=3600) as port:
+        chunks = port.stream("", image=bytes(16), part=0)
+        port.ask("", image=bytes(16), parts=1)
+        next(chunks)
+        server.kill()
+        with pytest.raises(ReadFailed, match=r"went away in the middle of an answer; load\(\) the data frame again"):
+            list(chunks)
 
 
 def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: Clone) -> None:

@@ -41,6 +41,7 @@ class Codec:
     [
         ({"servers": None}, "no server is given"),
         ({"servers": 5556}, "server 5556 is not tcp://host:port"),
+        ({"servers": "tcp://[::1]:5556"}, "IPv6 addresses are not served yet"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),
         ({"subtree": "/a/", "subtrees": ["/b/"]}, "both subtree and subtrees"),
         ({"silence_s": 1, "stale_s": 2}, "both silence_s and stale_s"),

@@ -5,8 +5,8 @@
         for header, items in port.stream("/rates/", image=name, part=0): ...      # ends with the KTHXBAI
 
 A question goes to one server; one that is passive, or silent for `RETRY_S`, has the next one asked. A stream that
-has begun does not change servers in the middle: its chunks carry an index, and a gap or a silence is an error. For
-that long a failover may take, `timeout_s` is the bound. Blocking; for one thread.
+has begun does not change servers in the middle: its chunks carry an index, and a gap, a silence or a connection that
+goes is an error. For that long a failover may take, `timeout_s` is the bound. Blocking; for one thread.
 """
 
 import itertools
@@ -24,6 +24,7 @@ from chp.messages import ICANHAZ
 
 RETRY_S = 2.0
 CREDIT = 8
+DEAD_MS = 10_000  # a host that answers nothing for so long, not even libzmq's own questions, is taken for gone
 
 
 class ReadFailed(ChpError):
@@ -46,7 +47,7 @@ class SnapshotPort:
         self._servers = list(servers)
         self._timeout_s = timeout_s
         self._context: zmq.Context[Any] = zmq.Context()
-        self._sockets: dict[str, Any] = {}
+        self._sockets: dict[str, tuple[Any, Any]] = {}  # a DEALER, and what libzmq tells of its connection
         self._ids = itertools.count(1)
         self._at = 0
 
@@ -69,16 +70,18 @@ class SnapshotPort:
 
     def _answers(self, subtree: str, options: dict[str, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
         header, items, request = self._first(subtree, options)
-        socket = self._socket()
+        socket, monitor = self._socket()
         while True:
             yield header, items
             if header[0] in (KTHXBAI, REPLY):
                 return
             socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 2, "id": request, "more": 1})])
-            if (answer := self._receive(socket, request, monotonic() + self._timeout_s)) is None:
+            answer = self._receive(socket, request, monotonic() + self._timeout_s, monitor)
+            if answer is None:
+                what = "went away" if monitor.poll(0) else f"said nothing for {self._timeout_s:g} s"
                 raise ReadFailed(
-                    f"{self._servers[self._at]} stopped in the middle (waited {self._timeout_s:g} s); load() "
-                    "the data frame again, or start the query again"
+                    f"{self._servers[self._at]} {what} in the middle of an answer; load() the data frame again, or "
+                    "start the query again"
                 )
             header, items = answer
             if header[0] == REFUSED:
@@ -89,7 +92,9 @@ class SnapshotPort:
         deadline = monotonic() + self._timeout_s
         said, patience_s = "no answer", RETRY_S
         while (now := monotonic()) < deadline:
-            socket, request = self._socket(), next(self._ids)
+            (socket, monitor), request = self._socket(), next(self._ids)
+            while monitor.poll(0):
+                monitor.recv_multipart()  # of a connection before
             said_options = {"chp": 2, "id": request, "from": 0, **options}
             socket.send_multipart([ICANHAZ, subtree.encode(), packb(said_options)])
             answer = self._receive(socket, request, min(deadline, now + patience_s))
@@ -102,16 +107,22 @@ class SnapshotPort:
             if self._at == 0 and answer is None:
                 patience_s *= 2  # all are silent, or one is busy with much: asked again and again it is not sooner done
             if answer is not None:
-                self._socket().poll(100)  # it said that it can't now: a moment later it may
+                self._socket()[0].poll(100)  # it said that it can't now: a moment later it may
         servers = ", ".join(self._servers)
         raise ReadFailed(
             f"no server of {servers} serves (waited {self._timeout_s:g} s, option timeout; last: {said}); is "
             "chp-server running there, and is it reached from this machine? See `chp status`"
         )
 
-    def _receive(self, socket: Any, request: int, deadline: float) -> tuple[list[Any], list[Any]] | None:
+    def _receive(
+        self, socket: Any, request: int, deadline: float, monitor: Any = None
+    ) -> tuple[list[Any], list[Any]] | None:
+        """An answer; None when there was none in time, or the connection that `monitor` watches has gone."""
+        poller = zmq.Poller()
+        for each in [socket] if monitor is None else [socket, monitor]:
+            poller.register(each, zmq.POLLIN)
         while (left := deadline - monotonic()) > 0:
-            if not socket.poll(max(1, int(left * 1000))):
+            if socket not in dict(poller.poll(max(1, int(left * 1000)))):
                 return None
             frames = socket.recv_multipart()
             if len(frames) != 5:
@@ -123,26 +134,33 @@ class SnapshotPort:
                 return header, items
         return None
 
-    def _socket(self) -> Any:
+    def _socket(self) -> tuple[Any, Any]:
         server = self._servers[self._at]
         if server not in self._sockets:
             socket = self._context.socket(zmq.DEALER)
             socket.linger = 0
             socket.rcvhwm = 0
             socket.maxmsgsize = DEFAULT.frame_bytes_max
+            socket.heartbeat_ivl, socket.heartbeat_timeout = DEAD_MS // 2, DEAD_MS
+            self._sockets[server] = socket, socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             socket.connect(server)
-            self._sockets[server] = socket
         return self._sockets[server]
 
     def _next(self, keep: bool) -> None:
         if not keep:
-            self._sockets.pop(self._servers[self._at]).close()
+            self._drop(self._servers[self._at])
         self._at = (self._at + 1) % len(self._servers)
+
+    def _drop(self, server: str) -> None:
+        socket, monitor = self._sockets.pop(server)
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close()
 
     def close(self) -> None:
         """Close the sockets."""
-        for socket in self._sockets.values():
-            socket.close()
+        for server in list(self._sockets):
+            self._drop(server)
         self._context.term()
 
     def __enter__(self) -> Self:
