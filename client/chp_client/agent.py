@@ -69,6 +69,7 @@ class Agent:
         self._sockets: list[list[zmq.Socket[bytes]]] = []
         self._monitors: list[zmq.Socket[bytes]] = []
         self._ready = Event()
+        self.ended = Event()  # to be waited for: a `join` that is interrupted takes the thread for ended (Python 3.11)
         self._failure: Exception | None = None
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
@@ -118,7 +119,10 @@ class Agent:
             failure = error
             log.exception("the agent of a Clone ended")
         finally:
-            self._end(failure)
+            try:
+                self._end(failure)
+            finally:
+                self.ended.set()
 
     def _end(self, failure: Exception | None) -> None:
         hub = self._hub

@@ -211,6 +211,7 @@ def _stop(hub: Hub, agent: Agent, pid: int | None, timeout: float) -> None:
         hub.stop_at = monotonic() + timeout
         if hub.sleeping:
             hub.wake()
+    agent.ended.wait()
     agent.thread.join()
 
 

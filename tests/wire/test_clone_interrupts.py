@@ -6,6 +6,7 @@ places, so it can raise at each of them in turn.
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from chp_client import Clone
-from chp_server.testing import TestServer
+from chp_server.testing import TestServer, free_port
 
 WAIT_S = 60.0
 SOME = {f"/some/{i}": b"1" for i in range(20)}
@@ -92,3 +93,16 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
             assert clone.verify().ok
             place += 1
         assert place > 5
+
+
+def test_a_close_that_was_interrupted_is_made_again() -> None:
+    clone = Clone(f"tcp://127.0.0.1:{free_port()}")
+    clone.set("/a", b"1")  # nobody takes it, so the close waits
+    timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        clone.close(WAIT_S)
+    timer.join()
+    clone.close(0)
+    assert clone.state == "CLOSED"
+    assert not clone._agent.thread.is_alive()
