@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m examples.rates.demo $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not slow and not spark" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)
