@@ -194,7 +194,7 @@ def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tm
 
     sinks({"subtree": "/a/"}, {"subtree": "/b/"})
     until(lambda: set(clone) == {"/a/1", "/a/2", "/b/1", "/b/2"})
-    with pytest.raises(PySparkException, match=r"by another foreach_batch.*give each an applicationId"):
+    with pytest.raises(PySparkException, match=r"written already, by this foreach_batch.*give each an applicationId"):
         sinks({}, {})
     sinks({"applicationId": "a"}, {"applicationId": "b"})
 

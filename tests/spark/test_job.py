@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from chp_client.spark import foreach
 from chp_server.testing import TestServer
 from examples.rates import ecb, feeder, figures, job
 from tests.process.cluster import wait_for
@@ -96,6 +97,7 @@ def test_a_batch_that_was_published_is_published_once(spark, lone: TestServer, c
 
     def twice(rows, batch_id: int) -> None:
         for _ in range(2):
+            foreach._sent.clear()  # as in a process of its own
             publish(rows, batch_id)
             wait_for("the figures", lambda: "/rates/EUR/USD/last" in clone)
             revisions.append(clone.entry("/rates/EUR/USD/last").revision)

@@ -62,8 +62,9 @@ def _check_first(run: str | None, job: Job) -> None:
     """A run has each batch once, so this can't be a repetition."""
     if run and _sent.get(job.application) == (run, job.version):
         raise ChpError(
-            f"batch {job.version} was written by another foreach_batch of this query already, with the same options "
-            "or applicationId, so the servers would take this one for a repetition; give each an applicationId"
+            f"batch {job.version} was written already, by this foreach_batch or another one with the same options or "
+            "applicationId, so the servers would take this for a repetition and leave it out; make one for each frame "
+            "that a batch writes, and give each an applicationId"
         )
 
 
