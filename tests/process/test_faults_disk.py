@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -192,7 +192,9 @@ def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> 
 def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
     """Clients may be at it: what follows on the prefix is of an epoch above all that were there."""
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
-    with Clone(server.address) as clone:
+    with ExitStack() as ending:
+        ending.callback(server.kill)
+        clone = ending.enter_context(Clone(server.address))
         issued = []
         for life in range(4):
             for i in range(10):
@@ -210,7 +212,6 @@ def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
         with Clone(server.address) as other_clone:
             other_clone.wait_until_synced(GENEROUS_S)
             assert dict(other_clone) == dict(clone)
-    server.kill()
 
 
 @pytest.mark.parametrize("cut", [-1000, 3000], ids=["shorter", "longer"])
