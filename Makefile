@@ -51,7 +51,7 @@ sim: $(VENV)/.installed
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
 
 soak: $(VENV)/.installed
-	$(BIN)/python -m tests.process.soak --rounds $(ROUNDS) $(ARGS)
+	$(BIN)/python -m tests.process.soak --rounds $(ROUNDS) --output benchmarks/results/soak.json $(ARGS)
 
 clean:
 	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache
