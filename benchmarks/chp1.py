@@ -115,6 +115,7 @@ def writer(pipe: Pipe, port: int, told: int) -> None:
 
 
 def _write(out: Any, back: Any, messages: int, size: int, pipe: Pipe) -> None:
+    # without pyzmq's wrapper, as the servers send; its stubs do not tell of the class
     send = zmq.backend.Socket.send.__get__(out)  # type: ignore[attr-defined]
     keys = [key_of(i) for i in range(KEYS)]
     values = [value_of(i, size) for i in range(messages)]

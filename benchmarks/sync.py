@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from .roles import Pipe, Process, Role, closing_all
+from .roles import Pipe, Role, closing_all
 from .rounds import Round, in_turn, summary
 from .servers import ChpServer, Redis, redis_program
 
@@ -163,12 +163,12 @@ def resume(rounds: int) -> dict[str, Any]:
     return {"contenders": {"chp": summary(results)}, "raw": {"chp": results}}
 
 
-def _resume(server: Process, at: int, held: dict[str, bytes]) -> dict[str, Any]:
+def _resume(server: ChpServer, at: int, held: dict[str, bytes]) -> dict[str, Any]:
     import msgpack
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
-        dealer.connect(server.address)  # type: ignore[attr-defined]
+        dealer.connect(server.address)
         options = {"chp": 2, "id": 1, "from": at, "session": b"\0" * 16, "credit": 64}
         begin, updates = time.monotonic(), 0
         dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb(options)])

@@ -35,6 +35,7 @@ class AsyncClone(Mapping[str, Any]):
     Listeners (`on_state`, `on_lag`, a ticket's callbacks) are called on a thread of their own, not by the loop.
     """
 
+    # those of `Clone` once more, in place of *args: so that editors and mypy know them
     def __init__(
         self,
         servers: str | Iterable[str],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ class Dispatcher:
     def state(self, state: State) -> None:
         """The state changed; by the agent."""
         for listener in self.listeners:
-            self.put(lambda listener=listener: listener(state))  # type: ignore[misc]
+            self.put(partial(listener, state))
         if state is State.CLOSED and self._thread is not None:
             self._queue.put(None)
 

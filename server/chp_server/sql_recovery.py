@@ -84,7 +84,9 @@ class SqlRecovery(SqlBase):
                 f"{self.place}: {damage}; restore a backup, or start with --recover prefix to keep what is before it",
                 damage.place,
             )
-        self._note_epochs(book)
+        seen = self._epochs_seen(book)
+        with suppress(JournalDamaged), self._transaction(True):  # a file may be readable, and not writable any more
+            self._write_meta({SEEN: seen})
         if damage.number < book.snapshot_number:  # the snapshot covers the damaged row: what follows it may be sound
             book.floor = book.snapshot_number
             later = self._rows_damage(book)
@@ -97,17 +99,16 @@ class SqlRecovery(SqlBase):
         if again:
             raise JournalDamaged(f"{self.place}: {again}; it is still there after the repair", again.place)
         with self._transaction(True):
-            self._write_meta({"chp.book": book.pack()})
+            self._write_meta({"chp.book": book.pack(), SEEN: seen})
         return aside
 
-    def _note_epochs(self, book: Book) -> None:
+    def _epochs_seen(self, book: Book) -> bytes:
         seen = max(int.from_bytes(self._meta.get(SEEN, b""), "big"), epoch_of(max(book.last, book.snapshot_number)))
         with suppress(JournalDamaged):  # as far as it can be read
             for row in self._pages(book.floor):
                 if is_sound(row, self._seed):
                     seen = max(seen, epoch_of(row.last))
-        with self._transaction(True):
-            self._write_meta({SEEN: (seen + EPOCHS_LOST).to_bytes(8, "big")})
+        return (seen + EPOCHS_LOST).to_bytes(8, "big")
 
     def _report(self, book: Book, damage: Damage | None, aside: int) -> str:
         found = (

@@ -1,7 +1,7 @@
 """`chp watch`: every change under a prefix, as it happens, until Ctrl-C.
 
 set     /rates/EUR/USD   1.0832        a pipe gets op, key, value, with tabs between; --json has the rest
-del     /rates/EUR/XXX
+del     /rates/EUR/HRK
 """
 
 from __future__ import annotations
