@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -95,6 +95,15 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
         assert place > 5
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler of SIGINT: a background job of a shell begins with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_close_that_was_interrupted_is_made_again() -> None:
     clone = Clone(f"tcp://127.0.0.1:{free_port()}")
     clone.set("/a", b"1")  # nobody takes it, so the close waits
