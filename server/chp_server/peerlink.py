@@ -303,6 +303,8 @@ class PeerLink:
         self.replay.hand_over()
         if self.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, core.now
+            if self._was_in_sync and core.bstate is State.PASSIVE:
+                core.turn.fact("in_sync", number=describe(core.state.number))
         if not core.active or self.follower is None:
             return
         core.turn.to_peer += self.follower.pump(core.commits.log, core.now)
