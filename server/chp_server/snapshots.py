@@ -37,7 +37,7 @@ class Snapshotter:
     def step(self, core: ServerCore) -> bool:
         """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
         if self._bodies is None:
-            if self._journal.durability and self._journal.snapshot_due():
+            if self._journal.snapshot_due():
                 self.begin(core)
             return False
         body = next(self._bodies, None)
@@ -81,13 +81,12 @@ class Snapshotter:
     def _chunks(self, core: ServerCore) -> Iterator[bytes]:
         image = Image(core.state.map, "", self.number)
         rest = core.state.encode_rest(core.now)
-        wall_ms = round(core.wall * 1000)  # the ttls of the chunks count from here
         staged = core.state.staging.segments()
         chunks = image.chunks(self._limits, lambda: core.now)
 
         def bodies() -> Iterator[bytes]:
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
-                yield join([SYNC, 0, i, wall_ms], [segment])
+                yield join([SYNC, 0, i, round(core.wall * 1000)], [segment])  # its ttls count from here
             yield rest
 
         return bodies()

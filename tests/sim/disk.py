@@ -105,8 +105,9 @@ class Disk:
         self._building = None
 
     def snapshot_due(self) -> bool:
-        """Every so many rows."""
-        return self.snapshot_every > 0 and self._building is None and self._since_snapshot >= self.snapshot_every
+        """Every so many rows; never, as for the store in memory, if nothing is kept."""
+        due = self.snapshot_every > 0 and self._since_snapshot >= self.snapshot_every
+        return due and self.durability > 0 and self._building is None
 
     def get_meta(self, key: str) -> bytes | None:
         """Nothing is kept."""

@@ -1,0 +1,55 @@
+"""When the journal's snapshots are made, and what they say of ttls: the snapshotter over a real store, turn by turn."""
+
+from pathlib import Path
+
+import pytest
+
+from chp.batch import Segment
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.commit import Committer
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.journal import Journal, open_journal
+from chp_server.snapshots import Snapshotter, recover_snapshot
+
+VALUE = bytes(1 << 20)
+
+
+def core() -> ServerCore:
+    return ServerCore(CoreConfig(), b"s" * 16, 0.0)
+
+
+def turn(server: ServerCore, snapshotter: Snapshotter, journal: Journal, now: float, segment: Segment) -> None:
+    server.begin_turn(now, now)
+    server.collect([RESERVED_KEY, pack(round(now)), b"1" * 16, b"", segment.encode()])
+    snapshotter.write(server.end_turn().journal, server)
+    journal.sync()
+    snapshotter.step(server)
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "off"])
+def test_however_seldom_the_disk_is_waited_for_the_rows_do_not_grow_for_ever(tmp_path: Path, sync: str) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}", sync=sync)
+    journal.load()
+    server, snapshotter = core(), Snapshotter(journal, DEFAULT)
+    for now in range(1, 61):
+        turn(server, snapshotter, journal, now, Segment(["/k"], [VALUE]))
+    assert int(journal.stats()["row_bytes"]) < 40 * len(VALUE)
+    journal.close()
+
+
+def test_a_ttl_counts_from_when_its_chunk_is_written(tmp_path: Path) -> None:
+    """A snapshot of a large map takes a while, and what is left of a ttl is measured chunk by chunk."""
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    server, snapshotter = core(), Snapshotter(journal, DEFAULT)
+    turn(server, snapshotter, journal, 1.0, Segment(["/k"], [b"v"], {"t": 100_000}))
+    snapshotter.begin(server)
+    server.begin_turn(31.0, 31.0)
+    while not snapshotter.step(server):
+        pass
+    found = Committer(DEFAULT, 0)
+    recover_snapshot(found, journal.load().snapshot, DEFAULT, 1000.0, 41.0)
+    assert found.state.map.remaining_ms("/k", 1000.0) == 60_000
+    journal.close()
