@@ -231,6 +231,7 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     "p": lambda column, n: _sparse(column, n, _bytes_ok),
 }
 
+COLUMNS = frozenset(_EXTRAS)
 _SPARSE = ("t", "c", "n", "p")
 
 

@@ -17,6 +17,7 @@ from chp.batch import (
     ACK,
     APPLIED,
     BATCH,
+    COLUMNS,
     EPOCH,
     JOURNALED,
     REFUSED,
@@ -189,6 +190,10 @@ class Committer:
             raise BadFrame(
                 f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out"
             )
+        if not extras.keys() <= COLUMNS:  # nobody has looked into those, and they may be too deep for a record
+            extras = {name: column for name, column in extras.items() if name in COLUMNS}
+            segment = Segment(segment.keys, segment.values, extras or None)
+            body = segment.encode()
         if "c" in extras:
             self._check_conditions(segment)
         if "l" in extras and extras["l"] not in self.state.leases and extras.get("lease", [b""])[0] != extras["l"]:
@@ -210,7 +215,7 @@ class Committer:
         for i, revision in zip(*extras["n"], strict=True):
             mask[i] = get(segment.keys[i], 0) <= revision
         self.counts["older_skipped"] += mask.count(False)
-        kept = select(segment, mask) or Segment([], [])
+        kept = select(segment, mask) or Segment([], [], {n: column for n, column in extras.items() if len(n) > 1})
         if kept.extras:
             kept.extras = {name: column for name, column in kept.extras.items() if name != "n"} or None
         return kept, kept.encode()

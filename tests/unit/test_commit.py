@@ -90,3 +90,16 @@ def test_a_revision_that_is_forgotten_is_given_as_one_that_no_key_has() -> None:
         server.collect(batch(ONE, no, b"one"))
         told += revisions(server.end_turn(), ONE)
     assert [again(server, 4.0 + no, no) for no in (1, 2, 3)] == [[1], [told[1]], [told[2]]]
+
+
+def test_a_lease_is_opened_and_ended_also_by_a_batch_of_which_no_item_is_newer() -> None:
+    server, lease = core(), b"L" * 16
+    server.begin_turn(1.0, 1.0)
+    server.collect(batch(TWO, 1, b"newer"))
+    server.end_turn()
+    for no, column in enumerate(({"lease": [lease, 5000]}, {"unlease": lease}), 1):
+        server.begin_turn(1.0 + no, 1.0)
+        server.collect(batch(ONE, no, b"older", n=[[0], [1]], **column))
+        server.end_turn()
+        assert (lease in server.state.leases) == (no == 1)
+    assert server.state.map.values["/k"] == b"newer"
