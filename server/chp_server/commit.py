@@ -43,31 +43,16 @@ from .recordlog import Record, RecordLog, grouped, numbered
 from .staging import StagedCommit
 from .state import ReplicatedState, deletes
 from .turn import Append, Turn
+from .verdicts import Crowded, Refusal
 
 Acks = dict[bytes, list[list[int]]]
-HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn
+HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
+ORIGINS_MAX = 2000  # ... which are at most so many; each takes up to 28 bytes
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
 LATE_ITEMS, LATE_SHARE = 10_000, 8
 SERVERS_OWN = frozenset("rup") | {"done", "refused"}  # sparse columns that only a server may write
-
-
-class Crowded(Exception):
-    """Another client has written one of these keys in the open record, which has to be committed first.
-
-    Otherwise both would be told the same revision, and the first could set the key on the condition that it still has
-    it, over a value that it never saw.
-    """
-
-
-class Refusal(Exception):
-    """A batch that is understood and not done: its code and detail go to the client."""
-
-    def __init__(self, code: str, detail: object) -> None:
-        super().__init__(code, detail)
-        self.code = code
-        self.detail = detail
 
 
 class Committer:
@@ -100,7 +85,9 @@ class Committer:
 
     def full(self, size: int) -> bool:
         """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
-        return self._bytes + size > self.limits.batch_bytes_max or len(self._plain) >= self.limits.batch_items_max
+        limits = self.limits
+        crowd = len(self._plain) >= limits.batch_items_max or len(self._origins) >= ORIGINS_MAX
+        return crowd or self._bytes + size > limits.batch_bytes_max
 
     @property
     def revision(self) -> int:
@@ -322,9 +309,12 @@ class Committer:
         self._clear()
 
     def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
+        origins = [[session_id, no] for session_id, no in self._origins.items()]
+        if self._bytes > self.limits.batch_bytes_max and len(self._bodies) > 1:  # deletes of our own have no such bound
+            self._record_in_parts(turn, (self._segments, self._bodies), origins, now, wall_s)
+            return
         prev, first = self.state.number, self.revision
         last = first + max(1, self._items) - 1
-        origins = [[session_id, no] for session_id, no in self._origins.items()]
         header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False]
         body = join(header, self._bodies)
         self.state.note_record(last, origins, first, now)
@@ -387,15 +377,24 @@ class Committer:
         self, turn: Turn, parts: tuple[list[Segment], list[bytes]], origins: list[list[Any]], now: float, wall_s: float
     ) -> int:
         segments, bodies = parts
-        revision, wall_ms = self.revision, round(wall_s * 1000)
-        items = sum(len(s.keys) for s in segments)
-        late = self._is_much(items)
+        revision = self.revision
+        late = self._is_much(sum(len(s.keys) for s in segments))
         for segment, body in zip(segments, bodies, strict=True):
             if late:
                 self.channels.gather(segment, body)
             else:
                 self.channels.note(segment, body, revision, self.state.map)
             self.state.apply(segment, revision, now, late=late)
+        self._record_in_parts(turn, parts, origins, now, wall_s)
+        return revision
+
+    def _record_in_parts(
+        self, turn: Turn, parts: tuple[list[Segment], list[bytes]], origins: list[list[Any]], now: float, wall_s: float
+    ) -> None:
+        """Make a record of what was applied, in as many parts as its size asks for."""
+        segments, bodies = parts
+        revision, wall_ms = self.revision, round(wall_s * 1000)
+        items = sum(len(s.keys) for s in segments)
         groups = grouped(bodies, self.limits.part_bytes)
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
@@ -406,7 +405,6 @@ class Committer:
         turn.publish += self.channels.publish_parts(revision, last, wall_ms)
         self.counts["updates"] += items
         self.counts["records"] += 1
-        return revision
 
     def _is_much(self, items: int) -> bool:
         """Whether so many items are put into the map late."""

@@ -24,8 +24,7 @@ from .core import ServerCore
 from .journal import JournalError, Options
 from .snapshots import Snapshotter, recover_snapshot
 from .sqlite_store import SqliteStore
-
-RESTORED_ITEMS = 8192  # of one segment
+from .state import deletes
 
 
 class Copies:
@@ -147,16 +146,28 @@ def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segme
     """Segments that turn our map into the wanted one."""
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
     gone = [key for key in have.values if key not in want.values]
-    for start in range(0, len(gone), RESTORED_ITEMS):
-        keys = gone[start : start + RESTORED_ITEMS]
-        yield Segment(keys, [b""] * len(keys), {"d": list(range(len(keys)))})
+    yield from deletes(gone, ours.limits)
     changed = [
         key
         for key, value in want.values.items()
         if have.values.get(key) != value or key in deadlines or key in have.deadlines
     ]
-    for start in range(0, len(changed), RESTORED_ITEMS):
-        keys = changed[start : start + RESTORED_ITEMS]
+    for keys in _sized(changed, want.values, ours.limits):
         places = [i for i, key in enumerate(keys) if key in deadlines]
         extras = {"t": [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None
         yield Segment(keys, [want.values[key] for key in keys], extras)
+
+
+def _sized(keys: list[str], values: dict[str, bytes], limits: Limits) -> Iterator[list[str]]:
+    """Keys in groups that make a segment of about `part_bytes` each, or one key."""
+    group: list[str] = []
+    size = 0
+    for key in keys:
+        more = len(key) + len(values[key])
+        if group and (size + more > limits.part_bytes or len(group) == limits.sync_chunk_items):
+            yield group
+            group, size = [], 0
+        group.append(key)
+        size += more
+    if group:
+        yield group

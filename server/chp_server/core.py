@@ -27,7 +27,7 @@ from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unp
 
 from .binary_star import Event, State, step
 from .channels import alive, greeting, is_session_topic
-from .commit import Committer, Crowded
+from .commit import Committer
 from .journal import Row
 from .peerlink import PeerLink
 from .pending import Pending, batch_identity
@@ -36,6 +36,7 @@ from .requests import Requests
 from .staging import StagedCommit
 from .state import ReplicatedState
 from .turn import DropAfter, Turn
+from .verdicts import Crowded
 
 VERSION = 2
 HUGZ_S = 1.0  # RFC 12: once a second

@@ -22,6 +22,7 @@ from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
 
+from .commit import HEADER_BYTES_MAX
 from .images import Images, packed
 from .recordlog import Record
 from .syncs import Image, Stream, Syncs, plain_parts, reply, resume_parts, snapshot_parts
@@ -219,7 +220,7 @@ class Requests:
     def _boundary(self, after: int, newest: int, most: int) -> int:
         best = after
         for record in self._records(after, newest):
-            peeked = peek_header(record.body)
+            peeked = peek_header(record.body, HEADER_BYTES_MAX)
             if peeked is None or (peeked[0][0] == BATCH and peeked[0][6]):
                 continue  # more of this record follows
             if best > after and sequence_of(record.last) - sequence_of(after) > most:

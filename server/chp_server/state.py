@@ -289,7 +289,7 @@ class ReplicatedState:
 
 
 def deletes(keys: list[str], limits: Limits) -> list[Segment]:
-    """Segments that delete keys, none with more items than one may have."""
-    step = limits.batch_items_max
+    """Segments that delete keys, each small enough for a frame however long they are."""
+    step = limits.sync_chunk_items
     parts = [keys[start : start + step] for start in range(0, len(keys), step)]
     return [Segment(part, [b""] * len(part), {"d": list(range(len(part)))}) for part in parts]

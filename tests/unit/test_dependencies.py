@@ -17,7 +17,7 @@ IMPURE = {
 PURE = {
     "chp_server": [
         "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
-        "replay", "plain", "peerlink", "requests", "images", "core", "turn",
+        "replay", "plain", "peerlink", "requests", "images", "core", "turn", "verdicts",
     ],
     "chp_client": ["core", "channel", "link", "outbox", "replica", "events"],
 }  # fmt: skip

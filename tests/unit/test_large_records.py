@@ -1,0 +1,129 @@
+"""What the server writes by itself may be as large as the map: it goes in parts that fit a frame and a row."""
+
+import pytest
+
+from chp.batch import Segment, packb, split
+from chp.keys import RESERVED_KEY, channel_topic
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.commit import Committer
+from chp_server.copies import difference
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.journal import Row
+from chp_server.journal_rows import stored
+from chp_server.turn import Append, Turn
+
+SESSION, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16
+KEYS = [f"/{i:06d}/".ljust(1000, "x") for i in range(20_000)]  # 20 MB of keys
+A_BATCH = 10_000
+
+
+class Lone:
+    """A server alone, whose records are followed by a replica and stored as a journal would."""
+
+    def __init__(self) -> None:
+        self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+        self.replica = Committer(DEFAULT, 0)
+        self.no = 0
+        self.largest = 0
+        self.core.begin_turn(0.0, 0.0)
+        self.core.subscription(b"\x01" + channel_topic("/"))
+        self.end(0.0)
+
+    def end(self, now: float) -> None:
+        turn: Turn = self.core.end_turn()
+        appended = [op for op in turn.journal if isinstance(op, Append)]
+        stored(0, self.replica.followed, 0, [Row(op.first, op.last, op.body) for op in appended])
+        for op in appended:
+            self.replica.follow(op.body, now)
+        self.largest = max([self.largest, *(len(m[-1]) for m in turn.publish), *(len(op.body) for op in appended)])
+
+    def turn(self, now: float, *segments: Segment) -> None:
+        self.core.begin_turn(now, now)
+        for segment in segments:
+            self.no += 1
+            self.core.collect([RESERVED_KEY, pack(self.no), SESSION, b"", segment.encode()])
+        self.end(now)
+
+    def fill(self, **extras: object) -> None:
+        for i, start in enumerate(range(0, len(KEYS), A_BATCH)):
+            part = KEYS[start : start + A_BATCH]
+            self.turn(1.0 + i / 10, Segment(part, [b"v"] * len(part), dict(extras) or None))
+        assert len(self.core.state.map) == len(KEYS)
+
+    def check(self, keys: set[str]) -> None:
+        assert self.largest <= DEFAULT.frame_bytes_max
+        assert set(self.core.state.map.values) == set(self.replica.state.map.values) == keys
+        assert self.core.state.number == self.replica.state.number
+        self.core.state.check()
+
+
+@pytest.fixture
+def lone() -> Lone:
+    return Lone()
+
+
+def test_keys_whose_ttl_ends_at_once(lone: Lone) -> None:
+    lone.fill(t=5000)
+    lone.turn(9.0)
+    lone.check(set())
+
+
+def test_a_lease_that_nobody_refreshes(lone: Lone) -> None:
+    lone.fill(l=LEASE, lease=[LEASE, 5000])
+    lone.turn(9.0)
+    lone.check(set())
+
+
+def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
+    lone.fill(l=LEASE, lease=[LEASE, 60_000])
+    lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
+    lone.check({"/left"})
+    assert lone.replica.state.sessions[SESSION].no == lone.no
+
+
+def test_a_commit_that_replaces_everything(lone: Lone) -> None:
+    lone.fill()
+    staged = Segment(["/new"], [b"v"], {"stage": [TX, "0.0"]})
+    lone.turn(9.0, staged, Segment([], [], {"commit": [TX, "job", 1, [["0.0", 1]], ""]}))
+    lone.check({"/new"})
+
+
+def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> None:
+    core = ServerCore(CoreConfig(primary=False, has_peer=True, solo_wait_s=1.0), b"s" * 16, 0.0)
+    core.begin_turn(0.0, 0.0)
+    body = Segment([], []).encode()
+    for i in range(5000):
+        core.collect([RESERVED_KEY, pack(1), i.to_bytes(12) + bytes(4), b"", body])
+    core.end_turn()
+    core.begin_turn(2.0, 2.0)
+    turn = core.end_turn()
+    assert len(core.state.sessions) == 5000
+    assert max(len(op.body) for op in turn.journal if isinstance(op, Append)) < 1 << 16
+
+
+def test_a_restored_map_of_large_values_is_cut_by_bytes() -> None:
+    ours, wanted = Committer(DEFAULT, 0), Committer(DEFAULT, 0)
+    wanted.state.map.apply(Segment([f"/{i}" for i in range(3000)], [bytes(10_000)] * 3000), 7, 0.0)
+    wanted.state.map.apply(Segment(["/large"], [bytes(DEFAULT.value_bytes_max)]), 7, 0.0)
+    segments = list(difference(ours, wanted, 0.0))
+    assert sum(len(segment.keys) for segment in segments) == 3001
+    assert all(len(s.encode()) <= 2 * DEFAULT.part_bytes for s in segments if s.keys != ["/large"])
+    assert ["/large"] in [segment.keys for segment in segments]
+
+
+def test_a_feed_is_divided_also_where_each_record_is_of_many_clients() -> None:
+    core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+    core.begin_turn(0.0, 0.0)
+    after = core.state.number
+    for no in (1, 2, 3):
+        core.begin_turn(no, no)
+        for i in range(500):
+            body = Segment([f"/{i}"], [b"v"]).encode()
+            core.collect([RESERVED_KEY, pack(no), i.to_bytes(12) + bytes(4), b"", body])
+        core.end_turn()
+    core.begin_turn(4.0, 4.0)
+    options = {"id": 1, "feed": True, "from": after, "probe": 600}
+    core.request([b"reader", b"ICANHAZ?", b"", packb(options)])
+    (reply,) = [messages[0] for identity, messages in core.end_turn().replies if identity == b"reader"]
+    assert after < split(reply[4])[0][2]["number"] < core.state.number
