@@ -1,4 +1,4 @@
-"""The batches of own sets that are not acknowledged yet, in order, ready to be sent again (SPEC.md).
+"""The batches of own sets that are not acknowledged yet, in order, ready to be sent again (SPEC.md, section 14).
 
 A session numbers its batches 1, 2, 3, ...; a server applies each once, in that order. So a batch may be sent to
 both servers, and again to whoever becomes active, as often as it takes. A server that has never heard of the session
@@ -130,7 +130,8 @@ def cut(segment: Segment, size: int, limits: Limits = DEFAULT) -> list[Segment]:
     fits = 4 * size <= bound or (size <= bound and all(map(str.isascii, segment.keys)))  # UTF-8: 4 bytes at most
     if n == 0 or (fits and n <= limits.batch_items_max):
         return [segment]
-    return [_part(segment, start, stop) for start, stop in _ranges(segment, limits.batch_items_max, bound)]
+    ranges = _ranges(segment, limits.batch_items_max, bound)
+    return [segment] if len(ranges) == 1 else [_part(segment, start, stop) for start, stop in ranges]
 
 
 def _ranges(segment: Segment, items_max: int, bound: int) -> list[tuple[int, int]]:
