@@ -157,11 +157,14 @@ def value_bytes(value: object) -> bytes:
     return value
 
 
-def value_column(values: list[bytes]) -> list[bytes]:
-    """A column of values, checked by C-level passes; one by one only if something is not plain."""
-    if values and (set(map(type, values)) != {bytes} or max(map(len, values)) > _VALUE_MAX):
-        return [value_bytes(value) for value in values]
-    return values
+def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
+    """A column of values and the longest's length, by C-level passes; one by one only if something is not plain."""
+    if set(map(type, values)) <= {bytes}:
+        longest = max(map(len, values), default=0)
+        if longest <= _VALUE_MAX:
+            return values, longest
+    values = [value_bytes(value) for value in values]
+    return values, max(map(len, values))
 
 
 def held_key(key: object, subtrees: tuple[str, ...]) -> str:

@@ -40,7 +40,7 @@ class Lease:
         """Set many keys that live as long as the lease."""
         if self._closed:
             raise Closed("this lease is closed; make another")
-        keys, values = self._clone.columns(items)
+        keys, values, _ = self._clone.columns(items)
         check_column(keys, {})
         checks.held_column(keys, self._clone.subtrees)
         return self._push(keys, values, {"l": self.id}, timeout)

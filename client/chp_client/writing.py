@@ -85,7 +85,7 @@ class Writing(Reading, MutableMapping[str, Any]):
         ms = checks.ttl_in_ms(ttl)
         hub = self._hub
         with hub.lock:
-            if len(hub.keys) >= hub.room:
+            if len(hub.keys) >= hub.room or len(data) > SMALL or if_revision is not None:
                 hub.make_room(timeout)
             if if_revision is not None:
                 return self._conditional(key, data, ms, if_revision)
@@ -148,26 +148,32 @@ class Writing(Reading, MutableMapping[str, Any]):
 
         They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB).
         """
-        keys, values = self.columns(items)
+        keys, values, longest = self.columns(items)
         check_column(keys, self._shown)
         checks.held_column(keys, self.subtrees)
-        return self._put(keys, values, checks.ttl_in_ms(ttl), timeout)
+        # what is large, and what has a ticket of its own to wait for, does not go into the open batch
+        alone = len(keys) > OPEN_ITEMS // 4 or longest > SMALL or ttl is not None or not keys
+        return self._put(keys, values, checks.ttl_in_ms(ttl), timeout, alone=alone)
 
-    def columns(self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]) -> tuple[list[str], list[bytes]]:
-        """Keys, and values encoded and checked."""
+    def columns(
+        self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
+    ) -> tuple[list[str], list[bytes], int]:
+        """Keys, and values encoded and checked; the length of the longest value."""
         keys, values = checks.items_of(items)
         if self._codec is not None:
             values = list(map(self._codec.encode, values))
-        return keys, checks.value_column(values)
+        return keys, *checks.value_column(values)
 
-    def _put(self, keys: list[str], values: list[bytes], ms: int | None, timeout: float | None) -> Ticket:
+    def _put(
+        self, keys: list[str], values: list[bytes], ms: int | None, timeout: float | None, *, alone: bool
+    ) -> Ticket:
         hub = self._hub
         n, own = len(keys), self._shown
         pairs = zip(keys, values, strict=True) if self._holds else ()
         with hub.lock:
-            if len(hub.keys) + n > hub.room or not keys:
+            if alone or len(hub.keys) + n > hub.room:
                 self._room_for(n, timeout)
-            if n > OPEN_ITEMS // 4 or ms is not None:
+            if alone:
                 hub.seal()
                 draft = hub.draft()
                 draft.keys, draft.values = keys, values
