@@ -233,6 +233,10 @@ class Classic:
             core.outbox.take(batch.no)
             core.refuse(batch, "unsupported", "the server speaks CHP/1, which has no conditions and no leases", 0.0)
             return
+        if not segment.keys:  # nothing that could come back
+            core.outbox.take(batch.no)
+            core.settle(batch, 0, "applied")
+            return
         uuids = self._name(batch, len(segment.keys))
         properties = ttl_properties(segment)
         deletes = set(extras.get("d", ()))
