@@ -1,4 +1,4 @@
-"""CHP/2 bodies: columns of keys and values in one msgpack array (SPEC.md, "Bodies").
+"""CHP/2 bodies: columns of keys and values in one msgpack array (SPEC.md, section 13).
 
     body     = [header, item, ...]          header[0] is the kind; what the items are depends on it
     segment  = [keys, values, extras]       columns of equal length; extras is nil or a map of sparse columns

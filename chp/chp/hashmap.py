@@ -1,4 +1,4 @@
-"""The hashmap every replica holds: values, each key's revision, deadlines, and a fingerprint (SPEC.md, "The map").
+"""The hashmap every replica holds: values, each key's revision, deadlines, and a fingerprint (SPEC.md, section 16).
 
     values      key -> bytes          revisions   key -> first number of the record that wrote it
     deadlines   key -> local time at which it expires, only for keys with a ttl

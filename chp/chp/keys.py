@@ -1,4 +1,4 @@
-"""Keys and subtrees: what may be one, and which belongs to which (SPEC.md, "Keys and subtrees").
+"""Keys and subtrees: what may be one, and which belongs to which (SPEC.md, sections 3 and 12).
 
 A key is 1 to 1,024 bytes of UTF-8 whose first character is not a control character, and not one of the three words
 that are commands on the wire. A subtree is empty (everything) or begins and ends with a slash; it is a plain prefix.

@@ -1,4 +1,4 @@
-"""Every limit in one place, each with its reason (SPEC.md, "Limits").
+"""Every limit in one place, each with its reason (SPEC.md, sections 10 and 23).
 
 A limit is part of the protocol when both sides must hold it (keys, values, batches), and a bound on memory or
 time otherwise (windows, queues). Nothing in this project grows without one of these above it.

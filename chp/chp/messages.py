@@ -1,4 +1,4 @@
-"""The six commands of CHP/1 (RFC 12) as frames on the wire (SPEC.md, "Commands").
+"""The six commands of CHP/1 (RFC 12) as frames on the wire (SPEC.md, section 5).
 
     port   direction          command    0          1          2      3            4
     P      client -> server   ICANHAZ    ICANHAZ?   subtree

@@ -1,4 +1,4 @@
-"""The one 8-byte number of RFC 12, which carries an epoch and a sequence (SPEC.md, "Numbers").
+"""The one 8-byte number of RFC 12, which carries an epoch and a sequence (SPEC.md, sections 4 and 11).
 
     63            48 47                                              0
     +---------------+------------------------------------------------+

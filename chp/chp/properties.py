@@ -1,4 +1,4 @@
-"""Properties: the small text in frame 3, and the ttl that travels in it (SPEC.md, "Properties" and "ttl").
+"""Properties: the small text in frame 3, and the ttl that travels in it (SPEC.md, sections 6 and 7).
 
     properties = *( name "=" value LF )          e.g.   b"ttl=5\\nsource=ecb\\n"
 

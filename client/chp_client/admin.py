@@ -1,4 +1,4 @@
-"""Requests of an operator: what a server says about itself, and what it is told to do (SPEC.md, "Admin requests").
+"""Requests of an operator: what a server says about itself, and what it is told to do (SPEC.md, section 17).
 
     to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 2, "id": n, ...arguments}
     from P:           STX ETX    number            ""  ""   msgpack [[8, id, map]], or [[7, id, code, detail]]

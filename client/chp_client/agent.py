@@ -1,4 +1,4 @@
-"""The background agent: one thread that owns every socket and lets the core decide (SPEC.md, "Sockets of a client").
+"""The background agent: one thread that owns every socket and lets the core decide (SPEC.md, section 15).
 
     per server   DEALER -> P (requests)    SUB -> P+1 (updates)    XPUB -> P+2 (own sets)
     inproc PAIR  per server: libzmq tells how far the connection to P came, for errors that say what is there

@@ -1,4 +1,4 @@
-"""One subscribed subtree: how far it is complete, and how it gets there (SPEC.md, "Following a channel").
+"""One subscribed subtree: how far it is complete, and how it gets there (SPEC.md, section 16).
 
     at      the number up to which this channel is complete
     live    nothing is missing: batches are applied as they come

@@ -115,7 +115,7 @@ class Following(CoreState):
         """Connect the SUB socket anew where a server lives, as its collector's link shows, after a long silence of all.
 
         A subscriber that was full when the server raised its mark hears nothing more on that connection (SPEC.md,
-        "Joining a channel"), and a SUB socket, which sends nothing, may not notice that its connection is dead.
+        section 15), and a SUB socket, which sends nothing, may not notice that its connection is dead.
         """
         wait_s = max(self.timing.deaf_s, 2 * self.silence_s())
         if now - max(link.update_at for link in self.links) <= wait_s:

@@ -1,4 +1,4 @@
-"""Binary Star: which of two servers serves, as a table (SPEC.md, "The pair"; the ZeroMQ Guide, chapter 4).
+"""Binary Star: which of two servers serves, as a table (SPEC.md, section 21; the ZeroMQ Guide, chapter 4).
 
 Four states. PRIMARY and BACKUP are those of a server that has started and not yet decided; ACTIVE serves, PASSIVE
 follows. *Primary* and *backup* are configuration; a server keeps its role whatever its state.

@@ -1,4 +1,4 @@
-"""What is published, and to whom: a channel for each subscribed subtree, plain KVPUBs for CHP/1 (SPEC.md, "Channels").
+"""What is published, and to whom: a channel for each subscribed subtree, plain KVPUBs for CHP/1 (SPEC.md, section 16).
 
 The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel gets one BATCH a
 turn, with the previous number of the same channel in it; a subscriber can tell a hole from a filter. Its fingerprint

@@ -1,4 +1,4 @@
-"""From updates to records: what the active does with KVSETs, the passive with records (SPEC.md, "Records").
+"""From updates to records: what the active does with KVSETs, the passive with records (SPEC.md, sections 11 and 14).
 
     add_batch, add_plain  ->  open segments, applied to the map at once  ->  commit: one record a turn
                                                                                number, journal, log, channels, acks

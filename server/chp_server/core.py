@@ -1,4 +1,4 @@
-"""The server as a pure core: messages and `now` in, one `Turn` of effects out (SPEC.md, "The server").
+"""The server as a pure core: messages and `now` in, one `Turn` of effects out.
 
     begin_turn(now, wall)                                 every clock reading a turn will use
     subscription / collect / request / peer_message       what came in; the order among them is the caller's

@@ -1,4 +1,4 @@
-"""The peers' link: how a passive catches up with the active and stays with it (SPEC.md, "The pair").
+"""The peers' link: how a passive catches up with the active and stays with it (SPEC.md, section 21).
 
     passive                                     active
       WANT {from, history}      ------------->    is `from` part of my history, and does my log reach back to it?

@@ -1,4 +1,4 @@
-"""CHP/1 sets on their way into a record: what arrives in a turn gathers into one segment (SPEC.md, "Records").
+"""CHP/1 sets on their way into a record: what arrives in a turn gathers into one segment (SPEC.md, sections 11 and 13).
 
 A column of uuids beside the keys, and sparse ones of deletes (an empty value), ttls and properties as they came.
 """

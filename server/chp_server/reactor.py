@@ -1,4 +1,4 @@
-"""The reactor: sockets, clock and journal around the pure core. It acts; it decides nothing (SPEC.md, "The server").
+"""The reactor: sockets, clock and journal around the pure core. It acts; it decides nothing.
 
 One turn: wait for something or for the core's deadline, drain a bounded number of messages from each port (the peer
 first, so that a server which was stopped hears of its successor before it acknowledges anything), ask the core, and

@@ -1,4 +1,4 @@
-"""REPLAY: a suffix on its way through the active (SPEC.md, "The pair"). suffix.py says what becomes of which update.
+"""REPLAY: a suffix on its way through the active (SPEC.md, section 21). suffix.py says what becomes of which update.
 
     passive, which was active alone             active
       saves its suffix to a file

@@ -1,4 +1,4 @@
-"""Updates that wait for their commit: how a job's writes become visible all at once (SPEC.md, "Staged updates").
+"""Updates that wait for their commit: how a job's writes become visible all at once (SPEC.md, section 20).
 
     KVSET with "stage": [transaction, part]      kept, replicated and journaled, seen by nobody
     KVSET with "commit": [transaction, application, version, [[part, batches], ...], replace]

@@ -1,4 +1,4 @@
-"""The replicated state: what both servers hold and the journal restores (SPEC.md, "State").
+"""The replicated state: what both servers hold and the journal restores.
 
     map        the hashmap                      leases     many keys that live and die with one refresh
     sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once

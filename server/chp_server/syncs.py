@@ -1,4 +1,4 @@
-"""Snapshots and resumes under way: streams of chunks, each sent only when its reader has room (SPEC.md, "Sync").
+"""Snapshots and resumes under way: streams of chunks, each sent only when its reader has room (SPEC.md, section 17).
 
 A stream holds an image of its subtree: lists of references made in one go, so it is consistent while the server goes
 on serving. Chunks are encoded when they are sent, and a CHP/2 reader never has more in flight than the credit it

@@ -1,6 +1,6 @@
 """What a pair's status replies mean: each server as a view, and one verdict on both. Pure.
 
-A server's reply is a map (SPEC.md, "Admin requests"); what is missing is shown as "-", what is unknown is left alone,
+A server's reply is a map (SPEC.md, section 17); what is missing is shown as "-", what is unknown is left alone,
 so that this program and a server of another version still understand each other:
 
     name role state since_s uptime_s epoch sequence in_sync peer {...}

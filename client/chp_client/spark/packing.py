@@ -1,6 +1,6 @@
 """Arrow columns as the columns of a segment, encoded: no Python object is made of a row.
 
-    keys, values, extras   ->   0x93  array of str  array of bin  map       (SPEC.md, "Bodies")
+    keys, values, extras   ->   0x93  array of str  array of bin  map       (SPEC.md, section 13)
 
 In msgpack a text or binary is a head that says how long it is, and its bytes. So a column is its heads and its bytes
 in turn, which Arrow joins; if all are of one length, which keys often are, it is a table of bytes with the head in

@@ -1,6 +1,6 @@
 """Reading a snapshot: every task reads a slice of one image, so all rows are as of one number.
 
-    plan      an image of what is to be read is made on the active, and cut into slices        (SPEC.md, "Images")
+    plan      an image of what is to be read is made on the active, and cut into slices        (SPEC.md, section 17)
     task i    slice i, in chunks with credit, columns from end to end
 
 An image is kept for ten minutes after its last use, a minute once all slices were read. A data frame that is used again

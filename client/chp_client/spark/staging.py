@@ -1,4 +1,4 @@
-"""Updates that become visible together: staged by tasks, committed by the driver (SPEC.md, "Staged updates").
+"""Updates that become visible together: staged by tasks, committed by the driver (SPEC.md, section 20).
 
     task     Part(servers, transaction, name)    add(segment) ... finish()      travels to the driver as [name, batches]
     driver   commit(servers, transaction, application, version, parts, replace)           or abort(servers, transaction)

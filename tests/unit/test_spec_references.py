@@ -1,0 +1,29 @@
+"""What the code says of SPEC.md is there: a reference is the number of a section, and the section exists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
+SECTIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", SPEC, re.M)}
+FILES = [path for folder in ("chp", "server", "client") for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_sections_are_numbered_without_a_gap() -> None:
+    assert SECTIONS == set(range(1, max(SECTIONS) + 1))
+
+
+def test_sections_that_the_specification_names_exist() -> None:
+    named = {int(number) for number in re.findall(r"\bsection (\d+)", SPEC)}
+    assert named and named <= SECTIONS
+
+
+def test_sections_that_the_code_names_exist() -> None:
+    found = 0
+    for path in FILES:
+        for reference in re.findall(r"SPEC\.md,\s+(.*?)[;:).]", path.read_text(encoding="utf-8"), re.S):
+            numbers = re.fullmatch(r"sections? (\d+)(?: and (\d+))?", " ".join(reference.split()))
+            assert numbers, f"{path}: name a section of SPEC.md by its number, not {reference!r}"
+            assert {int(n) for n in numbers.groups() if n} <= SECTIONS, f"{path}: no {reference} in SPEC.md"
+            found += 1
+    assert found > 15
