@@ -41,10 +41,12 @@ class Arbiter:
         self._session_s = float(options.get("session_s", [SESSION_S])[0])
         self._name = name
         self._wanted = False
+        self._ours = False  # whether the node may be ours: `until` ends earlier where the connection is in doubt
         self._closing = False
         self._wake = threading.Event()
         self.until = 0.0
         self._client = _client(parts.netloc, self._session_s)
+        self._note_session()
         self._client.add_listener(self._on_connection)
         self._thread = threading.Thread(target=self._run, name="chp-arbiter", daemon=True)
 
@@ -77,6 +79,17 @@ class Arbiter:
 
     # -- kazoo's threads
 
+    def _note_session(self) -> None:
+        """ZooKeeper may grant shorter sessions than are asked for, and kazoo tells only itself, when it connects."""
+        connect = self._client._connection._connect
+
+        def noted(*host: Any) -> tuple[float, float]:
+            read_ms, connect_ms = connect(*host)  # the first is two thirds of the session
+            self._session_s = min(self._session_s, read_ms * 1.5 / 1000)
+            return read_ms, connect_ms
+
+        self._client._connection._connect = noted
+
     def _on_connection(self, state: str) -> None:
         if state != "CONNECTED":
             self.until = 0.0  # in doubt: nobody else can have it yet, and we stop at once
@@ -95,18 +108,17 @@ class Arbiter:
             self._wake.clear()
             if self._client.connected:
                 self._check()
+        self._wanted = False
         if self._client.connected:
-            self._release()
+            self._check()
 
     def _check(self) -> None:
         try:
             if self._wanted:
-                asked = time.monotonic()
-                if self._hold():
-                    self.until = asked + self._session_s * SAFETY
-                else:
-                    self.until = 0.0
-            elif self.until:
+                asked, self._ours = time.monotonic(), True
+                self._ours = self._hold()
+                self.until = asked + self._session_s * SAFETY if self._ours else 0.0
+            elif self._ours:
                 self._release()
         except Exception as error:  # kazoo has many: each means that we can't be sure
             self.until = 0.0
@@ -127,15 +139,15 @@ class Arbiter:
     def _release(self) -> None:
         from kazoo.exceptions import NoNodeError
 
-        held, self.until = bool(self.until), 0.0
+        self.until = 0.0
         try:
             stat = self._client.exists(self._path)
             if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
                 self._client.delete(self._path)
+                log.info("lease released", path=self._path)
         except NoNodeError:
             pass
-        if held:
-            log.info("lease released", path=self._path)
+        self._ours = False
 
 
 def _client(hosts: str, session_s: float) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from chp_client import Clone
 from chp_client.admin import Admin
+from chp_server.arbiter import Arbiter
 from chp_server.core import CoreConfig, ServerCore
 from tests.wire.hand import Hand
 
@@ -40,6 +41,17 @@ def pair(zookeeper: ZooKeeper, tmp_path: Path) -> ProcessPair:
 def state(server: ServerProcess) -> str | None:
     """What it says it is."""
     return (server.status() or {}).get("state")
+
+
+def test_a_lease_is_certain_for_no_longer_than_zookeeper_grants_a_session(zookeeper: ZooKeeper) -> None:
+    """Its maxSessionTimeout is 20 s here."""
+    arbiter = Arbiter(zookeeper.url("/chp/long", session_s=60.0), "a")
+    arbiter.start()
+    try:
+        arbiter.want(True)
+        wait_for("the lease", lambda: 0 < arbiter.until < time.monotonic() + 20)
+    finally:
+        arbiter.close()
 
 
 @slow
