@@ -49,7 +49,7 @@ def _check_property(name: str, value: str, line: str | None) -> None:
         raise BadFrame(f"property line {name[:40]!r} has no '='; send name=value and a line feed")
     if not name:
         raise BadFrame(f"property line {line[:40]!r} has no name; send name=value and a line feed")
-    if len(name) + len(value) > DEFAULT.property_bytes_max:
+    if len(name.encode()) + len(value.encode()) > DEFAULT.property_bytes_max:
         raise BadFrame(f"property {name[:40]!r} is over {DEFAULT.property_bytes_max} bytes; put it in the value")
 
 

@@ -60,6 +60,7 @@ def test_read(frame: bytes, found: dict[str, str]) -> None:
         (b"a=1\na=2\n", "twice"),
         (b"a=\xff\n", "not UTF-8"),
         (b"a=" + b"x" * DEFAULT.property_bytes_max + b"\n", "put it in the value"),
+        (("a=" + "é" * 600 + "\n").encode(), "put it in the value"),  # counted in bytes, not in characters
         (b"a=1\n" * 2000, "send at most 4096"),
     ],
 )

@@ -10,7 +10,7 @@ FILES = [path for folder in ("chp", "server", "client") for path in (ROOT / fold
 
 
 def test_sections_are_numbered_without_a_gap() -> None:
-    assert SECTIONS == set(range(1, max(SECTIONS) + 1))
+    assert sorted(SECTIONS) == list(range(1, max(SECTIONS) + 1))
 
 
 def test_sections_that_the_specification_names_exist() -> None:
