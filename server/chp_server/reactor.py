@@ -166,6 +166,8 @@ class Server:
         try:
             for frames in receive(socket, messages, size):
                 handle(frames[skip:] if skip else frames)
+        except JournalError:  # some requests read it
+            raise
         except Exception:
             self._defect()
 

@@ -5,13 +5,19 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
+import msgpack
 import pytest
+import zmq
 
 from chp_client import Clone
+from chp_server.config import Config
 from chp_server.exits import Exit
-from chp_server.journal import JournalError
+from chp_server.journal import JournalError, open_journal
+from chp_server.reactor import Server
 from chp_server.testing import TestServer, free_port
 from chp_server.turn import Save, Turn
 
@@ -113,6 +119,29 @@ def test_a_suffix_that_can_not_be_saved_ends_the_server_before_it_is_forgotten(t
         turn = Turn(saves=[Save("suffix-1.2", [])])
         with pytest.raises(JournalError, match=r"file/data: .*can't be saved"):
             server.server.perform(turn)
+
+
+def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> None:
+    """It is no defect of the program, and from then on no acknowledgement would be true."""
+
+    def unreadable() -> dict[str, int | float | str]:
+        raise JournalError("the disk is gone; mount it")
+
+    config = replace(Config(), store="memory:", bind=f"tcp://127.0.0.1:{free_port()}")
+    server = Server(config, open_journal("memory:"))
+    giving_up = Timer(GENEROUS_S, server.stop)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        try:
+            server.bind()
+            server.core.journal_stats = unreadable
+            client.connect(config.bind)
+            client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 2, "id": 1})])
+            giving_up.start()
+            with pytest.raises(JournalError, match="the disk is gone"):
+                server.run()
+        finally:
+            giving_up.cancel()
+            server.close()
 
 
 def test_a_disk_that_becomes_read_only_is_refused_at_the_start(tmp_path: Path, tmpfs: Mount) -> None:
