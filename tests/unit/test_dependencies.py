@@ -1,4 +1,4 @@
-"""Who may import whom, as docs/architecture.md says, and what a pure module may not: sockets, clocks, files, chance, logs."""
+"""Who may import whom, as docs/architecture.md says, and what a pure module may not: sockets, clocks, files, chance."""
 
 import ast
 import re
