@@ -3,7 +3,7 @@
 # make bench   side by side with its peers; results in benchmarks/results
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
-# Needs Python 3.11 or newer, make and a C library. Everything else is installed into .venv by the first target you run.
+# Needs Linux with glibc, Python 3.11 or newer, and make. Everything else is installed into .venv by the first target you run.
 
 PYTHON ?= python3.11
 VENV   := .venv
