@@ -23,6 +23,9 @@ _EXAMPLES = """examples:
   chp check /var/lib/chp             # the --data directory of a server
   chp check /var/backups/chp.db      # a backup
   chp check 'postgresql://host/db?schema=chp'
+
+exit codes:
+  0  sound    1  damaged, or can't be looked at    2  used wrongly
 """
 
 

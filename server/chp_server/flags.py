@@ -21,7 +21,7 @@ One server of a pair that keeps a shared dictionary (CHP, RFC 12). Clients hold 
 memory; every change reaches all of them in one order; either server may die."""
 _EXAMPLES = """\
 examples:
-  chp-server                                         alone; ports 5556 to 5559
+  chp-server                                         alone; ports 5556 to 5558
   chp-server --primary --peer tcp://b.example:5566   the pair: this on host a,
   chp-server --backup --peer tcp://a.example:5556    and this on host b
   chp-server --store memory: --bind tcp://127.0.0.1:7000

@@ -1,4 +1,4 @@
-"""`chp`, the command line client: to look at a shared dictionary and to act on it (README, "The operator's page").
+"""`chp`, the command line client: to look at a shared dictionary and to act on it (docs/operations.md).
 
     faults     errors and exit codes        settings   --servers, --json, --timeout, and how words are read
     text       how things are shown; pure   out        bytes to a pipe, lines and colour to a terminal

@@ -94,7 +94,9 @@ def latency(name: str, took_s: list[float]) -> Figure:
     chp bench --json | tee bench.jsonl
 """))  # fmt: skip
 @click.option("--seconds", type=DURATION, default="2s", metavar="DURATION", help="For each quantity.  [default: 2s]")
-@click.option("--value-bytes", type=click.IntRange(STAMP_BYTES, 1 << 20), default=100, show_default=True)
+@click.option(
+    "--value-bytes", type=click.IntRange(STAMP_BYTES, 1 << 20), default=100, show_default=True, help="Of each value."
+)
 @click.option("--batch", type=click.IntRange(1, 65_536), default=1000, show_default=True, help="Keys in one set_many.")
 @click.option("--pace", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Sets/s to the watcher.")
 @click.option("--prefix", help="A subtree to work in; nothing may be in it.  [default: /chp-bench-<random>/]")

@@ -19,7 +19,7 @@ from . import pair
 from .faults import Misused, NoServer, Refused
 from .out import Out
 from .pair import View
-from .settings import Settings, examples, pass_settings, shared
+from .settings import Settings, examples, pass_settings, shared_for
 from .store import explained
 from .text import escape, show_bytes, show_count, show_latency
 from .write import somebody_to_ask
@@ -33,7 +33,7 @@ COPY_S = 300.0  # a backup or restore may take its time
     chp switch            # the passive becomes active
     chp switch && chp status
 """))  # fmt: skip
-@shared
+@shared_for(HAND_OVER_S)
 @pass_settings
 def switch(settings: Settings) -> None:
     """Hand over: make the passive server active, losing no set. Needs both, in sync."""
@@ -83,14 +83,18 @@ def _until_active(admin: Admin, server: str) -> None:
 
 
 @click.command(short_help="Have the server write a copy of its state.", epilog=examples("""
-    chp backup                        # where the server keeps its backups
-    chp backup /var/backups/chp.db    # on the server's machine
+    chp backup                        # beside the journal
+    chp backup /var/backups/chp.db
 """))  # fmt: skip
 @click.argument("path", required=False)
-@shared
+@shared_for(COPY_S)
 @pass_settings
 def backup(settings: Settings, path: str | None) -> None:
-    """Have the active server write a consistent copy of its state, while it goes on serving."""
+    """Have the active server write a consistent copy of its state, while it goes on serving.
+
+    PATH is on that server's machine, from the root, ends in .db and is new. Without it the copy goes beside the
+    journal, and the answer names it.
+    """
     _do(settings, "backup", {} if path is None else {"path": _absolute(path)})
 
 
@@ -100,10 +104,13 @@ def backup(settings: Settings, path: str | None) -> None:
 """))  # fmt: skip
 @click.argument("path")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@shared
+@shared_for(COPY_S)
 @pass_settings
 def restore(settings: Settings, path: str, yes: bool) -> None:
-    """Have the active server replace the whole state by a backup; every client follows."""
+    """Have the active server replace the whole state by a backup; every client follows.
+
+    PATH is on that server's machine, from the root.
+    """
     where = _absolute(path)
     if not yes:
         if not somebody_to_ask():

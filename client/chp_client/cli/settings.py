@@ -113,18 +113,11 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         _settings(ctx).out.json = True
 
 
-_SHARED = (
-    click.option(
-        "--servers", type=SERVERS, metavar="URL[,URL]",
-        expose_value=False, callback=_note_servers,
-        help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
-    ),
-    click.option(
-        "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
-        help="How long to look for a server, or wait for its answer.  [default: 5s]",
-    ),
-    click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines."),
+_SERVERS = click.option(
+    "--servers", type=SERVERS, metavar="URL[,URL]", expose_value=False, callback=_note_servers,
+    help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
 )  # fmt: skip
+_JSON = click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines.")
 
 
 def pass_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,9 +134,16 @@ def pass_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def shared(command: F) -> F:
     """Give a command the shared options."""
-    for option in reversed(_SHARED):
-        command = option(command)
-    return command
+    return shared_for(TIMEOUT_S)(command)
+
+
+def shared_for(timeout_s: float) -> Callable[[F], F]:
+    """The same for a command that waits so long if it is not told otherwise (see `Settings.patience`)."""
+    timeout = click.option(
+        "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
+        help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",
+    )  # fmt: skip
+    return lambda command: _SERVERS(timeout(_JSON(command)))
 
 
 def examples(text: str) -> str:

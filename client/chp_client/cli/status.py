@@ -20,7 +20,7 @@ from . import pair
 from .out import Out
 from .pair import Verdict, View
 from .probe import explain
-from .settings import DURATION, Settings, examples, pass_settings, shared
+from .settings import DURATION, Settings, examples, pass_settings, shared_for
 from .store import explained
 from .text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 
@@ -70,11 +70,11 @@ class Look:
 
 @click.command(short_help="Both servers at a glance.", epilog=examples("""
     chp status
-    chp status --json | jq .state
+    chp status --json | tail -1 | jq -r .verdict
     chp status > /dev/null || page-somebody
 """))  # fmt: skip
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
-@shared
+@shared_for(TIMEOUT_S)
 @pass_settings
 @click.pass_context
 def status(ctx: click.Context, settings: Settings, rates: bool) -> None:
@@ -259,7 +259,7 @@ def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
 """))  # fmt: skip
 @click.option("--interval", type=DURATION, default="1s", metavar="DURATION", help="Between looks.  [default: 1s]")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
-@shared
+@shared_for(TIMEOUT_S)
 @pass_settings
 def top(settings: Settings, interval: float, count: int | None) -> None:
     """Show both servers live, with rates. Ctrl-C ends it. In a pipe: a block of lines a look."""

@@ -38,12 +38,20 @@ def _start(text: str) -> str | int:
     chp watch --json /rates/ | jq -r .value
 """))  # fmt: skip
 @click.argument("prefix", default="")
-@click.option("--start", default="now", metavar="now|snapshot|REVISION", help="Where to begin.  [default: now]")
+@click.option(
+    "--start",
+    default="now",
+    metavar="now|snapshot|REVISION",
+    help="Where to begin: now, with all that is held, or with what is held and newer.  [default: now]",
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
 @shared
 @pass_settings
 def watch(settings: Settings, prefix: str, start: str, count: int | None) -> None:
-    """Print each change of the keys that begin with PREFIX, once and in order."""
+    """Print each change of the keys that begin with PREFIX, once and in order, until Ctrl-C.
+
+    In a pipe a line is: set, key, value, or del, key, with tabs between. With --json it has the revision too.
+    """
     begin = _start(start)
     out = settings.out
     left = count
