@@ -157,7 +157,9 @@ class Clone(Writing, Worth):
                 queue.preload(held)
             hub.watches = [*hub.watches, queue]
             self._core.watch(True)
-        return Watch(queue, None if self._codec is None else self._codec.decode, _ender(hub, queue), self)
+        watch = Watch(queue, None if self._codec is None else self._codec.decode, _ender(hub, queue), self)
+        weakref.finalize(watch, _forget, hub, queue).atexit = False
+        return watch
 
     # -- the end
 
@@ -193,10 +195,21 @@ class Clone(Writing, Worth):
 def _ender(hub: Hub, queue: WatchQueue) -> Callable[[], None]:
     def end() -> None:
         with hub.lock:
-            hub.watches = [other for other in hub.watches if other is not queue]
-            hub.core.watch(bool(hub.watches))
+            _drop(hub, queue)
 
     return end
+
+
+def _drop(hub: Hub, queue: WatchQueue) -> None:
+    hub.watches = [other for other in hub.watches if other is not queue]
+    hub.core.watch(bool(hub.watches))
+
+
+def _forget(hub: Hub, queue: WatchQueue) -> None:
+    """A Watch that nobody closed is gone. The collector may have come upon it anywhere: the agent drops its queue."""
+    if not queue.closed:
+        queue.closed = True
+        hub.commands.append(lambda now: _drop(hub, queue))
 
 
 def _stop(hub: Hub, agent: Agent, pid: int | None, timeout: float) -> None:
