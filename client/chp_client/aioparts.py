@@ -66,10 +66,11 @@ class AsyncWatch:
         queue = self._watch.queue
         while not self._rest:
             self._came.clear()
+            closed = queue.closed  # looked at first: what came before the end is given before the end is told
             columns = queue.poll()
             if columns is not None:
                 self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
-            elif queue.closed:
+            elif closed:
                 raise StopAsyncIteration
             else:
                 await self._came.wait()
