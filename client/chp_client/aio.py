@@ -12,7 +12,7 @@ them together (`asyncio.gather`, or `submit`, which returns the ticket at once):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -85,6 +85,18 @@ class AsyncClone(Mapping[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         """The value, or `default`."""
         return self._clone.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """As of `Clone`."""
+        return self._clone.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """As of `Clone`."""
+        return self._clone.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """As of `Clone`: what there is at the beginning, so there may be an `await` between two of them."""
+        return self._clone.items()
 
     def entry(self, key: str) -> Entry | None:
         """As of `Clone`."""

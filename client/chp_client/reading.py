@@ -3,7 +3,8 @@
     clone["/a"]   clone.get("/a")   "/a" in clone   len(clone)   for key in clone   clone.snapshot()   clone.entry("/a")
 
 A read is a dict's own, and sees whole records only: the agent changes the map in one C-level call a record. Iteration
-goes over the keys there are at its beginning, since others change the map meanwhile.
+goes over the keys there are at its beginning, since others change the map meanwhile, and so does `items()`. But
+`dict(clone)` asks for each value by its key, which may be gone by then (KeyError): `snapshot()` is the copy to take.
 """
 
 from __future__ import annotations

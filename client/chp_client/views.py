@@ -27,6 +27,9 @@ class ValuesNow(ValuesView[Any]):
 
     _mapping: Reading
 
+    def __contains__(self, value: object) -> bool:
+        return value in self._mapping.decoded_values()
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self._mapping.decoded_values())
 

@@ -37,8 +37,7 @@ class Worth:
 
     def oldest_ticket(self) -> Ticket | None:
         """The ticket that will be settled first; None if nothing is under way."""
-        with self._hub.lock:
-            return next(iter(self._hub.outstanding), None)
+        return next(iter(list(self._hub.outstanding)), None)  # of a copy, as the agent takes away without the lock
 
     @property
     def hub(self) -> Hub:

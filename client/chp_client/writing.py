@@ -26,6 +26,7 @@ from .reading import Reading
 from .tickets import Ticket
 
 SMALL = 1024  # a value the open batch takes without counting bytes
+_NOTHING = object()
 KNOWN_MAX = 65_536  # keys that a Clone which holds nothing remembers to be well-formed
 
 
@@ -224,7 +225,8 @@ class Writing(Reading, MutableMapping[str, Any]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict, in one batch."""
-        items = dict(other, **more)
+        # a mapping's items, not the mapping: another Clone's keys may go before their values are asked for
+        items = dict(other.items() if isinstance(other, Mapping) else other, **more)
         if items:
             self.set_many(items)
 
@@ -233,6 +235,17 @@ class Writing(Reading, MutableMapping[str, Any]):
         keys = list(self._shown)
         if keys:
             self.delete_many(keys)
+
+    def pop(self, key: str, default: Any = _NOTHING) -> Any:
+        """Delete a key and return its value; else `default` or KeyError, also if somebody else was faster."""
+        try:
+            value = self[key]
+            del self[key]
+        except KeyError:
+            if default is _NOTHING:
+                raise
+            return default
+        return value
 
     def popitem(self) -> tuple[str, Any]:
         """Delete some key and return it with its value; KeyError if there is none."""
@@ -255,8 +268,9 @@ class Writing(Reading, MutableMapping[str, Any]):
                 raise hub.why_not()
             if hub.room >= 0:
                 hub.seal()
-            waiting = [ticket for ticket in hub.refused if not ticket.told]
-            waiting += [ticket for ticket in hub.outstanding if not ticket.done]
+            # lists first, each by one C-level call: the agent adds and takes away without the lock
+            waiting = [ticket for ticket in list(hub.refused) if not ticket.told]
+            waiting += [ticket for ticket in list(hub.outstanding) if not ticket.done]
             hub.refused.clear()
         deadline = None if timeout is None else monotonic() + timeout
         refused: Exception | None = None

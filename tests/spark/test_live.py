@@ -91,6 +91,20 @@ def test_a_pin_is_one_moment(lone: TestServer, table: Live) -> None:
     assert table.pin().revision > first.revision and isinstance(first, Pinned)
 
 
+def test_items_are_those_of_one_moment(lone: TestServer, table: Live) -> None:
+    put(lone, USD="1", JPY="1")
+    for view in (table.items, table.values):
+        wait_for("both", lambda: len(table) == 2)
+        seen = []
+        for each in view():
+            seen.append(each)
+            with Clone([lone.address]) as clone:
+                clone.delete_many(["/rates/USD", "/rates/JPY"]).wait(GENEROUS_S)
+            wait_for("the delete", lambda: len(table) == 0)
+        assert len(seen) == 2
+        put(lone, USD="1", JPY="1")
+
+
 def test_pins_never_hold_half_a_record(lone: TestServer, table: Live) -> None:
     names = [f"k{i}" for i in range(200)]
     with Clone([lone.address], None) as clone:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
 
 from chp.errors import BadInput
@@ -118,6 +118,14 @@ class Live(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._here())
+
+    def values(self) -> ValuesView[Any]:
+        """Those of this moment, as of `pin`."""
+        return self.pin().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Those of this moment, as of `pin`."""
+        return self.pin().items()
 
     def pin(self) -> Pinned:
         """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""

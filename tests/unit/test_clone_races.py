@@ -1,0 +1,148 @@
+"""What others do to a Clone's map in the middle of what an application does with it; no server is there.
+
+A codec that acts while it decodes stands for another program, whose change may come between any two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chp_client import AsyncClone, Clone
+from chp_client.aioparts import AsyncWatch
+from chp_client.events import Changed
+from chp_client.watch import Watch, WatchQueue
+
+INITIAL = {"/a": b"1", "/b": b"2", "/c": b"3"}
+
+
+class Meddler:
+    """Lets something happen whenever a value is read."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] = lambda: None
+
+    def encode(self, value: Any) -> bytes:
+        return bytes(value)
+
+    def decode(self, data: bytes) -> Any:
+        self.act()
+        return data
+
+
+@pytest.fixture
+def meddler() -> Meddler:
+    return Meddler()
+
+
+@pytest.fixture
+def clone(meddler: Meddler) -> Iterator[Clone]:
+    made = Clone("tcp://127.0.0.1:9", codec=meddler)
+    made.update(INITIAL)
+    yield made
+    made.close(0.0)
+
+
+def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> None:
+    meddler.act = clone.clear
+    assert b"none" not in clone.values()
+
+
+def test_who_is_slower_to_pop_gets_the_default(clone: Clone, meddler: Meddler) -> None:
+    meddler.act = clone.clear
+    assert clone.pop("/a", b"default") == b"default"
+    with pytest.raises(KeyError):
+        clone.pop("/a")
+
+
+def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Meddler) -> None:
+    meddler.act = clone.clear
+    other = Clone("tcp://127.0.0.1:9")
+    other.update(clone)
+    assert other == INITIAL and not clone
+    other.close(0.0)
+
+
+def test_an_async_clone_iterates_over_what_there_was() -> None:
+    async def use() -> None:
+        clone = AsyncClone("tcp://127.0.0.1:9")
+        for view in (clone.items, clone.values, clone.keys):
+            for key, value in INITIAL.items():
+                clone.submit(key, value)
+            seen = []
+            for each in view():
+                seen.append(each)
+                clone._clone.clear()  # another program, while this one awaits
+                await asyncio.sleep(0)
+            assert len(seen) == 3
+        await clone.close(0.0)
+
+    asyncio.run(use())
+
+
+def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
+    hub = clone.hub
+
+    class Settled:
+        """A ticket that the agent settles just when `flush` looks at it."""
+
+        @property
+        def done(self) -> bool:
+            hub.outstanding.popitem()
+            return True
+
+        @property
+        def told(self) -> bool:
+            hub.refused.popleft()
+            return True
+
+    clone.set("/a", b"1", ttl=5)
+    hub.outstanding = {Settled(): None, Settled(): None}  # type: ignore[dict-item]
+    hub.refused.extend([Settled(), Settled()])  # type: ignore[list-item]
+    clone["/b"] = b"2"
+    try:
+        with pytest.raises(TimeoutError):  # for the last one
+            clone.flush(0.0)
+    finally:
+        hub.outstanding.clear()
+        hub.refused.clear()
+
+
+def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
+    kept = clone.watch()
+    for _ in range(10):
+        assert isinstance(clone.watch(), Watch)  # and it is gone
+    gc.collect()
+    clone.hub.command(lambda now: None)
+    until_done(clone)
+    assert clone.hub.watches == [kept.queue]
+
+
+def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
+    class Late(WatchQueue):
+        """Changes come, and the watch ends, right after it was found empty."""
+
+        def poll(self) -> Changed | None:
+            found = super().poll()
+            if found is None and not self.closed:
+                self.offer(Changed(["/a"], [b"1"], 1))
+                self.close()
+            return found
+
+    async def use() -> list[str]:
+        queue = Late("", False, 10)
+        changes = AsyncWatch(Watch(queue, None, lambda: None, None), asyncio.get_running_loop())
+        return [change.key async for change in changes]
+
+    assert asyncio.run(use()) == ["/a"]
+
+
+def until_done(clone: Clone) -> None:
+    """Until the agent has done what it was told so far."""
+    hub = clone.hub
+    with hub.lock:
+        hub.wait_for(lambda: not hub.commands, 60.0, lambda: "the agent")
