@@ -23,17 +23,22 @@ from chp_server.testing import TestServer, free_port
 WAIT_S = 60.0
 SOME = {f"/some/{i}": b"1" for i in range(20)}
 MANY = {f"/many/{i}": b"1" for i in range(3000)}
-ACTS: dict[str, Callable[[Clone], object]] = {
-    "set": lambda clone: clone.set("/a", b"new"),
-    "set a large value": lambda clone: clone.set("/a", b"x" * 5000),
-    "set with a ttl": lambda clone: clone.set("/a", b"new", ttl=1000),
-    "set on a condition": lambda clone: clone.set("/a", b"new", if_revision=clone.entry("/a").revision),
-    "delete": lambda clone: clone.delete("/a"),
-    "set some": lambda clone: clone.set_many(SOME),
-    "set many": lambda clone: clone.set_many(MANY),
-    "delete some": lambda clone: clone.delete_many(SOME),
-    "set by a lease": lambda clone: clone.lease(1000).set_many(SOME),
-    "clear": lambda clone: clone.clear(),
+OLD = {"/a": b"old", "/some/1": b"old"}
+ACTS: dict[str, tuple[Callable[[Clone], Callable[[], object]], dict[str, bytes]]] = {  # and what OLD becomes by it
+    "set": (lambda clone: partial(clone.set, "/a", b"new"), OLD | {"/a": b"new"}),
+    "set a large value": (lambda clone: partial(clone.set, "/a", b"x" * 5000), OLD | {"/a": b"x" * 5000}),
+    "set with a ttl": (lambda clone: partial(clone.set, "/a", b"new", ttl=1000), OLD | {"/a": b"new"}),
+    "set on a condition": (
+        lambda clone: partial(clone.set, "/a", b"new", if_revision=clone.entry("/a").revision),
+        OLD | {"/a": b"new"},
+    ),
+    "delete": (lambda clone: partial(clone.delete, "/a"), {"/some/1": b"old"}),
+    "set some": (lambda clone: partial(clone.set_many, SOME), OLD | SOME),
+    "set many": (lambda clone: partial(clone.set_many, MANY), OLD | MANY),
+    "delete some": (lambda clone: partial(clone.delete_many, SOME), {"/a": b"old"}),
+    "open a lease": (lambda clone: partial(clone.lease, 1000), OLD),
+    "set by a lease": (lambda clone: partial(clone.lease(1000).set_many, SOME), OLD | SOME),
+    "clear": (lambda clone: clone.clear, {}),
 }
 
 
@@ -77,22 +82,28 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
         for each in (clone, other):
             each.wait_until_synced(WAIT_S)
         core, place, going_on = clone.hub.core, 0, True
+        prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
             core._progress_at = now - WAIT_S  # what was not sent is sent now, not in two seconds
 
         while going_on:
-            clone.set_many({"/a": b"old", "/some/1": b"old"}).wait(WAIT_S)
+            clone.clear()
+            clone.set_many(OLD).wait(WAIT_S)
+            act = prepare(clone)
+            clone.flush(WAIT_S)
             until(lambda: clone.window == (0, 0), clone.describe)
-            going_on = interrupted(lambda: ACTS[what](clone), place)
+            going_on = interrupted(act, place)
             clone.hub.command(overdue)
             clone.flush(WAIT_S)
+            held = clone.snapshot()
+            assert held in (OLD, new), f"made in part, interrupted at place {place}"
             clone.set("/end", str(place).encode()).wait(WAIT_S)
             until(partial(arrived, other, clone), other.describe)
             assert clone.snapshot() == other.snapshot(), f"interrupted at place {place}"
             assert clone.verify().ok
             place += 1
-        assert place > 5
+        assert held == new and place > 5
 
 
 @pytest.fixture
