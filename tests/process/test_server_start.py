@@ -13,19 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.classic import ClassicClient, free_port
+from chp_server.testing import free_port
+from tests.wire.classic import ClassicClient
 
 GENEROUS_S = 30.0
+UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
+
+
+def environ() -> dict[str, str]:
+    """What a server is started with."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(UNSET)}
 
 
 class Running:
     """A server process whose log is read as it comes."""
 
     def __init__(self, *argv: str, cwd: Path) -> None:
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "chp_server.main", *argv],
-            cwd=cwd, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            cwd=cwd, env=environ(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -73,10 +79,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A server that is expected to end by itself."""
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
     command = [sys.executable, "-m", "chp_server.main", *argv]
     return subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=GENEROUS_S, check=False
+        command, cwd=cwd, env=environ(), capture_output=True, text=True, timeout=GENEROUS_S, check=False
     )
 
 
@@ -105,7 +110,9 @@ def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) 
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "chp_server.main", flag]
-    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, timeout=GENEROUS_S, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ(), stdout=writer, stderr=subprocess.PIPE, timeout=GENEROUS_S, check=False
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -6,13 +6,14 @@ Ticks of 200 ms, so that sessions may be as short as half a second and end soon 
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from chp_server.testing import free_port
 
 from .cluster import wait_for
 
@@ -55,13 +56,6 @@ def command(config: Path) -> list[str]:
     flags = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.4lw.commands.whitelist=*"]
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
     return [str(java.home / "bin" / "java"), *flags, "-cp", f"{jars}/*", main, str(config)]
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ZooKeeper:

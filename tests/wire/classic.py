@@ -9,10 +9,8 @@ cleared before a new snapshot, a local set shows at once. Left out are their def
                     whether it answers and applies
 """
 
-import contextlib
 import math
 import os
-import socket
 import struct
 import threading
 import time
@@ -21,23 +19,12 @@ from dataclasses import dataclass
 
 import zmq
 
+from chp_server.testing import free_port
+
 DIALECTS = ("c", "python")
 HUGZ, KTHXBAI, ICANHAZ = b"HUGZ", b"KTHXBAI", b"ICANHAZ?"
 ZEROS = b"\0" * 8
 GENEROUS_S = 30.0
-
-
-def free_port(count: int = 4) -> int:
-    """The first of `count` neighbouring ports that nobody uses now."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError):
-                for offset in range(1, count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
-                return port
 
 
 def at(endpoint: str, offset: int) -> str:

@@ -15,8 +15,8 @@ import zmq
 from chp_server.config import Config
 from chp_server.journal import open_journal
 from chp_server.reactor import Server
-from chp_server.testing import Pair, TestServer
-from tests.wire.classic import DIALECTS, ClassicClient, free_port
+from chp_server.testing import Pair, TestServer, free_port
+from tests.wire.classic import DIALECTS, ClassicClient
 from tests.wire.test_golden_frames import REFUSED
 
 
