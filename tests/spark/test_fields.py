@@ -8,7 +8,7 @@ import pytest
 
 from chp_client.spark import BadDataFrame
 from chp_client.spark.options import parse
-from chp_client.spark.rows import Shape
+from chp_client.spark.rows import PART_BYTES, Shape
 
 
 def written(frame: pa.RecordBatch, **options: object) -> tuple[dict[str, bytes], object]:
@@ -78,3 +78,11 @@ def test_a_ttl_is_a_number() -> None:
     refused(
         "column 'ttl' is string; a ttl is a number of seconds", batch(key=["/a"], value=["1"], ttl=["5"]), ttl="ttl"
     )
+
+
+def test_a_few_large_values_among_many_small_ones() -> None:
+    values = [b"x" * 10] * 9900 + [bytes(1 << 20)] * 100
+    frame = pa.record_batch({"key": [f"/{i}" for i in range(10_000)], "value": values})
+    segments = list(Shape(parse({"servers": "tcp://a:5556"}), frame.schema.names).segments(frame))
+    assert max(len(segment.encode()) for segment in segments) < PART_BYTES + (1 << 20)
+    assert [value for segment in segments for value in segment.values] == values

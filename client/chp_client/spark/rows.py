@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,9 +85,7 @@ class Shape:
         if rows == 0:
             return
         keys, values, absent, ttls, revisions = self._columns(pa.Table.from_batches([batch]))
-        step = self._step(rows, sum(int(where[-1] - where[0]) for where, _ in (buffers(keys), buffers(values))))
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
+        for start, stop in _parts(buffers(keys)[0] + buffers(values)[0]):
             extras: dict[str, Any] = {}
             if absent and (deletes := [i - start for i in absent if start <= i < stop]):
                 extras["d"] = deletes
@@ -103,10 +102,6 @@ class Shape:
     def _columns(self, table: pa.Table) -> tuple[pa.Array, pa.Array, list[int], Any, list[int | None] | None]:
         ttls = _ttls(table, self._ttl) if isinstance(self._ttl, str) else None
         return self._keys(table), *self._values(table), ttls, self._revisions(table)
-
-    @staticmethod
-    def _step(rows: int, size: int) -> int:
-        return max(1, min(rows, DEFAULT.batch_items_max, rows * PART_BYTES // max(size, 1)))
 
     def _keys(self, table: pa.Table) -> pa.Array:
         column = self._templated(table) if self._template else _text_column(table, self._key)
@@ -185,6 +180,16 @@ class Shape:
             raise BadDataFrame(f"column {self._revision!r} has {lowest}; a revision is a number from 0 on, or null")
         revisions: list[int | None] = column.to_pylist()
         return revisions
+
+
+def _parts(ends: Any) -> Iterator[tuple[int, int]]:
+    """From row to row, by where each row ends in bytes: about `PART_BYTES`, one row at least."""
+    start, rows = 0, len(ends) - 1
+    while start < rows:
+        full = int(np.searchsorted(ends, ends[start] + PART_BYTES, "right")) - 1
+        stop = min(max(full, start + 1), start + DEFAULT.batch_items_max, rows)
+        yield start, stop
+        start = stop
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
