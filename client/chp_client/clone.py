@@ -51,15 +51,19 @@ _names = itertools.count(1)
 class Clone(Writing, Worth):
     """A replicated dictionary; see the module for how it is used.
 
-    servers        one or two addresses `tcp://host:P`
-    subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several
+    servers        one or two addresses `tcp://host:P`, or one text with a comma between
+    subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
     codec          "raw" (bytes), "text", "json", "msgpack", or an object with encode and decode
-    window_bytes   unacknowledged sets kept for resending; `on_full` "block" (the default) or "raise" when it is full
-    silence_s      how long the active may be silent before the other is asked (never less than four of its heartbeats);
-                   `stale_s` is another name for it
-    max_lag_s      how late messages may come; `on_lag` "resync", "raise" (the next read of `state` raises `Lagging`),
-                   or a callable that is told the seconds
+    window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
+                   full
+    silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
+                   heartbeats; `stale_s` is another name for it
+    max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
+                   read of `state` raises `Lagging`), or a callable that is told the seconds
     on_state       called with each new `State`, on a thread of its own
+    name           what its agent's thread is called
+
+    It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class Clone(Writing, Worth):
         """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
         One small message a third of the ttl keeps all of them; they go together when the lease is closed, or when this
-        process is gone for `ttl` seconds.
+        process is gone for `ttl` seconds. Raises `BadTtl`, and what `set` raises.
         """
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
@@ -141,7 +145,10 @@ class Clone(Writing, Worth):
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
         start      "now"; "snapshot": first everything held, as sets; a revision: first everything held that is newer
-        conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` behind
+        conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
+                   changes behind: one more, and reading it raises `Lagging`
+
+        The `Watch` is an iterator of `Change(key, value, operation, revision)`. Raises `BadInput`, `Closed`, `Forked`.
         """
         checks.prefix_and_queue(prefix, queue_max, self.subtrees)
         if start not in ("now", "snapshot") and (type(start) is not int or start < 0):

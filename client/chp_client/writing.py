@@ -46,11 +46,12 @@ class Writing(Reading, MutableMapping[str, Any]):
     ) -> Ticket:
         """Set a key; the ticket is settled when the pair has taken it.
 
-        ttl          seconds after which the servers delete it
+        ttl          seconds after which the servers delete it: above 0, at most ten years; None for no end
         if_revision  only if the key's revision is this one (0: if it is absent); shown once it is acknowledged
-        timeout      how long to wait for room in the window (`TimeoutError`); None waits as long as it takes
+        timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
 
-        Raises `BadKey`, `BadValue`, `BadTtl`, `Full` (with on_full="raise"), `Closed`.
+        Raises `BadKey` (also for a key outside what is held), `BadValue`, `BadTtl`, `BadInput`, `Full` (with
+        on_full="raise"), `Closed`, `Forked`. What the servers say of it, `Refused` or `Conflict`, the ticket raises.
         """
         if key in self._known and ttl is None and if_revision is None and type(value) is bytes and len(value) <= SMALL:
             hub = self._hub
@@ -123,7 +124,7 @@ class Writing(Reading, MutableMapping[str, Any]):
         return draft.ticket
 
     def delete(self, key: str, timeout: float | None = None) -> Ticket:
-        """Delete a key, whether it is held here or not."""
+        """Delete a key, whether it is there or not; raises as `set` does."""
         checks.held_key(key, self.subtrees)
         hub = self._hub
         with hub.lock:
@@ -147,7 +148,8 @@ class Writing(Reading, MutableMapping[str, Any]):
     ) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
 
-        They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB).
+        They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB); of more,
+        each part is. `ttl`, `timeout` and errors as of `set`.
         """
         keys, values, longest = self.columns(items)
         check_column(keys, self._shown)
@@ -197,7 +199,7 @@ class Writing(Reading, MutableMapping[str, Any]):
         hub.make_room(timeout)
 
     def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
-        """Delete many keys together, whether they are held here or not."""
+        """Delete many keys together, whether they are there or not; raises as `set` does."""
         keys = checks.keys_of(keys)
         check_column(keys, self._shown)
         checks.held_column(keys, self.subtrees)

@@ -57,7 +57,10 @@ def _is_free(port: int) -> bool:
 
 
 class TestServer:
-    """One server in a thread, which can be started, killed and started again on the same ports."""
+    """One server in a thread, which can be started, killed and started again on the same ports.
+
+    Keyword arguments are settings of `chp-server`, by the names of `Config`: times in seconds, sizes in bytes.
+    """
 
     __test__ = False  # not a test case, whatever its name
 
@@ -74,7 +77,7 @@ class TestServer:
         return self.config.bind
 
     def start(self) -> Self:
-        """Bind and serve."""
+        """Bind and serve; `JournalError` or `zmq.ZMQError` if that can't be."""
         config = self.config
         journal = open_journal(
             config.store,
@@ -120,7 +123,10 @@ class TestServer:
 
 
 class Pair:
-    """A primary and a backup, joined; keyword arguments are settings of both (`Config`)."""
+    """A primary and a backup, joined; keyword arguments are settings of both, as of `TestServer`.
+
+    `store` is one URL ("memory:"), or two, the primary's first: one journal has one server.
+    """
 
     def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:
         primary, backup = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))

@@ -1,6 +1,6 @@
 """format("chp"): the store as a table and as a stream, for `spark.read`, `readStream`, `df.write` and `writeStream`.
 
-    register(spark)                                     once a session; `session()` does it
+    register(spark)                                     once a session, if Spark does not find the format by itself
     df.write.format("chp").mode("append").options(servers=..., subtree="/rates/").save()
     spark.read.format("chp").options(servers=...).load()
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
-    """A function for `foreachBatch`; options as of format("chp"), with `_` for a dot (`null_value="delete"`)."""
+    """A function for `foreachBatch`; options as of format("chp"), with `_` for a dot (`null_value="delete"`).
+
+    `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`; the function
+    raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
+    """
     given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
     if given["version"] is not None:
         raise BadOption("option version is the batch id here; leave it out, and give applicationId by itself if at all")

@@ -58,7 +58,10 @@ def live(
 ) -> Live:
     """A live table of a subtree; nothing is opened before the first read, in the process that reads.
 
-    A `codec` that is an object travels with the table, so it must be picklable.
+    servers, codec   as of `Clone`; a codec that is an object travels with the table, so it must be picklable
+    timeout_s        how long a read may wait for the first sync of its process, in seconds (`TimeoutError`)
+
+    Raises `BadInput` and `BadSubtree`.
     """
     return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
 
