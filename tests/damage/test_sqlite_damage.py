@@ -149,6 +149,29 @@ def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
         assert (loaded.number, loaded.seen_epoch) == (EPOCH | 2, 7)
 
 
+def test_they_are_remembered_too_if_the_file_takes_no_new_value_any_more(tmp_path: Path) -> None:
+    """What lists the free space of the index of meta values is damaged: only an insert looks there."""
+    file = filled(tmp_path)
+    db = sqlite3.connect(file)
+    (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_meta_1'").fetchone()
+    db.close()
+    with open(file, "r+b") as damaged:
+        damaged.seek((page - 1) * 16384 + 1)
+        damaged.write(b"\xff\xf0")
+    flip(file, b"body 000013 ")
+    db = sqlite3.connect(file)
+    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        db.execute("INSERT INTO meta VALUES ('new', x'', 0)")
+    db.close()
+    journal = open_journal(f"sqlite:{tmp_path}", recover="prefix")
+    assert journal.load().seen_epoch == 3
+    journal.close()
+    journal = open_journal(f"sqlite:{tmp_path}")
+    loaded = journal.load()
+    journal.close()
+    assert (loaded.number, loaded.seen_epoch) == (EPOCH | 12, 3)
+
+
 def test_a_row_whose_numbers_were_changed_is_refused(tmp_path: Path) -> None:
     edit(filled(tmp_path), f"UPDATE rows SET last = {EPOCH | 14} WHERE first = {EPOCH | 13}")
     refused(tmp_path, "checksum")
