@@ -175,8 +175,9 @@ class AsyncClone(Mapping[str, Any]):
     ) -> Ack:
         """Set a key; returns when it is acknowledged.
 
-        After `timeout` it raises `TimeoutError`: the set is then still on its way, unless that says there was no room.
-        Cancelled, it is on its way as well.
+        After `timeout` seconds it raises `TimeoutError`: the set is then still on its way, unless that says there was
+        no room. Cancelled, it is on its way as well. It raises what `Clone.set` raises, and `Refused`, or `Conflict` if
+        `if_revision` did not hold.
         """
         return await self._done(partial(self._clone.set, key, value, ttl, if_revision), timeout)
 

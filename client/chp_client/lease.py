@@ -31,7 +31,7 @@ class Lease:
         clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now))
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
-        """Set a key that lives as long as the lease."""
+        """Set a key that lives as long as the lease; `timeout` and errors as of `Clone.set`, `Closed` after `close`."""
         return self.set_many(([key], [value]), timeout)
 
     def set_many(
