@@ -1,7 +1,7 @@
 """The peers' link: how a passive catches up with the active and stays with it (SPEC.md, section 21).
 
     passive                                     active
-      WANT {from, history}      ------------->    is `from` part of my history, and does my log reach back to it?
+      WANT {from}               ------------->    is `from` part of my history, and does my log reach back to it?
       RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed
       SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
       MORE n                    ------------->    room for n more chunks

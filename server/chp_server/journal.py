@@ -16,7 +16,8 @@ Rules:
   so call `sync` at every heartbeat too: with nothing to do it costs nothing.
 - Damage is never guessed over: `recover="strict"` refuses to open and names the place, `"prefix"` keeps what is
   before it, sets the rest aside (moved, not deleted) and says how much that was.
-- `durability` is what an acknowledgement may say: 1 only when `sync` waits for the disk (`sync="always"`).
+- `durability` is what an acknowledgement says without a passive: 1 only when `sync` waits for the disk
+  (`sync="always"`).
 
 One thread uses a journal. One server owns one: a lock that ends with the process holds others off.
 """

@@ -1,7 +1,7 @@
 """The journal of a server that keeps nothing: rows for those who come back soon, in memory, and no recovery.
 
 It has the interface of the real ones, so that the reactor has no second way of doing things. Snapshots are not
-kept (the state they hold is in memory already), and `durability` is 0: acknowledgements say no more than "applied".
+kept (the state they hold is in memory already), and `durability` is 0: alone, a server acknowledges with "applied".
 """
 
 from collections import deque
