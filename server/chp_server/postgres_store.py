@@ -6,12 +6,17 @@
   connection is therefore final: somebody else may own the journal by now, so the store stays broken until reopened.
 - sync="always" is synchronous_commit=on. "interval" and "off" turn it off: the database then flushes by itself within
   three times its wal_writer_delay (0.6 s by default), and `durability` is 0.
+- A silent database must not hold a server for ever. Who waits for it gives up after `silent_s` without a byte (30, or
+  ?silent_s= in the URL), and the connection is lost; a shorter stall is only a pause. There, the session of a server
+  that can't be reached ends in half of that, or its lock would keep the server off when it returns: by itself the
+  database's kernel takes two hours to notice.
 - Rows go in by COPY; bodies are stored uncompressed (storage EXTERNAL), since they are checksummed and often dense.
 - Damaged rows move to the table `aside`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
@@ -36,8 +41,35 @@ SCHEMA = """
     ALTER TABLE chunks ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 LOCK_WAIT_MS = 2000
+CONNECT_S = 10  # unless the URL has a connect_timeout
+SILENT_S = 30.0
 _TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"]}
 _COLUMNS = {"rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc"}
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
+    """One that doesn't wait for ever."""
+
+    silent_s = SILENT_S
+    silence = ""  # what to say of it
+
+    def wait(self, gen: Generator[Any, Any, Any], interval: float = 0.1) -> Any:
+        return super().wait(self._in_time(gen), interval)
+
+    def _in_time(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        since, ready = monotonic(), None
+        while True:
+            try:
+                wanted = gen.send(ready)
+            except StopIteration as done:
+                return done.value
+            ready = yield wanted  # nothing, after each interval in which the socket was not ready
+            if ready:
+                since = monotonic()
+            elif monotonic() - since > self.silent_s:
+                self.silence = f"no answer from the database for {self.silent_s:g} s"
+                self.close()
+                raise psycopg.OperationalError(self.silence)
 
 
 class PostgresStore(SqlStore):
@@ -47,20 +79,23 @@ class PostgresStore(SqlStore):
 
     def __init__(self, url: str, options: Options, *, writable: bool = True) -> None:
         super().__init__(options)
-        conninfo, self.schema = split_url(url)
+        conninfo, self.schema, silent_s = split_url(url)
         self.place = f"postgresql schema {self.schema}"
-        self._db: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._db: _Connection | None = None
         try:
             with self.errors():
-                self._db = psycopg.connect(conninfo, autocommit=True, application_name="chp-server")
-                self._prepare(writable)
+                self._db = _Connection.connect(conninfo, autocommit=True, application_name="chp-server")
+                self._db.silent_s = silent_s
+                self._prepare(writable, silent_s)
             self._start(uuid4().bytes)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self, writable: bool) -> None:
+    def _prepare(self, writable: bool, silent_s: float) -> None:
         if writable:
+            for name, value in _lost_after(silent_s / 2).items():
+                self._run("SELECT set_config(name, ?, false) FROM pg_settings WHERE name = ?", (str(value), name))
             self._own()
             self._run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
         self._run(f'SET search_path TO "{self.schema}"')
@@ -93,7 +128,7 @@ class PostgresStore(SqlStore):
     # -- the primitives
 
     @property
-    def db(self) -> "psycopg.Connection[tuple[Any, ...]]":
+    def db(self) -> _Connection:
         """The connection; `JournalError` when the journal was closed."""
         if self._db is None:
             raise JournalError(f"{self.place} is closed")
@@ -132,7 +167,7 @@ class PostgresStore(SqlStore):
             return int(next(iter(found))[0])
 
     def _translate(self, error: Exception) -> JournalError:
-        text = " ".join(str(error).split())
+        text = (self._db.silence if self._db else "") or " ".join(str(error).split())
         if isinstance(error, psycopg.errors.DiskFull):
             return JournalFull(f"{self.place}: no room ({text}); free some: the journal is as at its last sync")
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction | psycopg.errors.InsufficientPrivilege):
@@ -141,6 +176,7 @@ class PostgresStore(SqlStore):
             return JournalDamaged(f"{self.place}: {text}; restore a backup", "the database")
         if self._db is None or self._db.closed or self._db.broken:
             self.broken = f"connection: {text}"
+            return JournalError(f"{self.place}: {text}; look at the database and its log, then start this server again")
         return JournalError(f"{self.place}: {text}; look at the database and its log")
 
     def _set_aside(self, floor: int, end: int) -> int:
@@ -172,11 +208,26 @@ class PostgresStore(SqlStore):
         self._db = None
 
 
-def split_url(url: str) -> tuple[str, str]:
-    """What psycopg takes, and the schema."""
+def split_url(url: str) -> tuple[str, str, float]:
+    """What psycopg takes, the schema, and how long the database may be silent."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     schema = query.pop("schema", "chp")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
         raise JournalError(f"schema={schema!r} is not a name; use small letters, digits and _, beginning with a letter")
-    return urlunsplit(parts._replace(query=urlencode(query))), schema
+    silent = query.pop("silent_s", f"{SILENT_S:g}")
+    if not re.fullmatch(r"[0-9]{1,4}", silent) or int(silent) < 2:
+        raise JournalError(f"silent_s={silent!r} is not a number of seconds; use a whole one from 2 to 9999")
+    query.setdefault("connect_timeout", str(CONNECT_S))
+    return urlunsplit(parts._replace(query=urlencode(query))), schema, float(silent)
+
+
+def _lost_after(seconds: float) -> dict[str, int]:
+    """How the database is to look after its side of the connection; what its version doesn't have is left out."""
+    probes = max(1, int(seconds / 3))
+    return {
+        "tcp_keepalives_idle": probes,
+        "tcp_keepalives_interval": probes,
+        "tcp_keepalives_count": 2,
+        "tcp_user_timeout": int(seconds * 1000),
+    }

@@ -1,0 +1,85 @@
+"""The way between a server and the database that keeps its journal is cut: nobody is told, on either side."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chp_client import Clone
+from chp_server.exits import Exit
+from tests.process.cluster import GENEROUS_S, wait_for
+from tests.process.faults import ended, equal
+from tests.process.postgres import SERVER, NoPostgres, Postgres
+
+from .cutting import Net, NoNet
+from .test_cuts import NetPair, put
+
+pytestmark = pytest.mark.slow
+
+
+class FarPostgres(Postgres):
+    """On host z, and asked from there, so that it can be looked at during a cut."""
+
+    def __init__(self, net: Net, directory: Path) -> None:
+        super().__init__(directory, net.address("z"), net.prefix("z"))
+        self._net = net
+        with (directory / "data" / "pg_hba.conf").open("a") as file:
+            file.write("host all all 10.213.0.0/16 trust\n")
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """As ever, from there."""
+        ask = super().run
+        return self._net.on("z", lambda: ask(sql))
+
+    def sessions(self) -> int:
+        """How many CHP servers it thinks it has."""
+        return len(self.run(f"SELECT pid FROM pg_stat_activity WHERE {SERVER}"))
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    try:
+        with Net() as made:
+            yield made
+    except NoNet as error:
+        pytest.skip(f"links can't be cut here: {error}")
+
+
+@pytest.fixture
+def database(net: Net) -> Iterator[FarPostgres]:
+    with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
+        try:
+            made = FarPostgres(net, Path(place))
+        except NoPostgres as error:
+            pytest.skip(str(error))
+        with made:
+            yield made
+
+
+def test_a_server_cut_off_from_its_database_ends_and_the_database_lets_go_of_its_journal(
+    net: Net, database: FarPostgres, tmp_path: Path
+) -> None:
+    pair = NetPair(net, tmp_path)
+    store = database.url("chp") + "&silent_s=6&connect_timeout=2"
+    pair.primary.environ["CHP_SERVER_STORE"] = store
+    with pair, net.on("c", lambda: Clone(pair.servers, silence_s=1.0)) as clone:
+        clone.wait_until_synced(GENEROUS_S)
+        put(clone, "/before", b"1")
+        net.cut_both("a", "z")
+        for i in range(20):
+            put(clone, f"/during/{i}", b"1")
+        assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
+        assert "no answer from the database" in pair.primary.log.read_text().splitlines()[-1]
+        wait_for("the database to miss the server", lambda: database.sessions() == 0)
+        pair.primary.start()
+        assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
+        net.heal()
+        pair.primary.start()
+        pair.wait_in_sync()
+        equal(pair.both)
+        put(clone, "/after", b"1")
+        with net.on("d", lambda: Clone(pair.servers)) as fresh:
+            fresh.wait_until_synced(GENEROUS_S)
+            assert len(fresh) == 22 and dict(fresh) == dict(clone)

@@ -1,0 +1,209 @@
+"""The database that keeps a journal dies, stops, cuts off, stalls, or is full: the server ends, or only pauses.
+
+The primary's journal is in PostgreSQL and the backup's in a file, so one of them can always serve.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_server.exits import Exit
+from chp_server.journal import JournalError, Row, open_journal
+
+from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .faults import Load, ended, nothing_lost, wait_active
+from .postgres import NoPostgres, Postgres
+
+pytestmark = pytest.mark.slow
+EPOCH, MIB = 1 << 48, 1 << 20
+SILENT = "&silent_s=2&connect_timeout=2"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Postgres]:
+    with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
+        try:
+            made = Postgres(Path(place))
+        except NoPostgres as error:
+            pytest.skip(str(error))
+        with made:
+            yield made
+
+
+@pytest.fixture
+def database(running: Postgres) -> Iterator[Postgres]:
+    """It answers, and holds no journal."""
+    yield running
+    running.go_on()
+    if not running.answers():
+        running.start()
+    running.run("DROP SCHEMA IF EXISTS chp CASCADE")
+
+
+def pair_of(tmp_path: Path, database: Postgres, more: str = "") -> ProcessPair:
+    """Not started yet."""
+    pair = ProcessPair(tmp_path)
+    pair.primary.environ["CHP_SERVER_STORE"] = database.url("chp") + more
+    return pair
+
+
+def primary_serves(pair: ProcessPair) -> None:
+    """Make the primary the active one."""
+    active = pair.active()
+    if active is pair.backup:
+        pair.backup.kill()
+        wait_active(pair.primary)
+        pair.backup.start()
+        pair.wait_in_sync()
+
+
+def ended_with_a_line(pair: ProcessPair, why: str) -> None:
+    """The primary has ended by itself, and its last line says why and what to do; there is no trace of a defect."""
+    assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
+    log = pair.primary.log.read_text()
+    assert "defect" not in log and "Traceback" not in log
+    last = log.splitlines()[-1]
+    assert why in last and "look at the database" in last and "exit=4" in last
+
+
+FAULTS: dict[str, Callable[[Postgres], None]] = {
+    "killed": Postgres.kill,
+    "stopped": Postgres.stop,
+    "cut-off": Postgres.cut_off,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_server_whose_database_goes_away_ends_and_the_other_takes_over(
+    tmp_path: Path, database: Postgres, fault: str
+) -> None:
+    with pair_of(tmp_path, database) as pair, Load(pair.servers, 3) as load:
+        primary_serves(pair)
+        load.go_on(10)
+        FAULTS[fault](database)
+        ended_with_a_line(pair, "start this server again")
+        load.go_on()
+        if fault != "cut-off":
+            pair.primary.start()  # the database is not back yet
+            assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
+            database.start()
+        pair.primary.start()
+        pair.wait_in_sync()
+        load.go_on()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+def test_an_idle_server_that_is_asked_for_its_status_notices_that_its_database_is_gone(
+    tmp_path: Path, database: Postgres
+) -> None:
+    with pair_of(tmp_path, database) as pair:
+        primary_serves(pair)
+        database.cut_off()
+        pair.primary.status()
+        ended_with_a_line(pair, "start this server again")
+
+
+def test_a_stall_of_the_database_is_a_pause_and_the_other_takes_over(tmp_path: Path, database: Postgres) -> None:
+    with pair_of(tmp_path, database) as pair, Load(pair.servers, 3) as load:
+        primary_serves(pair)
+        load.go_on(10)
+        database.pause()
+        load.go_on()
+        assert wait_active(pair.backup)["state"] == "active"
+        database.go_on()
+        pair.wait_in_sync()
+        assert pair.primary.process is not None and pair.primary.process.poll() is None
+        assert pair.active() is pair.backup
+        load.go_on()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+def test_a_database_that_stays_silent_ends_the_server(tmp_path: Path, database: Postgres) -> None:
+    with pair_of(tmp_path, database, SILENT) as pair, Load(pair.servers, 3) as load:
+        primary_serves(pair)
+        load.go_on(10)
+        database.pause()
+        ended_with_a_line(pair, "no answer from the database for 2 s")
+        load.go_on()
+        pair.primary.start()
+        ended_with_a_line(pair, "can't start")
+        database.go_on()
+        pair.primary.start()
+        pair.wait_in_sync()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
+
+
+@pytest.mark.parametrize("size", [100, 40 * MIB], ids=["small", "large"])
+def test_waiting_for_a_silent_database_has_an_end(database: Postgres, size: int) -> None:
+    """A large row stalls in the middle of being sent, a small one waits for the answer."""
+    with closing(open_journal(database.url("chp") + SILENT)) as journal:
+        journal.load()
+        journal.append([Row(EPOCH | 1, EPOCH | 1, b"kept")])
+        journal.sync()
+        journal.append([Row(EPOCH | 2, EPOCH | 2, bytes(size))])
+        database.pause()
+        with pytest.raises(JournalError, match="no answer from the database for 2 s"):
+            journal.sync()
+        with pytest.raises(JournalError, match="restart the server"):
+            journal.append([Row(EPOCH | 2, EPOCH | 2, b"")])
+    database.go_on()
+    with closing(open_journal(database.url("chp"))) as journal:
+        assert [row.body for row in journal.load().rows][:1] == [b"kept"]
+
+
+@pytest.fixture
+def small(database: Postgres) -> Iterator[Path]:
+    """A small file system of the database's own, where new tables go."""
+    place = database.directory / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        database.own(place)
+        database.run(f"CREATE TABLESPACE small LOCATION '{place}'")
+        database.run("ALTER ROLE postgres SET default_tablespace TO small")
+        yield place
+    finally:
+        database.run("ALTER ROLE postgres RESET default_tablespace")
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_a_server_whose_database_is_full_ends_and_the_other_goes_on(
+    tmp_path: Path, database: Postgres, small: Path
+) -> None:
+    with pair_of(tmp_path, database) as pair, Load(pair.servers, 1) as load:
+        primary_serves(pair)
+        process = pair.primary.process
+        assert process is not None
+        with Clone(pair.servers, None) as clone:
+            for i in range(100):
+                clone.set(f"/large/{i % 4}", bytes(100_000)).wait(GENEROUS_S)
+                if process.poll() is not None:
+                    break
+            wait_for("the primary to be full", lambda: process.poll() is not None)
+        assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
+        last = pair.primary.log.read_text().splitlines()[-1]
+        assert "no room" in last and "free some" in last
+        load.go_on()
+        assert subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=False).returncode == 0
+        pair.primary.start()
+        pair.wait_in_sync()
+        load.end()
+        pair.wait_in_sync()
+        nothing_lost(pair.both, load)
