@@ -98,7 +98,10 @@ class FeedLink:
             taken += 1
             if taken % GRANT == 0:
                 more = packb({"chp": 2, "id": request_id, "more": GRANT})
-                self.requests.send_multipart([ICANHAZ, self._subtree, more], zmq.DONTWAIT)
+                try:
+                    self.requests.send_multipart([ICANHAZ, self._subtree, more], zmq.DONTWAIT)
+                except zmq.Again:
+                    raise Elsewhere(f"{self.address} went away in the middle of an answer") from None
 
     def _refused(self, code: str, detail: Any) -> None:
         if code == "passive":
