@@ -103,6 +103,15 @@ def files(directory: Path) -> list[RecordingFile]:
     return sorted(found)
 
 
+@contextmanager
+def readable(path: Path, otherwise: str) -> Iterator[None]:
+    """`BadInput` for a file that can't be read, with what else to do than to bring it back."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path} can't be read ({error}); take it from a backup, or {otherwise}") from None
+
+
 def file_name(start: int, until: int) -> str:
     """The name of the file with the rows after `start`, up to `until`."""
     return f"{_digits(start)}-{_digits(until)}.parquet"
@@ -137,22 +146,27 @@ def record(
     if start not in STARTS:
         raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    tell = say or log.warning
-    ends = stop or Event()
-    with _locked(folder), Feed(servers, subtree) as feed:
-        writer = Writer(folder, subtree, every_s, file_bytes)
-        feed.facts(timeout_s)
-        writer.be_of(feed.store)
-        try:
-            _begin(feed, writer, start, tell)
-            _record(feed, writer, ends, tell)
-        except OtherStore as other:
-            writer.be_of(other.theirs)
-        finally:
-            writer.rotate(writer.reached)
-            writer.holes = feed.stats["holes"]
-        return writer
+    with Feed(servers, subtree) as feed:
+        if not folder.is_dir():
+            feed.facts(timeout_s)  # no server, no directory
+            folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            writer = Writer(folder, subtree, every_s, file_bytes)
+            feed.facts(timeout_s)
+            writer.be_of(feed.store)
+            _until(stop or Event(), feed, writer, start, say or log.warning)
+            return writer
+
+
+def _until(stop: Event, feed: Feed, writer: Writer, start: str, tell: Say) -> None:
+    try:
+        _begin(feed, writer, start, tell)
+        _record(feed, writer, stop, tell)
+    except OtherStore as other:
+        writer.be_of(other.theirs)
+    finally:
+        writer.rotate(writer.reached)
+        writer.holes = feed.stats["holes"]
 
 
 def _record(feed: Feed, writer: Writer, ends: Event, tell: Say) -> None:
@@ -251,7 +265,8 @@ class Writer:
 
     def _check(self, done: list[RecordingFile]) -> None:
         if done:
-            metadata = pq.read_schema(done[-1].path).metadata or {}
+            with readable(done[-1].path, "record into another directory"):
+                metadata = pq.read_schema(done[-1].path).metadata or {}
             self.store = metadata.get(b"chp.store", b"").decode()
             theirs = metadata.get(b"chp.subtree", b"").decode()
             if theirs != self.subtree:
@@ -311,34 +326,48 @@ class Writer:
         self._write_group()
         if self._file is None:
             return
-        self._file.close()
-        self._file, self._file_bytes = None, 0
-        part = self.folder / PART
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, self.folder / file_name(self._start, until))
-        sync_folder(self.folder)
+        with self._writing():
+            self._file.close()
+            self._file, self._file_bytes = None, 0
+            part = self.folder / PART
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(part, self.folder / file_name(self._start, until))
+            sync_folder(self.folder)
         self._start = until
         self.finished += 1
 
     def _write_group(self) -> None:
         if not self._pending_rows:
             return
-        if self._file is None:
-            schema = SCHEMA.with_metadata({"chp.subtree": self.subtree, "chp.store": self.store})
-            self._file = pq.ParquetWriter(
-                self.folder / PART, schema, compression="zstd",
-                use_dictionary=[name for name in SCHEMA.names if name != "value"],
-            )  # fmt: skip
-        self._file.write_batch(batch_of(self._pending))
+        with self._writing():
+            if self._file is None:
+                schema = SCHEMA.with_metadata({"chp.subtree": self.subtree, "chp.store": self.store})
+                self._file = pq.ParquetWriter(
+                    self.folder / PART, schema, compression="zstd",
+                    use_dictionary=[name for name in SCHEMA.names if name != "value"],
+                )  # fmt: skip
+            self._file.write_batch(batch_of(self._pending))
         self._file_bytes += self._pending_bytes
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """If it can't be written (a full disk), the unfinished file is given up; what it had is asked for again."""
+        try:
+            yield
+        except OSError as error:
+            if self._file is not None:
+                self._file.is_open = False  # or it would be closed, and fail, once more
+            self._file, self._pending, self._pending_rows = None, [], 0
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, why, str(self.folder / PART)) from error
 
     def _read_position(self) -> tuple[int, str]:
         try:
             position = json.loads((self.folder / POSITION).read_text())
             return int(position["number"]), str(position["store"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or not ours
             return 0, ""
 
     def _write_position(self) -> None:

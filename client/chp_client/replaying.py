@@ -28,7 +28,7 @@ from chp.limits import DEFAULT
 from chp.numbers import describe
 
 from .clone import Clone
-from .recording import DELETE, GAP, OPERATIONS, SNAPSHOT, RecordingFile, file_name, files, need_parquet
+from .recording import DELETE, GAP, OPERATIONS, SNAPSHOT, RecordingFile, file_name, files, need_parquet, readable
 from .tickets import Ticket
 
 np, pa, pq = need_parquet()
@@ -36,6 +36,7 @@ BATCH_ROWS = 8192
 READ_ROWS = 65_536
 STEP_S = 0.005  # records that are due within so much real time go out together
 TTL_MS_MIN = 1
+ELSEWHERE = "replay from behind it"
 _COLUMNS = ["key", "value", "operation", "epoch", "sequence", "timestamp", "ttl"]
 KeysUnder = Callable[[str], set[str]]
 
@@ -152,19 +153,18 @@ def chain_of(directory: Path, after: int) -> list[RecordingFile]:
 
 
 def _begins_anew(path: Path) -> bool:
-    first = next(pq.ParquetFile(path).iter_batches(1, columns=["operation"]), None)
+    with readable(path, ELSEWHERE):
+        first = next(pq.ParquetFile(path).iter_batches(1, columns=["operation"]), None)
     return first is not None and first.num_rows > 0 and first["operation"][0].as_py() in ("gap", "snapshot")
 
 
 def rows_of(path: Path, after: int) -> Iterator[Rows]:
     """The rows of a file after a number, some ten thousand at a time."""
-    try:
+    with readable(path, ELSEWHERE):
         for batch in pq.ParquetFile(path).iter_batches(READ_ROWS, columns=_COLUMNS):
             rows = _decode(batch, after)
             if len(rows):
                 yield rows
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{path} can't be read ({error}); take it from a backup, or replay from behind it") from None
 
 
 def _decode(batch: Any, after: int) -> Rows:

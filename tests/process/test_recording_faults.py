@@ -1,0 +1,90 @@
+"""What stands in the way of a recording: no server, one that goes while it answers, a full disk, odd files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow.parquet")
+
+import zmq
+
+from chp.errors import BadInput
+from chp.limits import MIB
+from chp_client import Clone
+from chp_client.feed import Feed
+from chp_client.recording import POSITION, SCHEMA, Writer, file_name, files, pq, record
+from chp_client.replaying import replay
+from chp_server.testing import TestServer
+
+GENEROUS_S = 60.0
+FULL = """
+import os, resource, signal, sys
+from pathlib import Path
+from chp_client.feed import FeedRecord
+from chp_client.recording import Writer
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = Writer(Path(sys.argv[1]), "", 60.0, 1 << 20)
+writer.be_of(bytes(16))
+writer.begin(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    writer.take(FeedRecord(2, 2, 0, ["/a"] * 70_000, [b""] * 70_000))
+finally:
+    writer.rotate(writer.reached)
+"""
+
+
+def test_without_a_server_no_directory_is_made(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        record("tcp://127.0.0.1:9", tmp_path / "new" / "log", timeout_s=0.1)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("room", [4, 100, 1500])
+def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Path, room: int) -> None:
+    argv = [sys.executable, "-c", FULL, str(tmp_path), str(room)]
+    died = subprocess.run(argv, capture_output=True, text=True, timeout=GENEROUS_S, check=False)
+    assert died.stderr.strip().splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/_writing.part'"
+    assert "During handling" not in died.stderr and "Exception ignored" not in died.stderr
+    assert not files(tmp_path) and Writer(tmp_path, "", 60.0, MIB).reached == 0
+
+
+def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
+    lone: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, went = zmq.Socket.send_multipart, []
+
+    def gone_once(socket: Any, frames: list[bytes], *args: Any, **options: Any) -> Any:
+        if not went and b"more" in frames[-1]:
+            went.append(frames)
+            raise zmq.Again  # as when the connection is gone
+        return send(socket, frames, *args, **options)
+
+    with Clone(lone.address) as clone, Feed([lone.address]) as feed:
+        for i in range(20):
+            clone.set("/large", bytes([i]) * MIB).wait(GENEROUS_S)
+        monkeypatch.setattr(zmq.Socket, "send_multipart", gone_once)
+        seen = [record.values[0][0] for records in feed.fetch(0) for record in records]
+    assert seen == list(range(20)) and len(went) == 1
+
+
+def test_a_position_that_is_not_ours_is_none(tmp_path: Path) -> None:
+    for text in ("", "[1]", "null", '{"number": null, "store": 1}'):
+        (tmp_path / POSITION).write_text(text)
+        assert Writer(tmp_path, "", 60.0, MIB).reached == 0
+
+
+def test_a_file_that_can_not_be_read_is_named(lone: TestServer, tmp_path: Path) -> None:
+    broken = tmp_path / file_name(0, 5)
+    broken.write_bytes(b"not Parquet")
+    with pytest.raises(BadInput, match=f"{broken} can't be read"):
+        record(lone.address, tmp_path)
+    pq.write_table(SCHEMA.empty_table(), tmp_path / file_name(0, 2))
+    broken.rename(broken := tmp_path / file_name(3, 5))
+    with Clone(lone.address, subtree=None) as clone, pytest.raises(BadInput, match=f"{broken} can't be read"):
+        replay(tmp_path, clone)
