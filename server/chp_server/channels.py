@@ -198,15 +198,15 @@ class Channels:
             out.append([channel.topic, pack(last), b"", b"", body])
         return out
 
-    def publish_parts(self, first: int, last: int, wall_ms: int) -> list[Frames]:
-        """As `publish`, of a record that may be large: several BATCHes a channel, which belong together."""
+    def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
+        """As `publish`, of a record that may be large: several BATCHes a channel, of which the last has the origins."""
         out: list[Frames] = []
         for channel in self.by_topic.values():
             if not channel.parts:
                 continue
             groups = grouped(channel.parts, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, channel.last, first, last):
-                body = join([BATCH, before, start, end, wall_ms, [], more], group)
+                body = join([BATCH, before, start, end, wall_ms, [] if more else origins, more], group)
                 out.append([channel.topic, pack(end), b"", b"", body])
             channel.parts, channel.last = [], last
         return out

@@ -402,7 +402,7 @@ class Committer:
             self.keep(Record(before, first, end, join(header, group)), turn)
         self.state.note_record(last, origins, revision, now)
         turn.publish += self.channels.kvpubs(segments, revision, last)
-        turn.publish += self.channels.publish_parts(revision, last, wall_ms)
+        turn.publish += self.channels.publish_parts(revision, last, wall_ms, origins)
         self.counts["updates"] += items
         self.counts["records"] += 1
 

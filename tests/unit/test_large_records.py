@@ -1,8 +1,10 @@
 """What the server writes by itself may be as large as the map: it goes in parts that fit a frame and a row."""
 
+from typing import Any
+
 import pytest
 
-from chp.batch import Segment, packb, split
+from chp.batch import BATCH, Segment, packb, split
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
@@ -26,6 +28,7 @@ class Lone:
         self.replica = Committer(DEFAULT, 0)
         self.no = 0
         self.largest = 0
+        self.published: list[list[Any]] = []  # the headers of the last turn's BATCHes
         self.core.begin_turn(0.0, 0.0)
         self.core.subscription(b"\x01" + channel_topic("/"))
         self.end(0.0)
@@ -36,6 +39,7 @@ class Lone:
         stored(0, self.replica.followed, 0, [Row(op.first, op.last, op.body) for op in appended])
         for op in appended:
             self.replica.follow(op.body, now)
+        self.published = [h for m in turn.publish if m[-1] and (h := split(m[-1])[0])[0] == BATCH]
         self.largest = max([self.largest, *(len(m[-1]) for m in turn.publish), *(len(op.body) for op in appended)])
 
     def turn(self, now: float, *segments: Segment) -> None:
@@ -80,6 +84,14 @@ def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
     lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
     lone.check({"/left"})
     assert lone.replica.state.sessions[SESSION].no == lone.no
+
+
+def test_the_last_part_of_a_large_record_says_whose_batches_it_holds(lone: Lone) -> None:
+    """Who is not told goes on holding its own value of a key over what others set after it."""
+    lone.fill(l=LEASE, lease=[LEASE, 60_000])
+    lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
+    assert len(lone.published) > 1
+    assert [header[5] for header in lone.published] == [[]] * (len(lone.published) - 1) + [[[SESSION, lone.no]]]
 
 
 def test_a_commit_that_replaces_everything(lone: Lone) -> None:
