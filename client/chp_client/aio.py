@@ -200,13 +200,14 @@ class AsyncClone(Mapping[str, Any]):
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
         """The acknowledgement of a ticket."""
         loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
-        done = asyncio.Event()
-        ticket.on_settled(lambda _: call_soon(loop, done.set))
-        try:
-            await asyncio.wait_for(done.wait(), timeout)
-        except TimeoutError:
-            if not ticket.done:
-                raise ticket.overdue(timeout) from None
+        if not ticket.done:
+            done = asyncio.Event()
+            ticket.on_settled(lambda _: call_soon(loop, done.set))
+            try:
+                await asyncio.wait_for(done.wait(), timeout)
+            except TimeoutError:
+                if not ticket.done:
+                    raise ticket.overdue(timeout) from None
         return ticket.wait(0)
 
     def lease(self, ttl: float) -> AsyncLease:
@@ -243,13 +244,38 @@ class AsyncClone(Mapping[str, Any]):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Until every set made so far is acknowledged."""
-        await asyncio.to_thread(self._clone.flush, timeout)
+        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
+        deadline, waiting = None if timeout is None else loop.time() + timeout, self._clone.unsettled()
+        refused: Exception | None = None
+        for ticket in waiting:
+            try:
+                await self.settled(ticket, None if deadline is None else max(0.0, deadline - loop.time()))
+            except TimeoutError:
+                raise self._clone.not_flushed(waiting, timeout) from refused
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     # -- waiting
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Until the copy is complete and current."""
-        await asyncio.to_thread(self._clone.wait_until_synced, timeout)
+        # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
+        timeout, hub, came = wait_s(timeout), self._clone.hub, asyncio.Event()
+        tell = partial(call_soon, asyncio.get_running_loop(), came.set)
+        hub.told.add(tell)
+        try:
+            async with asyncio.timeout(timeout):
+                while (state := hub.core.state) not in (State.SYNCED, State.CLOSED):
+                    await came.wait()
+                    came.clear()
+        except TimeoutError:
+            raise TimeoutError(f"waited {timeout} s: not synced; {self.describe()}") from None
+        finally:
+            hub.told.discard(tell)
+        if state is State.CLOSED:
+            raise hub.why_not()
 
     def watch(
         self,

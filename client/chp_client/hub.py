@@ -73,6 +73,7 @@ class Hub:
         self.lock = Lock()
         self.changed = Condition(self.lock)
         self.waiting = 0
+        self.told: set[Callable[[], object]] = set()  # what an AsyncClone that waits wants called: brief, never raising
         self.sealed: deque[Draft] = deque()
         self.sealed_bytes = 0
         self.commands: deque[Callable[[float], None]] = deque()
@@ -222,10 +223,12 @@ class Hub:
             self.core.submit(part, draft.ticket, now, shown=draft.shown, size=draft.size if len(parts) == 1 else 0)
 
     def notify(self) -> None:
-        """Wake the application's threads that wait for room or for a state."""
+        """Wake the application's threads and tasks that wait for room or for a state."""
         if self.waiting:
             with self.lock:
                 self.changed.notify_all()
+        for tell in tuple(self.told):
+            tell()
 
     def shut(self, failure: Exception | None = None) -> None:
         """Nothing can be set any more; what is unsettled never will be."""
@@ -247,6 +250,7 @@ class Hub:
                 ticket.settle(Closed(f"{reason}; {self.describe()}"))
         for watch in list(self.watches):
             watch.close()
+        self.notify()
 
 
 _HUBS: weakref.WeakSet[Hub] = weakref.WeakSet()

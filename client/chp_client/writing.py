@@ -264,7 +264,24 @@ class Writing(Reading, MutableMapping[str, Any]):
         That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
-        hub, timeout = self._hub, checks.wait_s(timeout)
+        timeout, waiting = checks.wait_s(timeout), self.unsettled()
+        deadline = None if timeout is None else monotonic() + timeout
+        refused: Exception | None = None
+        for ticket in waiting:
+            try:
+                ticket.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+            except TimeoutError:
+                raise self.not_flushed(waiting, timeout) from refused
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+
+    # -- for the parts of this package
+
+    def unsettled(self) -> list[Ticket]:
+        """What a flush waits for: sets on their way, and those that were refused and nobody was told of."""
+        hub = self._hub
         with hub.lock:
             if hub.forked:
                 raise hub.why_not()
@@ -274,15 +291,9 @@ class Writing(Reading, MutableMapping[str, Any]):
             waiting = [ticket for ticket in list(hub.refused) if not ticket.told]
             waiting += [ticket for ticket in list(hub.outstanding) if not ticket.done]
             hub.refused.clear()
-        deadline = None if timeout is None else monotonic() + timeout
-        refused: Exception | None = None
-        for ticket in waiting:
-            try:
-                ticket.wait(None if deadline is None else max(0.0, deadline - monotonic()))
-            except TimeoutError:
-                left = f"{sum(not t.done for t in waiting)} batches unacknowledged after {timeout} s"
-                raise TimeoutError(f"flush: {left}; {hub.describe()}") from refused
-            except Exception as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+        return waiting
+
+    def not_flushed(self, waiting: list[Ticket], timeout: float | None) -> TimeoutError:
+        """The error of a flush that ran out."""
+        left = f"{sum(not ticket.done for ticket in waiting)} batches unacknowledged after {timeout} s"
+        return TimeoutError(f"flush: {left}; {self._hub.describe()}")

@@ -433,7 +433,7 @@ class TestAsync:
 
     def test_it_has_all_words_of_a_clone_but_those_that_would_wait(self) -> None:
         waits = {"update", "pop", "popitem", "setdefault", "clear"}
-        inner = {"hub", "columns", "decoded_items", "decoded_values", "oldest_ticket"}
+        inner = {"hub", "columns", "decoded_items", "decoded_values", "oldest_ticket", "unsettled", "not_flushed"}
         words = {word for word in dir(Clone) if not word.startswith("_")}
         assert words - waits - inner - set(dir(AsyncClone)) == set()
         assert inspect.signature(AsyncClone).parameters == inspect.signature(Clone).parameters

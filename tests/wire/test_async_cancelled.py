@@ -1,0 +1,50 @@
+"""An AsyncClone whose tasks are cancelled while they wait: nothing is left that others would have to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chp_client import AsyncClone, Closed, State
+from chp_server.testing import TestServer
+
+WAIT_S = 60.0
+MANY = 100  # more than there are threads of an event loop's executor
+
+
+def test_waiting_is_given_up_as_often_as_one_likes() -> None:
+    async def use() -> None:
+        clone = AsyncClone("tcp://127.0.0.1:9")
+        clone.submit("/a", b"1")
+        for _ in range(MANY):
+            for wait in (clone.wait_until_synced, clone.flush):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(wait(), 0.001)
+        with pytest.raises(TimeoutError, match="not synced; CONNECTING"):
+            await clone.wait_until_synced(0.001)
+        with pytest.raises(TimeoutError, match="flush: 1 batches unacknowledged"):
+            await clone.flush(0.001)
+        waiting = [asyncio.ensure_future(clone.wait_until_synced()) for _ in range(MANY)]
+        await asyncio.sleep(0)
+        await clone.close(0.0)
+        for each in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(each, Closed)
+        assert not clone._clone.hub.told
+
+    asyncio.run(use())
+
+
+def test_who_goes_on_waiting_is_woken(lone: TestServer) -> None:
+    async def use() -> None:
+        async with AsyncClone(lone.address) as clone:
+            await asyncio.gather(*(clone.wait_until_synced(WAIT_S) for _ in range(MANY)))
+            assert clone.state is State.SYNCED
+            await clone.wait_until_synced()
+            clone.submit("/a", b"1")
+            await asyncio.gather(*(clone.flush(WAIT_S) for _ in range(MANY)))
+            assert clone.window == (0, 0)
+        with pytest.raises(Closed):
+            await clone.wait_until_synced()
+
+    asyncio.run(use())
