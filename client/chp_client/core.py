@@ -246,7 +246,8 @@ class ClientCore(Sending):
     def on_timer(self, now: float) -> None:
         """Do what has fallen due."""
         for segment in self.leases.due(now):
-            self.submit(segment, None, now)
+            if not (self._silent(now) and self._is_under_way(segment)):
+                self.submit(segment, None, now)
         self.classic.on_timer(now)
         if self.classic.following:
             return
@@ -258,6 +259,10 @@ class ClientCore(Sending):
         else:
             self._retry(now)
         self._update_state(now)
+
+    def _is_under_way(self, refresh: Segment) -> bool:
+        """Whether a lease's refresh waits for a server already: one is enough, however long nobody is heard."""
+        return any(batch.extras == refresh.extras for batch in self.outbox.batches.values())
 
     def _put_off(self, now: float) -> None:
         """Nobody is there to ask or send to again: look at what is overdue with the next vote, not at once for ever."""

@@ -277,3 +277,15 @@ def test_leases_are_refreshed_at_a_third_of_their_ttl() -> None:
     assert list(refreshes.values()) == [{"lease": [b"L" * 16, 3000]}] * 5
     talk.core.leases.drop(b"L" * 16)
     assert talk.core.leases.next_due() == float("inf")
+
+
+def test_one_refresh_of_a_lease_waits_for_a_server_however_long_it_is_away() -> None:
+    talk = Talk().joined()
+    for lease in (b"L" * 16, b"M" * 16):
+        talk.core.leases.hold(lease, 1000, talk.now)
+    until = talk.now + 3600
+    while talk.now < until:
+        talk.now = max(talk.now, min(talk.core.next_deadline(), talk.now + 1.0)) + 0.001
+        talk.core.on_timer(talk.now)
+    assert len(talk.core.outbox) <= 2 * (1 + 3 * 2), "two each, and those sent before the silence was one"
+    talk.core.check()
