@@ -27,7 +27,7 @@ Rest = deque[tuple[str, bytes | None, int]]  # taken from the queue and not read
 
 
 class Change(NamedTuple):
-    """One key's change; `value` is None for a delete."""
+    """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record."""
 
     key: str
     value: Any
@@ -185,7 +185,10 @@ class Watch:
         return self.get()
 
     def get(self, timeout: float | None = None) -> Change:
-        """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close."""
+        """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close.
+
+        Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value.
+        """
         while True:
             try:
                 key, value, revision = self._rest.popleft()
@@ -198,12 +201,15 @@ class Watch:
                 return change_of(key, value, revision, self.decode)
 
     def batches(self, timeout: float | None = None) -> Iterator[list[Change]]:
-        """Changes by the list, as they arrived together: a good deal faster than one by one."""
+        """Changes by the list, as they arrived together: a good deal faster than one by one; raises as `get` does."""
         for columns in self.columns(timeout):
             yield changes_of(columns, self.decode)
 
     def columns(self, timeout: float | None = None) -> Iterator[Changed]:
-        """Changes as columns of keys, undecoded values (None: deleted) and revisions: the fastest there is."""
+        """Changes as columns of keys, undecoded values (None: deleted) and revisions: the fastest there is.
+
+        `timeout` is for each; raises `TimeoutError` and `Lagging`.
+        """
         rest, self._rest = self._rest, deque()
         if rest:
             yield Changed([k for k, _, _ in rest], [v for _, v, _ in rest], [r for _, _, r in rest])

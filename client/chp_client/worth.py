@@ -20,7 +20,10 @@ from .tickets import Ticket
 
 
 class Check(NamedTuple):
-    """What `verify` found: the copy's own fingerprint, and the number at which a server's was last equal to it."""
+    """What `verify` found: the copy's own fingerprint, and the number at which a server's was last equal to it.
+
+    `ok` is whether the sums are those of what is held; `compared_at` is 0 if no server has said anything yet.
+    """
 
     ok: bool
     keys: int
