@@ -173,7 +173,7 @@ class Hashmap:
     def remaining_ms(self, key: str, now: float) -> int | None:
         """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""
         deadline = self.deadlines.get(key)
-        return None if deadline is None else max(1, round((deadline - now) * 1000))
+        return None if deadline is None else ms_until(deadline, now)
 
     # -- what users' tests and ours call
 
@@ -187,6 +187,11 @@ class Hashmap:
             for key in keys:
                 due.setdefault(key, set()).add(deadline)
         assert all(d in due.get(k, ()) for k, d in self.deadlines.items()), "each deadline will be asked for"
+
+
+def ms_until(deadline: float, now: float) -> int:
+    """The milliseconds until a deadline, at least 1."""
+    return max(1, round((deadline - now) * 1000))
 
 
 def sync_segment(

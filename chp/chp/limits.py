@@ -42,7 +42,10 @@ class Limits:
     sync_chunk_items: int = 8192  # one snapshot chunk: about 1 MiB of 100-byte values
     sync_chunk_bytes: int = MIB
     sync_credit_max: int = 64  # chunks a client may ask for ahead
-    syncs_max: int = 1024  # snapshots under way at once
+    syncs_max: int = 1024  # snapshots under way at once ...
+    syncs_of_one_max: int = 512  # ... of which one connection has at most so many: a Clone asks for one a subtree
+    sync_turn_bytes: int = 16 * MIB  # of all snapshots' chunks in one turn: about 30 ms, and the others get theirs next
+    reader_bytes_max: int = 64 * MIB  # of one connection's answers in libzmq; it counts messages, whatever their size
     sync_idle_s_max: float = 60.0  # a reader that takes nothing for so long is gone
     images_max: int = 32  # snapshots kept for several readers at once; each keeps the values of its number alive
     image_parts_max: int = 4096  # slices of one image: each is a reader

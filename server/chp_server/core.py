@@ -310,8 +310,7 @@ class ServerCore:
         self.turn.acks.clear()  # of this turn too: it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
         self.commits.waiting.clear()  # never to be acknowledged: their clients send them to the active again
-        self.requests.syncs.clear()
-        self.requests.images.clear()
+        self.requests.clear()
         self._greet_all()
         self.turn.fact("passive", number=describe(self.state.number))
 

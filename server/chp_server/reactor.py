@@ -15,7 +15,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import zmq
@@ -31,12 +31,20 @@ from .core import CoreConfig, ServerCore
 from .journal import Journal, JournalError
 from .metrics import Metrics
 from .snapshots import Snapshotter, recover_snapshot
-from .sockets import Frames, Sockets, receive, send, send_all
+from .sockets import Frames, Sockets, Unsent, receive, send_all
 from .turn import Fact, Save, Turn
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
+
+
+@dataclass(slots=True)
+class Held:
+    """What waits for a reader that has no room, and since when it has taken nothing."""
+
+    messages: deque[Frames]
+    since: float
 
 
 class Server:
@@ -54,7 +62,8 @@ class Server:
         os.set_blocking(self._wake_out, False)
         self._stopping = False
         self._closed = False
-        self._held: dict[bytes, deque[Frames]] = {}  # replies for readers that have no room now
+        self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
+        self._unsent = Unsent(limits.reader_bytes_max)
         self._errors = 0
         now = time.monotonic()
         self.core = ServerCore(_core_config(config, journal), self._identity(), now, limits)
@@ -156,6 +165,7 @@ class Server:
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = core.now + HOUSEKEEPING_S
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
+        self._unsent.forget_sent()
         log.flush()
         if self._metrics is not None:
             self._metrics.status = core.status()
@@ -221,21 +231,24 @@ class Server:
     def _reply(self, identity: bytes, messages: list[Frames]) -> None:
         held = self._held.get(identity)
         if held is not None:
-            held.extend(messages)
-            if len(held) > self._limits.router_queue_max:  # it asks and asks, and takes nothing
-                del self._held[identity]
-                self.core.requests.gone(identity)
-                self.core.counts["readers_given_up"] += 1
+            held.messages.extend(messages)
+            if len(held.messages) > self._limits.router_queue_max:  # it asks and asks, and takes nothing
+                self._give_up(identity)
             return
         for i, frames in enumerate(messages):
             if not self._try_reply(identity, frames):
                 if identity in self.core.requests.blocked:
-                    self._held[identity] = deque(messages[i:])
+                    self._held[identity] = Held(deque(messages[i:]), self.core.now)
                 return
+
+    def _give_up(self, identity: bytes) -> None:
+        del self._held[identity]
+        self.core.requests.gone(identity)
+        self.core.counts["readers_given_up"] += 1
 
     def _try_reply(self, identity: bytes, frames: Frames) -> bool:
         try:
-            send(self._sockets.snapshot, [identity, *frames])
+            self._unsent.send(self._sockets.snapshot, identity, frames)
         except zmq.Again:
             self.core.requests.blocked.add(identity)
             return False
@@ -247,12 +260,16 @@ class Server:
         return True
 
     def _retry_held(self) -> None:
-        for identity, messages in list(self._held.items()):
-            while messages and self._try_reply(identity, messages[0]):
-                messages.popleft()
-            if not messages or identity not in self.core.requests.blocked:
+        core = self.core
+        for identity, held in list(self._held.items()):
+            while held.messages and self._try_reply(identity, held.messages[0]):
+                held.messages.popleft()
+                held.since = core.now
+            if not held.messages or identity not in core.requests.blocked:
                 del self._held[identity]
-                self.core.requests.blocked.discard(identity)
+                core.requests.blocked.discard(identity)
+            elif core.now - held.since > self._limits.sync_idle_s_max:
+                self._give_up(identity)
 
     # -- the end
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .core import ServerCore
 
 FEED_PAGE_BYTES = 4 << 20
+LOOKED_AT_MAX = 500_000  # keys in a turn, for images: some 100 ms
 EPOCHS_AHEAD_MAX = 64
 Options = dict[str, Any]
 
@@ -45,6 +46,8 @@ class Requests:
         self.images = Images(core.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
+        self._sums: dict[str, tuple[int, int]] = {}  # and so do their fingerprints
+        self._looked_at = 0  # keys in this turn, for these two
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
             "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
@@ -62,10 +65,11 @@ class Requests:
         core = self._core
         if not core.vote():
             return
-        core.commit()
-        image = self._image_of(subtree)
-        parts = plain_parts(image, subtree, core.wall, lambda: core.now)
-        self._open(Stream(identity, 0, parts, 1 << 30, False, core.now))
+        self._open(Stream(identity, 0, self._classic(subtree), 1 << 30, False, core.now, self._wait(subtree)))
+
+    def _classic(self, subtree: str) -> Iterator[list[Frames]]:
+        core = self._core
+        yield from plain_parts(self._image_of(subtree), subtree, core.wall, lambda: core.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> None:
         options = unpackb(options_frame, "the options of ICANHAZ?")
@@ -110,23 +114,24 @@ class Requests:
         if options.get("feed") and "probe" in options:
             self._probe(identity, after, options)
             return
-        session = core.state.sessions.get(session_id)
-        session_no = session.no if session else None
-        parts: Iterator[list[Frames]] | None
-        if options.get("feed"):
-            parts = self._feed(after, subtree, options)
-        elif after and core.state.in_history(after) and core.commits.log.reaches(after):
-            parts = self._resume(after, subtree, request_id, session_no)
-        else:
-            parts = self._snapshot(subtree, request_id, session_no)
-        if parts is None:
+        if not options.get("feed"):
+            copy = self._copy(after, subtree, request_id, session_id)
+            self._stream(identity, request_id, copy, credit, self._wait(subtree))
+        elif (parts := self._feed(after, subtree, options)) is None:
             self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
         else:
             self._stream(identity, request_id, parts, credit)
 
-    def _stream(self, identity: bytes, request_id: int, parts: Iterator[list[Frames]], credit: int) -> None:
+    def _stream(
+        self,
+        identity: bytes,
+        request_id: int,
+        parts: Iterator[list[Frames]],
+        credit: int,
+        wait: Callable[[], bool] | None = None,
+    ) -> None:
         core = self._core
-        self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now))
+        self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now, wait))
 
     def _heard_of(self, epoch: int) -> None:
         """A client has seen an epoch: one we know nothing of was opened by a peer that told nobody else.
@@ -137,15 +142,32 @@ class Requests:
         if ours < epoch <= min(ours + EPOCHS_AHEAD_MAX, EPOCH_MAX // 2):
             self._core.rise_above(epoch)
 
-    def _snapshot(self, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
+    def _copy(self, after: int, subtree: str, request_id: int, session_id: bytes) -> Iterator[list[Frames]]:
+        """What follows on `after`, or all: as of when its first part is asked for, not sooner."""
         core = self._core
+        session = core.state.sessions.get(session_id)
+        session_no = session.no if session else None
+        if after and core.state.in_history(after) and core.commits.log.reaches(after):
+            yield from self._resume(after, subtree, request_id, session_no)
+            return
         core.counts["snapshots"] += 1
-        return snapshot_parts(self._image_of(subtree), request_id, session_no, core.limits, lambda: core.now)
+        image = self._image_of(subtree)
+        yield from snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now)
+
+    def _wait(self, subtree: str) -> Callable[[], bool]:
+        """Whether a copy of the subtree is to wait: enough keys were looked at in this turn, and those of others."""
+
+        def wait() -> bool:
+            known = subtree in self._fresh or subtree in self._sums
+            return self._core.state.late or (self._looked_at >= LOOKED_AT_MAX and not known)
+
+        return wait
 
     def _image_of(self, subtree: str) -> Image:
-        """The subtree as it is now; made once a turn and number, since it takes a look at every key."""
+        """The subtree as it is now; made once a turn, since it takes a look at every key."""
         state, fresh = self._core.state, self._fresh.get(subtree)
-        if fresh is None or fresh.number != state.number:
+        if fresh is None:
+            self._looked_at += len(state.map)
             fresh = self._fresh[subtree] = Image(state.map, subtree, state.number)
         return fresh
 
@@ -159,8 +181,11 @@ class Requests:
         hashmap = self._core.state.map
         if not subtree:
             return hashmap.fingerprint()
-        revisions = [revision for key, revision in hashmap.revisions.items() if key.startswith(subtree)]
-        return len(revisions), sum(revisions) & ((1 << 64) - 1)
+        if subtree not in self._sums:
+            self._looked_at += len(hashmap)
+            revisions = [revision for key, revision in hashmap.revisions.items() if key.startswith(subtree)]
+            self._sums[subtree] = len(revisions), sum(revisions) & ((1 << 64) - 1)
+        return self._sums[subtree]
 
     # -- images
 
@@ -265,12 +290,19 @@ class Requests:
         core.turn.replies.append((identity, [reply(pack(core.state.number), body)]))
 
     def pump(self) -> None:
-        """Let each stream that has room send a part."""
+        """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         core = self._core
-        self._fresh.clear()
         self.images.expire(core.now)
         for identity, part in self.syncs.pump(self.blocked, core.now):
             core.turn.replies.append((identity, part))
+        self._fresh.clear()
+        self._sums.clear()
+        self._looked_at = 0
+
+    def clear(self) -> None:
+        """Drop all that is under way or kept: the server no longer serves."""
+        self.syncs.clear()
+        self.images.clear()
 
     @property
     def ready(self) -> bool:

@@ -11,6 +11,7 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -116,6 +117,45 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     for frame in frames[:-1]:
         _send_frame(socket, frame, _MORE)
     _send_frame(socket, frames[-1], _NOBLOCK)
+
+
+class Unsent:
+    """What libzmq still holds of the large frames that were sent to each reader of the ROUTER.
+
+    Its mark counts messages, and 1,000 of them may be chunks with a value of 16 MiB each. So large frames go out
+    without a copy, and are watched: libzmq tells when it has given one to the kernel, or has dropped it with a reader
+    that has left.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._frames: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+
+    def send(self, socket: zmq.Socket[bytes], identity: bytes, frames: Frames) -> None:
+        """Send one message to a reader; raises zmq.Again when there is no room, or too much on its way to that one."""
+        size = len(frames[-1])
+        if size < zmq.COPY_THRESHOLD:
+            send(socket, [identity, *frames])
+            return
+        if self.bytes(identity) > self._bytes_max:
+            raise zmq.Again
+        for frame in (identity, *frames[:-1]):
+            _send_frame(socket, frame, _MORE)
+        tracker = _send_frame(socket, frames[-1], _NOBLOCK, False, True)
+        self._frames.setdefault(identity, deque()).append((tracker, size))
+
+    def bytes(self, identity: bytes) -> int:
+        """How much is on its way to a reader."""
+        waiting = self._frames.get(identity, ())
+        while waiting and waiting[0][0].done:
+            waiting.popleft()
+        return sum(size for _, size in waiting)
+
+    def forget_sent(self) -> None:
+        """Forget the readers to which nothing is on its way; now and then."""
+        for identity in list(self._frames):
+            if not self.bytes(identity):
+                del self._frames[identity]
 
 
 def send_all(socket: zmq.Socket[bytes], messages: Iterable[Frames]) -> int:

@@ -9,16 +9,16 @@ reactor tells who is blocked.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate, compress
+from itertools import accumulate
 from typing import Any
 
 from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, runs_of, segment_of, split
 from chp.errors import BadInput
-from chp.hashmap import Hashmap, sync_segment
+from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
 from chp.messages import kthxbai
@@ -28,6 +28,7 @@ from chp.properties import with_ttl_until
 from .recordlog import Record
 
 Frames = list[bytes]
+PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, or one value
 
 
 @dataclass(slots=True)
@@ -40,7 +41,17 @@ class Stream:
     credit: int
     counted: bool  # CHP/2: each part costs one credit
     touched: float
-    waiting: deque[Iterator[list[Frames]]] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
+    wait: Callable[[], bool] | None = None  # until it has begun: whether it is to wait for another turn
+    waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
+
+    def part(self) -> list[Frames] | None:
+        """The next part; None when it is at its end."""
+        self.wait = None
+        try:
+            return next(self.parts, None)
+        except BadInput as error:  # what it reads is not there any more
+            self.parts = iter(())
+            return [reply(pack(0), join([REFUSED, self.request_id, "retained", str(error)]))]
 
 
 class Image:
@@ -49,21 +60,18 @@ class Image:
     def __init__(self, hashmap: Hashmap, subtree: str, number: int) -> None:
         self.number = number
         self.prefix = subtree
-        self._hashmap = hashmap
-        self.keys = list(hashmap.values)
-        self.values = list(hashmap.values.values())
-        if self.keys == list(hashmap.revisions):  # both have mostly met the same keys in the same order
-            self.revisions = list(hashmap.revisions.values())
+        values, revisions = hashmap.values, hashmap.revisions
+        self.deadlines = hashmap.deadlines  # as they are when a chunk is made; what changed them follows
+        self.keys = [key for key in values if key.startswith(subtree)] if subtree else list(values)
+        if len(self.keys) < len(values):
+            self.values = list(map(values.__getitem__, self.keys))
+            self.revisions = list(map(revisions.__getitem__, self.keys))
+            return
+        self.values = list(values.values())
+        if self.keys == list(revisions):  # both have mostly met the same keys in the same order
+            self.revisions = list(revisions.values())
         else:
-            self.revisions = list(map(hashmap.revisions.__getitem__, self.keys))
-        if subtree:
-            self._narrow(subtree)
-
-    def _narrow(self, prefix: str) -> None:
-        mask = [key.startswith(prefix) for key in self.keys]
-        if not all(mask):
-            self.keys, self.values = list(compress(self.keys, mask)), list(compress(self.values, mask))
-            self.revisions = list(compress(self.revisions, mask))
+            self.revisions = list(map(revisions.__getitem__, self.keys))
 
     def part(self, i: int, n: int) -> Image:
         """Slice `i` of `n`: together they are the image, and none of them overlap."""
@@ -98,11 +106,11 @@ class Image:
         return start + max(1, bisect_right(list(sizes), room))
 
     def _ttls(self, keys: list[str], now: float) -> tuple[list[int], list[int]] | None:
-        deadlines = self._hashmap.deadlines
+        deadlines = self.deadlines
         if not deadlines or deadlines.keys().isdisjoint(keys):
             return None
         places = [i for i, key in enumerate(keys) if key in deadlines]
-        return places, [self._hashmap.remaining_ms(keys[i], now) or 1 for i in places]
+        return places, [ms_until(deadlines[keys[i]], now) for i in places]
 
 
 def snapshot_parts(
@@ -161,18 +169,19 @@ def narrow_items(body: bytes, subtree: str) -> tuple[list[Any], list[bytes]]:
 
 def plain_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
     """KVSYNCs in portions, and the KTHXBAI, as RFC 12 has them: for a CHP/1 reader."""
-    hashmap = image._hashmap
-    for start in range(0, len(image.keys), 256):
-        portion: list[Frames] = []
-        for i in range(start, min(start + 256, len(image.keys))):
-            key = image.keys[i]
-            if not image.values[i]:  # in CHP/1 it would say deleted
-                continue
-            left = hashmap.remaining_ms(key, now()) if key in hashmap.deadlines else None
-            properties = b"" if left is None else with_ttl_until(b"", left, wall_s)
-            portion.append([key.encode(), pack(image.revisions[i]), b"", properties, image.values[i]])
-        yield portion
-    yield [kthxbai(image.number, subtree)]
+    portion: list[Frames] = []
+    size = 0
+    for key, value, revision in zip(image.keys, image.values, image.revisions, strict=True):
+        if not value:  # in CHP/1 it would say deleted
+            continue
+        deadline = image.deadlines.get(key)
+        properties = b"" if deadline is None else with_ttl_until(b"", ms_until(deadline, now()), wall_s)
+        portion.append([key.encode(), pack(revision), b"", properties, value])
+        size += len(value)
+        if len(portion) == PORTION_ITEMS or size > PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    yield [*portion, kthxbai(image.number, subtree)]
 
 
 def reply(number: bytes, body: bytes) -> Frames:
@@ -185,7 +194,8 @@ class Syncs:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._streams: dict[tuple[bytes, int], Stream] = {}
+        self._streams: dict[tuple[bytes, int], Stream] = {}  # who has waited longest for a turn comes first
+        self._readers: Counter[bytes] = Counter()  # how many of them each has
         self.refused = 0
         self.dropped = 0
 
@@ -195,16 +205,28 @@ class Syncs:
     def open(self, stream: Stream) -> bool:
         """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many."""
         before = None if stream.counted else self._streams.get((stream.identity, stream.request_id))
-        limits = self._limits
-        full = len(self._streams) >= limits.syncs_max if before is None else len(before.waiting) >= limits.requests_max
-        if full:
+        if self._full(stream.identity, before):
             self.refused += 1
             return False
         if before is None:
+            self._end((stream.identity, stream.request_id))
             self._streams[stream.identity, stream.request_id] = stream
+            self._readers[stream.identity] += 1
         else:
-            before.waiting.append(stream.parts)
+            before.waiting.append(stream)
         return True
+
+    def _full(self, identity: bytes, before: Stream | None) -> bool:
+        limits = self._limits
+        if before is not None:
+            return len(before.waiting) >= limits.requests_max
+        return len(self._streams) >= limits.syncs_max or self._readers[identity] >= limits.syncs_of_one_max
+
+    def _end(self, key: tuple[bytes, int]) -> None:
+        if self._streams.pop(key, None) is not None:
+            self._readers[key[0]] -= 1
+            if not self._readers[key[0]]:
+                del self._readers[key[0]]
 
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
         """A reader gives room for `more` chunks."""
@@ -216,38 +238,37 @@ class Syncs:
     def close(self, identity: bytes) -> None:
         """A reader is gone."""
         for key in [key for key in self._streams if key[0] == identity]:
-            del self._streams[key]
+            self._end(key)
 
     def clear(self) -> None:
         """Drop all streams: the server no longer serves."""
         self._streams.clear()
+        self._readers.clear()
 
     def pump(self, blocked: set[bytes], now: float) -> Iterator[tuple[bytes, list[Frames]]]:
-        """One part of each stream that has room, with its reader's identity."""
+        """One part of each stream that has room, with its reader's identity, as far as one turn may send."""
+        room = self._limits.sync_turn_bytes
         for key, stream in list(self._streams.items()):
             if now - stream.touched > self._limits.sync_idle_s_max:
-                del self._streams[key]
+                self._end(key)
                 self.dropped += 1
-            elif stream.identity not in blocked and stream.credit > 0:
-                part = self._next_part(stream)
+            elif room > 0 and stream.credit > 0 and key[0] not in blocked and not (stream.wait and stream.wait()):
+                part = stream.part()
                 if part is None:
-                    del self._streams[key]
+                    self._next(key, stream)
                     continue
                 stream.touched = now
                 stream.credit -= stream.counted
+                room -= sum(len(frames[-1]) for frames in part)
+                self._streams[key] = self._streams.pop(key)  # behind those that had no turn
                 yield stream.identity, part
 
-    @staticmethod
-    def _next_part(stream: Stream) -> list[Frames] | None:
-        try:
-            part = next(stream.parts, None)
-        except BadInput as error:  # what it reads is not there any more
-            stream.parts = iter(())
-            return [reply(pack(0), join([REFUSED, stream.request_id, "retained", str(error)]))]
-        while part is None and stream.waiting:
-            stream.parts = stream.waiting.popleft()
-            part = next(stream.parts, None)
-        return part
+    def _next(self, key: tuple[bytes, int], stream: Stream) -> None:
+        if stream.waiting:
+            after = stream.waiting.popleft()
+            stream.parts, stream.wait = after.parts, after.wait
+        else:
+            self._end(key)
 
     def ready(self, blocked: set[bytes]) -> bool:
         """Whether some stream could send now."""

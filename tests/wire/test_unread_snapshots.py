@@ -1,0 +1,76 @@
+"""A reader that asks and asks and takes nothing costs the server a bounded amount, and others are served meanwhile."""
+
+import os
+from dataclasses import replace
+
+from chp.limits import DEFAULT
+from chp_server.testing import TestServer
+from tests.wire.hand import ICANHAZ, Hand, parts_of, receive, until
+
+MIB = 1 << 20
+LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syncs_of_one_max=100)
+
+
+def largest_unsent(server: TestServer) -> int:
+    """What libzmq and the server hold for any reader, once no more can be on its way."""
+    assert server.server is not None
+    core, unsent, held = server.server.core, server.server._unsent, server.server._held
+    until(lambda: core.requests.blocked, "it is full")
+    waiting = [sum(len(frames[-1]) for frames in each.messages) for each in held.values()]
+    return max(map(unsent.bytes, list(unsent._frames)), default=0) + sum(waiting)
+
+
+def nothing_waits(server: TestServer) -> bool:
+    """Whether what was on its way has been let go of."""
+    assert server.server is not None
+    return not server.server._unsent._frames and not server.server._held
+
+
+def test_unread_snapshots_take_a_bounded_amount_of_memory() -> None:
+    with TestServer(LIMITS, heartbeat_s=0.1) as server, Hand(server.address) as hand:
+        session = hand.session()
+        for i in range(16):
+            session.put({f"/{i}": os.urandom(MIB)})
+        for ask in ("classic", "chp2"):
+            with Hand(server.address) as other:
+                deaf = other.dealer(RCVHWM=1, RCVBUF=4096)
+                for _ in range(50):
+                    if ask == "classic":
+                        deaf.send_multipart([ICANHAZ, b""])
+                    else:
+                        other.ask(deaf, "", credit=64)
+                bound = LIMITS.reader_bytes_max + LIMITS.sync_turn_bytes + 3 * MIB
+                assert largest_unsent(server) <= bound
+                assert len(hand.snapshot()[0]) == 16, "others are served"
+                assert hand.sync()[-1][0][3] == 16
+            until(lambda: nothing_waits(server), "it has left")
+
+
+def test_a_slow_reader_of_large_values_gets_all_of_them() -> None:
+    with TestServer(LIMITS, heartbeat_s=0.1) as server, Hand(server.address) as hand:
+        session = hand.session()
+        values = {f"/{i}": os.urandom(MIB) for i in range(40)}
+        for key, value in values.items():
+            session.put({key: value})
+        dealer = hand.dealer(RCVHWM=1, RCVBUF=4096)
+        hand.ask(dealer, "", credit=64)
+        largest_unsent(server)
+        found = {}
+        while (parts := parts_of(receive(dealer)))[0][0] == 3:
+            found.update(zip(parts[1][0], parts[1][1], strict=True))
+        assert found == values
+
+
+def test_one_connection_can_t_have_all_that_may_be_under_way() -> None:
+    with TestServer(LIMITS, heartbeat_s=0.1) as server, Hand(server.address) as hand:
+        session = hand.session()
+        session.put({"/a": os.urandom(2 * MIB), "/b": os.urandom(2 * MIB)})
+        dealer = hand.dealer()
+        for _ in range(LIMITS.syncs_of_one_max + 5):
+            hand.ask(dealer, "", credit=1)
+        refused = 0
+        while refused < 5:
+            header = parts_of(receive(dealer))[0]
+            refused += header[0] == 7 and header[2] == "busy"
+        assert hand.status()["syncs"] == LIMITS.syncs_of_one_max
+        assert hand.sync()[-1][0][3] == 2
