@@ -123,6 +123,10 @@ class Staging:
         It is forgotten before its application's version is, so a batch that runs again is staged or recognised.
         """
         self.drop(transaction_id)
+        self.note_ended(transaction_id)
+
+    def note_ended(self, transaction_id: bytes) -> None:
+        """Remember that the transaction was committed."""
         self.committed[transaction_id] = None
         while len(self.committed) > min(self._limits.transactions_max, self._limits.applications_max):
             self.committed.popitem(last=False)
@@ -140,7 +144,9 @@ class Staging:
         """Remember an application's last version; one without a name asked for nothing to be remembered."""
         if not application:
             return
-        self.versions[application] = (version, revision)
+        last = self.versions.get(application)
+        if last is None or last[0] <= version:  # an older one comes with what another server did alone
+            self.versions[application] = (version, revision)
         self.versions.move_to_end(application)
         while len(self.versions) > self._limits.applications_max:
             self.versions.popitem(last=False)

@@ -252,12 +252,12 @@ class ReplicatedState:
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
         rest = [self.number, list(self.history.items()), sessions, leases, list(self.uuids), versions]
         rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
-        rest.append(self.store)
+        rest += [self.store, list(self.staging.committed)]
         return join([STATE, self.number, *self.measure()], [packb(rest)])
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `encode_rest` said."""
-        number, history, sessions, leases, uuids, versions, refusals, self.store = rest
+        number, history, sessions, leases, uuids, versions, refusals, self.store, *later = rest
         self.number = number
         self.history = dict(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
@@ -273,6 +273,8 @@ class ReplicatedState:
         for name, version, revision in versions:
             self.staging.note_done(name, version, revision)
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
+        for transaction_id in later[0] if later else ():  # a snapshot in an older journal has none
+            self.staging.note_ended(transaction_id)
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""

@@ -46,3 +46,20 @@ def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
     shorter = join([STATE, 0, 0, 0])
     assert end.count(header[1:]) == 1
     assert loaded([], end.replace(header[1:], shorter[1:])).number == 0
+
+
+def test_what_was_committed_arrives_too_so_that_what_comes_late_is_kept_by_neither() -> None:
+    sent = state()
+    sent.apply(Segment([], [], {"done": ["job", 7, b"t" * 16]}), 2, 0.0)
+    got = loaded([], sent.encode_rest(0.0))
+    for each in (sent, got):
+        each.apply(Segment(["/late"], [b"x"], {"stage": [b"t" * 16, "0.1"]}), 3, 0.0)
+        assert each.staging.measure() == (0, 0)
+
+
+def test_an_older_version_does_not_take_the_place_of_a_newer() -> None:
+    """It comes with the suffix of a server that was active alone; a micro-batch that runs again would be done again."""
+    here = ReplicatedState(DEFAULT)
+    for revision, version in enumerate((7, 5), 1):
+        here.apply(Segment([], [], {"done": ["job", version, bytes(16)]}), revision, 0.0)
+    assert here.staging.done("job", 7) == 1
