@@ -86,6 +86,7 @@ class Channel:
         self.at = 0
         self.live = False
         self.synced_once = False
+        self.anew = False  # what is held is of a history that is over: its revisions say nothing of the next snapshot
         self.sync: Sync | None = None
         self.watching = False
         self.changes: list[Changed] = []
@@ -245,7 +246,8 @@ class Channel:
         else:
             fresh = sync.fresh
             self._stats["updates_synced"] += len(fresh)
-            changed = self.replica.replace(fresh, own, number if self.watching else 0)
+            changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=self.anew)
+            self.anew = False
             if changed is not None and changed.keys:
                 self.changes.append(changed)
         self.sync, self._held = None, None

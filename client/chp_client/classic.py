@@ -113,6 +113,8 @@ class Classic:
             return
         if number < at:
             core.stats["histories_restarted"] += 1
+            for channel in core.channels:
+                channel.anew = True
             self._join(self._link, now)
         elif number > at and self._hugz_is_number and core.channels[0].subtree == "":
             core.stats["holes"] += 1
@@ -197,7 +199,8 @@ class Classic:
         assert fresh is not None, "on_reply looked"
         channel = self._todo.pop(0)
         differs = fresh.revisions != channel.replica.map.revisions
-        changed = channel.replica.replace(fresh, 0, sequence if channel.watching else 0)
+        changed = channel.replica.replace(fresh, 0, sequence if channel.watching else 0, anew=channel.anew)
+        channel.anew = False
         if changed is not None and changed.keys:
             core.effects.changes.append(changed)
         channel.at, channel.live, channel.synced_once = sequence, True, True

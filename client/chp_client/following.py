@@ -62,7 +62,7 @@ class Following(CoreState):
         for channel in self.channels:
             channel.stop()
             if went_back:
-                channel.at = 0
+                channel.at, channel.anew = 0, True
             if self.write_only:
                 channel.live = channel.synced_once = True
             elif channel.topic in link.greeted:

@@ -144,13 +144,17 @@ class Replica:
             final.pop(key, None)
         exchange(self.shown, gone - held, final)
 
-    def replace(self, fresh: Hashmap, own: int, want_changes: int = 0) -> Changed | None:
-        """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0."""
+    def replace(self, fresh: Hashmap, own: int, want_changes: int = 0, *, anew: bool = False) -> Changed | None:
+        """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0.
+
+        `anew`: it is of another history, in which the same revision means another set.
+        """
         if own:
             self.pending.confirm(own)
         old = self.map
         gone = old.revisions.keys() - fresh.revisions.keys() if old.revisions else set()
-        changed = self._difference(old, fresh, gone, want_changes) if want_changes else None
+        known = {} if anew else old.revisions
+        changed = self._difference(known, fresh, gone, want_changes) if want_changes else None
         gone |= self.orphans - fresh.revisions.keys()
         self.orphans = set()
         values = fresh.values
@@ -165,11 +169,8 @@ class Replica:
         return changed
 
     @staticmethod
-    def _difference(old: Hashmap, fresh: Hashmap, gone: set[str], number: int) -> Changed:
-        if old.revisions:
-            newer = [k for k, _ in fresh.revisions.items() - old.revisions.items()]
-        else:
-            newer = list(fresh.revisions)
+    def _difference(known: dict[str, int], fresh: Hashmap, gone: set[str], number: int) -> Changed:
+        newer = [k for k, _ in fresh.revisions.items() - known.items()] if known else list(fresh.revisions)
         revision = fresh.revisions
         newer.sort(key=revision.__getitem__)
         values: list[bytes | None] = list(map(fresh.values.__getitem__, newer))

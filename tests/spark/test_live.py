@@ -105,6 +105,17 @@ def test_items_are_those_of_one_moment(lone: TestServer, table: Live) -> None:
         put(lone, USD="1", JPY="1")
 
 
+def test_a_pin_of_a_store_that_came_to_the_same_number_anew(lone: TestServer, table: Live) -> None:
+    put(lone, USD="1")
+    before = table.pin()
+    lone.kill()
+    lone.start()
+    put(lone, USD="2")
+    wait_for("the new store", lambda: table.get("/rates/USD") == "2" and table.state is State.SYNCED)
+    assert before["/rates/USD"] == "1" and table.pin()["/rates/USD"] == "2"
+    assert before.revision == table.pin().revision
+
+
 def test_pins_never_hold_half_a_record(lone: TestServer, table: Live) -> None:
     names = [f"k{i}" for i in range(200)]
     with Clone([lone.address], None) as clone:

@@ -119,11 +119,13 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
 
 
 def test_a_lower_number_in_hugz_is_a_server_that_began_anew() -> None:
-    talk = joined(("/a", 9, b"1"), number=9)
+    talk = joined(("/a", 9, b"1"), ("/b", 1, b"another"), number=9)
+    talk.core.watch(True)
     talk.hugz(1)
     assert talk.stats["histories_restarted"] == 1
     talk.answer(1, ("/b", 1, b"1"))
     assert talk.map == {"/b": b"1"}
+    assert talk.changes[-1].keys == ["/a", "/b"] and talk.changes[-1].values == [None, b"1"]
     talk.kvpub("/c", 2, b"1")
     assert talk.map == {"/b": b"1", "/c": b"1"}
 

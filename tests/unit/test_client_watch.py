@@ -53,6 +53,16 @@ class TestWhatTheCoreTells:
         talk.snapshot(n(9), {"/a": (b"/a=1", n(1)), "/b": (b"new", n(8)), "/d": (b"4", n(7))})
         assert all_of(talk) == [("/c", None, n(9)), ("/d", b"4", n(7)), ("/b", b"new", n(8))]
 
+    def test_a_history_that_began_anew_is_told_whole_as_its_revisions_mean_something_else(self) -> None:
+        talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
+        talk.core.watch(True)
+        talk.greet(told=n(3), uuid=b"T" * 16)
+        talk.snapshot(n(3), {"/a": (b"another", n(1)), "/c": (b"3", n(3))})
+        assert all_of(talk) == [("/b", None, n(3)), ("/a", b"another", n(1)), ("/c", b"3", n(3))]
+        talk.heartbeat(n(9), count=9)
+        talk.snapshot(n(9), {"/a": (b"another", n(1)), "/c": (b"4", n(9))})
+        assert all_of(talk)[3:] == [("/c", b"4", n(9))]
+
     def test_what_is_held_can_be_told_first(self) -> None:
         talk = Talk().joined(n(3), **{"/x/a": n(3), "/x/b": n(1), "/y": n(2)})
         talk.set({"/x/pending": b"1"})

@@ -69,9 +69,10 @@ def live(
 class Pinned(dict[str, Any]):
     """A live table at one moment; `revision` is the number up to which it is complete."""
 
-    def __init__(self, values: Mapping[str, Any], revision: int) -> None:
+    def __init__(self, values: Mapping[str, Any], revision: int, resyncs: int = 0) -> None:
         super().__init__(values)
         self.revision = revision
+        self.resyncs = resyncs  # before it: a server that lost all may come to the same number with something else
 
 
 class Live(Mapping[str, Any]):
@@ -132,12 +133,12 @@ class Live(Mapping[str, Any]):
 
     def pin(self) -> Pinned:
         """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""
-        raw, revision = self._pin()
+        raw, revision, resyncs = self._pin()
         before = self._pinned
-        if before is None or before.revision != revision:
+        if before is None or (before.revision, before.resyncs) != (revision, resyncs):
             decode = self._decode
             values = raw if decode is None else {key: decode(value) for key, value in raw.items()}
-            before = self._pinned = Pinned(values, revision)
+            before = self._pinned = Pinned(values, revision, resyncs)
         return before
 
     # -- about it
@@ -175,10 +176,10 @@ class Live(Mapping[str, Any]):
         clone = self._clone  # not by its truth: an empty mapping is false
         return clone if clone is not None else self._open()
 
-    def _pin(self) -> tuple[dict[str, bytes], int]:
+    def _pin(self) -> tuple[dict[str, bytes], int, int]:
         clone = self._here()
         with clone._hub.lock:  # the agent applies a record, and moves the number, with this lock held
-            return clone.snapshot(), clone.revision
+            return clone.snapshot(), clone.revision, clone._core.stats["resyncs_snapshot"]
 
     def _open(self) -> Clone:
         clone = _replica(self._place)
