@@ -120,8 +120,9 @@ def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, 
 
 
 def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: TestServer, clone: Clone) -> None:
-    clone.set_many({f"/{a}/{i}": b"" for a in "ab" for i in range(20)}).wait(30)
-    reader = spark.read.format("chp").options(servers=server.address, pushDownPredicate="true")
+    clone.set_many({f"/{a}/{i}": b"/b" for a in "ab" for i in range(20)}).wait(30)
+    reader = spark.read.format("chp").schema("key string, value string")
+    reader = reader.options(servers=server.address, pushDownPredicate="true")
     with pytest.raises(PySparkException, match=r"filterPushdown\.enabled"):
         reader.load().count()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
@@ -129,8 +130,10 @@ def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: Test
         for condition, n, held in (
             ("key like '/a/%'", 20, 20),
             ("key = '/a/1'", 1, 11),  # it begins eleven keys
+            ("key in ('/a/12', '/a/1')", 2, 11),  # so does what these have in common
             ("key in ('/a/1', '/a/12', '/b/1')", 3, 40),
             ("key > '/b/'", 20, 40),
+            ("value = '/b'", 40, 40),  # says nothing of keys
         ):
             assert reader.load().where(condition).count() == n, condition
             images = server.server.core.requests.images._shared.values()
