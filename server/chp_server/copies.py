@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from chp.batch import Segment
@@ -23,6 +24,7 @@ from .commit import Committer
 from .core import ServerCore
 from .journal import JournalError, Options
 from .snapshots import Snapshotter, recover_snapshot
+from .sqlite_files import sync_directory
 from .sqlite_store import SqliteStore
 from .state import deletes
 
@@ -55,16 +57,16 @@ class Copies:
             raise BadInput(f"{path} exists; a backup never overwrites: name another file")
         core.commit()
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             _remove(_part(path))
             self._store = SqliteStore(f"sqlite:{_part(path)}", Options())
             self._store.load()
+            self._asked = (identity, options["id"], path)
             self._snapshotter = Snapshotter(self._store, self._limits)
             self._snapshotter.begin(core)
-        except (JournalError, OSError) as error:
-            self._end()
-            raise BadInput(f"{path} can't be written: {error}") from None
-        self._asked = (identity, options["id"], path)
+        except (JournalError, OSError, ValueError) as error:  # ValueError: a path with a NUL
+            self._give_up(path)
+            raise BadInput(f"{path!r:.200} can't be written: {error}") from None
 
     def step(self) -> None:
         """Write the next chunk; answer when that was the last."""
@@ -78,14 +80,26 @@ class Copies:
             self._store.make_one_file()
             self._end()
             os.replace(_part(path), path)
+            sync_directory(Path(path))
             _remove(_part(path))
         except (JournalError, OSError) as error:
-            self._end()
+            self._give_up(path)
             self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
             return
         size = os.path.getsize(path)
         self._core.turn.fact("backup", path=path, number=describe(number), bytes=size)
         self._core.requests.answer(identity, request_id, {"path": path, "number": describe(number), "bytes": size})
+
+    def _give_up(self, path: str) -> None:
+        """What was written of it goes: the disk may be full, and it is the journal's too."""
+        self._end()
+        with suppress(OSError, ValueError):
+            _remove(_part(path))
+
+    def close(self) -> None:
+        """The server ends."""
+        if self._snapshotter is not None:
+            self._give_up(self._asked[2])
 
     def _end(self) -> None:
         if self._store is not None:

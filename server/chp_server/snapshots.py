@@ -80,6 +80,7 @@ class Snapshotter:
 
     def _chunks(self, core: ServerCore) -> Iterator[bytes]:
         image = Image(core.state.map, "", self.number)
+        image.deadlines = dict(image.deadlines)  # nothing follows in a backup that would put a later ttl right
         rest = core.state.encode_rest(core.now)
         staged = core.state.staging.segments()
         chunks = image.chunks(self._limits, lambda: core.now)

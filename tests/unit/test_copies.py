@@ -1,0 +1,91 @@
+"""Backups of a core that goes on: as of one number, whole or not there at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chp.batch import REFUSED, Segment, split
+from chp.errors import BadInput
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.copies import Copies, read_backup
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.journal import JournalFull
+from chp_server.snapshots import Snapshotter
+
+
+class Backed:
+    """A lone server and its copies."""
+
+    def __init__(self, directory: Path) -> None:
+        self.core = ServerCore(CoreConfig(name="a"), b"s" * 16, 0.0)
+        self.copies = Copies(str(directory), self.core, DEFAULT)
+        self.no = 0
+        self.core.begin_turn(0.0, 0.0)
+        self.core.end_turn()
+
+    def set(self, now: float, **extras: object) -> None:
+        self.no += 1
+        self.core.begin_turn(now, now)
+        segment = Segment(["/k"], [b"%d" % self.no], dict(extras) or None)
+        self.core.collect([RESERVED_KEY, pack(self.no), b"1" * 16, b"", segment.encode()])
+        self.core.end_turn()
+
+    def end_backup(self) -> list[object]:
+        """The answer's header."""
+        while self.copies.busy:
+            self.copies.step()
+        (reply,) = [messages[0] for _, messages in self.core.end_turn().replies]
+        header: list[object] = split(reply[4])[0]
+        return header
+
+
+@pytest.fixture
+def backed(tmp_path: Path) -> Backed:
+    return Backed(tmp_path)
+
+
+def test_a_ttl_is_that_of_the_backup_s_number(backed: Backed, tmp_path: Path) -> None:
+    """What follows a journal's snapshot puts a ttl right that has changed since; nothing follows a backup."""
+    path = str(tmp_path / "b.db")
+    backed.set(1.0)
+    backed.copies.backup(b"i", {"id": 1, "path": path})
+    backed.set(2.0, t=100)
+    backed.set(3.0)
+    backed.set(4.0, t=100)
+    backed.end_backup()
+    found = read_backup(path, DEFAULT, 0.0).state.map
+    assert found.values == {"/k": b"1"} and not found.deadlines
+
+
+def test_a_backup_that_finds_no_room_leaves_the_disk_as_it_was(
+    backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise JournalFull("no room")
+
+    backed.copies.backup(b"i", {"id": 1, "path": str(tmp_path / "b.db")})
+    assert os.listdir(tmp_path)
+    monkeypatch.setattr(Snapshotter, "step", full)
+    assert backed.end_backup()[0] == REFUSED
+    assert not os.listdir(tmp_path)
+
+
+def test_a_server_that_ends_leaves_no_part_of_a_backup(backed: Backed, tmp_path: Path) -> None:
+    backed.copies.backup(b"i", {"id": 1, "path": str(tmp_path / "b.db")})
+    backed.copies.close()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_path_that_can_t_be_is_refused_and_a_bare_name_is_one(
+    backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match="can't be written"):
+        backed.copies.backup(b"i", {"id": 1, "path": "/tmp/\0.db"})
+    monkeypatch.chdir(tmp_path)
+    backed.copies.backup(b"i", {"id": 1, "path": "b.db"})
+    assert backed.end_backup()[0] != REFUSED
+    assert os.listdir(tmp_path) == ["b.db"]
+    assert not read_backup("b.db", DEFAULT, 0.0).state.map
