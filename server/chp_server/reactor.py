@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -32,6 +33,7 @@ from .journal import Journal, JournalError
 from .metrics import Metrics
 from .snapshots import Snapshotter, recover_snapshot
 from .sockets import Frames, Sockets, Unsent, receive, send_all
+from .sqlite_files import sync_directory
 from .turn import Fact, Save, Turn
 
 log = logs.get_log(__name__)
@@ -276,10 +278,12 @@ class Server:
     def stop(self) -> None:
         """Let `run` return after its turn."""
         self._stopping = True
+        if self._closed:  # its descriptors may be others' by now
+            return
         try:
             os.write(self._wake_out, b"x")
         except OSError:
-            pass  # it is awake already, or closed
+            pass  # it is awake already
 
     def leave(self) -> None:
         """Tell the peer that we end on purpose, after `run`; nothing is acknowledged any more."""
@@ -290,6 +294,7 @@ class Server:
         """Close the ports."""
         if not self._closed:
             self._closed = True
+            self._copies.close()
             if self._arbiter is not None:
                 self._arbiter.close()
             if self._metrics is not None:
@@ -333,6 +338,7 @@ def write_updates(directory: str, save: Save) -> str:
             file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    sync_directory(Path(path))  # the journal is about to forget them
     return path
 
 

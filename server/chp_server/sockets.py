@@ -24,6 +24,8 @@ from .config import Config
 
 Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
+# A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -58,6 +60,8 @@ class Sockets:
         socket = context.socket(kind)
         socket.set(zmq.LINGER, 200)  # what was just acknowledged may still leave at the end
         socket.set(zmq.MAXMSGSIZE, bytes_max)
+        for option, value in KEEPALIVE.items():
+            socket.set(option, value)
         return socket
 
     def bind(self) -> None:

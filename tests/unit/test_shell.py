@@ -1,0 +1,53 @@
+"""The edges of the shell: descriptors that are not its any more, files that have to last, hosts that vanished."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from chp_server.config import Config
+from chp_server.journal import open_journal
+from chp_server.reactor import Server, write_updates
+from chp_server.testing import TestServer
+from chp_server.turn import Save
+from tests.wire.hand import Hand, receive, until
+
+
+def test_stop_after_the_end_writes_to_nobody_s_descriptor() -> None:
+    server = Server(Config(), open_journal("memory:"))
+    wake = server._wake_out
+    server.close()
+    reader, writer = os.pipe()
+    os.dup2(writer, wake)
+    os.set_blocking(reader, False)
+    server.stop()
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    for descriptor in {reader, writer, wake}:
+        os.close(descriptor)
+
+
+def test_the_file_of_a_suffix_lasts_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+    write_updates(str(tmp_path), Save("suffix-1.2", []))
+    assert synced == [False, True]
+
+
+def test_a_connection_whose_host_vanished_is_found_out() -> None:
+    """By the kernel: a timer of the kind keepalive (2) runs on each connection on which nothing is said."""
+    with TestServer(heartbeat_s=0.1) as server, Hand(server.address) as hand:
+        hand.collector()
+        dealer = hand.dealer()
+        hand.ask(dealer, b"\x02status\x03")
+        receive(dealer)
+        port = int(server.address.rpartition(":")[2])
+        until(lambda: timers(port) == timers(port + 2) == {2}, "both are kept alive")
+
+
+def timers(port: int) -> set[int]:
+    """Those that run on the established connections that came to a local port."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [line for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "01"]
+    return {int(line[5].partition(":")[0]) for line in ours}
