@@ -42,6 +42,7 @@ class StandIn:
     def __init__(self, shared: Shared, subtrees: list[str]) -> None:
         self.shared = shared
         self.subtrees = subtrees
+        self.revision = number(3, 1042)
         shared.opened.append(subtrees)
 
     def close(self, timeout: float) -> None:

@@ -262,6 +262,13 @@ def test_watch(run: Run, shared: Shared) -> None:
     assert run("watch", "--count", "1").stdout_bytes == b"set\t/a\t\xff1\n"
 
 
+def test_watch_from_a_number_that_the_store_has_not_reached(run: Run, shared: Shared) -> None:
+    assert run("watch", "--start", "3.1042").exit_code == 0
+    result = run("watch", "--start", "3.1043")
+    assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
+    assert ("watch", "", number(3, 1043)) not in shared.opened
+
+
 # -- dump and load
 
 

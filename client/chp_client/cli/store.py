@@ -89,6 +89,11 @@ class Store:
         self.clone = clone
         self.settings = settings
 
+    @property
+    def number(self) -> int:
+        """The number up to which all that is held is complete."""
+        return self.clone.revision
+
     def item(self, key: str) -> Item | None:
         """A key as it stands, or None."""
         entry = self.clone.entry(key)

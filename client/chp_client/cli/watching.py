@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .faults import PIPE_CLOSED, Misused
+from .faults import PIPE_CLOSED, Misused, Refused
 from .out import Out, json_line
 from .settings import Settings, examples, pass_settings, shared
 from .store import reading
@@ -56,6 +56,11 @@ def watch(settings: Settings, prefix: str, start: str, count: int | None) -> Non
     out = settings.out
     left = count
     with reading(settings, [prefix], _noting(out)) as store:
+        if isinstance(begin, int) and begin > store.number:
+            raise Refused(
+                f"--start {show_revision(begin)} is above the store's number {show_revision(store.number)}: it is of "
+                "another store, or of what this one lost; give now or snapshot"
+            )
         out.watch_reader(PIPE_CLOSED)
         out.note(f"watching {escape(prefix) or 'everything'}; Ctrl-C ends it")
         for changes in store.changes(prefix, begin):
