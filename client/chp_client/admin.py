@@ -115,6 +115,10 @@ class Admin:
         """Every server's answer, or what was wrong, by server; takes at most `timeout_s`."""
         return self._ask(self.servers, command, arguments)
 
+    def ask_some(self, servers: Sequence[str], command: str, **arguments: Any) -> dict[str, Answer]:
+        """The same of some of them."""
+        return self._ask(servers, command, arguments)
+
     def ask_active(self, command: str, **arguments: Any) -> Reply:
         """The answer of the server that serves: found by asking each what it is."""
         answers = self.ask_all("status")

@@ -122,10 +122,16 @@ class Admin:
 
     def __init__(self, *looks: dict[str, Answer]) -> None:
         self.looks = list(looks)
+        self.asked_again: list[str] = []
 
     def ask_all(self, command: str) -> dict[str, Answer]:
         assert command == "status"
         return self.looks.pop(0)
+
+    def ask_some(self, servers: list[str], command: str) -> dict[str, Answer]:
+        self.asked_again += servers
+        answers = self.ask_all(command)
+        return {server: answers[server] for server in servers}
 
 
 def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.Look:
@@ -136,6 +142,16 @@ def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.L
     for _ in looks:
         made.again()
     return made
+
+
+def test_who_did_not_answer_is_not_waited_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {A: says(A, "active", counts={"updates": 100}), B: gone(B)}
+    seen = look(first, monkeypatch=monkeypatch)
+    admin: Any = seen.admin
+    admin.looks = [{A: says(A, "active", counts={"updates": 350}), B: gone(B)}]
+    seen.once_more()
+    assert admin.asked_again == [A] and seen.rates[A]["updates"] == 250.0
+    assert [view.state for view in seen.views] == ["ACTIVE", "UNREACHABLE"]
 
 
 def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..admin import Admin
+from ..admin import Admin, Answer, Reply
 from . import pair
 from .out import Out
 from .pair import Verdict, View
@@ -46,11 +46,20 @@ class Look:
         self.views: list[View] = []
         self.rates: dict[str, dict[str, float]] = {}
         self.history: dict[str, deque[float]] = {}
+        self._answers: dict[str, Answer] = {}
         self._before: dict[str, tuple[float, dict[str, float]]] = {}
 
     def again(self) -> None:
         """Ask both servers, now."""
-        answers = self.admin.ask_all("status")
+        self._take(self.admin.ask_all("status"))
+
+    def once_more(self) -> None:
+        """Ask those that answered, a moment ago; who did not is taken to be away still."""
+        here = [server for server, answer in self._answers.items() if isinstance(answer, Reply)]
+        self._take({**self._answers, **self.admin.ask_some(here, "status")})
+
+    def _take(self, answers: dict[str, Answer]) -> None:
+        self._answers = answers
         self.views = pair.views(answers, self.named)
         now = time.monotonic()
         for view in self.views:
@@ -87,7 +96,7 @@ def status(ctx: click.Context, settings: Settings, rates: bool) -> None:
         look.again()
         if rates and any(v.reachable for v in look.views):
             _wait(LOOK_S)
-            look.again()
+            look.once_more()
     verdict = pair.verdict(look.views)
     show(settings.out, look, verdict)
     ctx.exit(verdict.code)
