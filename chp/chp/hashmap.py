@@ -4,7 +4,7 @@
     deadlines   key -> local time at which it expires, only for keys with a ttl
 
 A segment is applied by C-level passes over its columns. Only sparse columns (deletes, ttls) cost Python a step an item.
-Keys written by one record share one revision object, which keeps a key at about 280 bytes with a 100-byte value.
+Keys written by one record share one revision object, which keeps a key at about 290 bytes with a 100-byte value.
 
 The fingerprint is the number of keys and the sum of their revisions modulo 2^64. Two replicas of the same channel at
 the same number have the same one. It is kept up to date with each segment, until more updates have come since it was
