@@ -59,10 +59,11 @@ def _forget_parents() -> None:
         del _clones[where]
 
 
-def close_clones() -> None:
-    """Close this process's Clones; they are made anew when they are needed."""
+def close_clones(servers: list[str] | None = None) -> None:
+    """Close this process's Clones, or the one of these servers; they are made anew when they are needed."""
     with _lock:
-        mine = [_clones.pop(where) for where in list(_clones) if where[0] == os.getpid()]
+        meant = [where for where in _clones if where[0] == os.getpid() and servers in (None, list(where[1]))]
+        mine = [_clones.pop(where) for where in meant]
     for clone in mine:
         clone.close(timeout=0)
 
@@ -101,6 +102,7 @@ class Part:
     def __init__(self, servers: list[str], transaction: bytes, name: str, timeout_s: float) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
         self.batches = 0
+        self._servers = servers
         self._clone = clone_of(servers)
         self._transaction = transaction
         self._timeout_s = timeout_s
@@ -109,7 +111,7 @@ class Part:
     def add(self, rows: "Rows") -> None:
         """Stage what fits a batch."""
         body = rows.encode(stage=[self._transaction, self.name])
-        with _failures(self._timeout_s):
+        with _failures(self._servers, self._timeout_s):
             self._tickets.append(push(self._clone, body, self._timeout_s))
         self.batches += 1
         if self._tickets[0].done:
@@ -121,7 +123,7 @@ class Part:
         self._settle(self._tickets)
 
     def _settle(self, tickets: list[Ticket]) -> None:
-        with _failures(self._timeout_s):
+        with _failures(self._servers, self._timeout_s):
             for ticket in tickets:
                 _answer(ticket, self._timeout_s)
 
@@ -149,7 +151,7 @@ def commit(  # noqa: PLR0917
     """Make the named parts visible, all at once; an (application, version) committed before is only answered."""
     named = [[name, batches] for name, batches in parts if batches]
     extras = {"commit": [transaction, application, version, named, replace]}
-    with _failures(timeout_s):
+    with _failures(servers, timeout_s):
         return _answer(push(clone_of(servers), Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
@@ -158,19 +160,19 @@ def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
     another reason, which is the one to be raised."""
     timeout_s = min(timeout_s, ABORT_S)
     try:
-        with _failures(timeout_s):
+        with _failures(servers, timeout_s):
             push(clone_of(servers), Segment([], [], {"abort": transaction}).encode(), timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 
 
 @contextmanager
-def _failures(timeout_s: float) -> Iterator[None]:
+def _failures(servers: list[str], timeout_s: float) -> Iterator[None]:
     """Says in a job's words what a Clone says in its own."""
     try:
         yield
     except TimeoutError as error:
-        close_clones()  # with what it still wanted to send
+        close_clones(servers)  # with what it still wanted to send; not those of another query's
         raise StagingFailed(f"the servers gave no answer for {timeout_s:g} s (option timeout): {error}") from error
     except Refused as error:
         raise StagingFailed(_REFUSALS.get(error.code, "{0}").format(error)) from error
