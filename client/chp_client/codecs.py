@@ -51,14 +51,14 @@ class Json:
         """JSON as UTF-8."""
         try:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise BadValue(f"codec 'json' can't take this value ({error}); give what JSON can say") from None
 
     def decode(self, data: bytes) -> Any:
         """The value; `BadValue` for bytes that are not JSON."""
         try:
             return json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadValue(f"the value {data[:40]!r} is not JSON ({error}); read it with codec='raw'") from None
 
 

@@ -54,6 +54,8 @@ def test_defaults_and_names_in_any_case() -> None:
         ({**SERVERS, "partitions": "0"}, "partitions is '0'"),
         ({**SERVERS, "startingOffsets": "42"}, "it is earliest, latest, snapshot, or an offset"),
         ({**SERVERS, "startingOffsets": '{"epoch": 1}'}, "it is earliest, latest, snapshot, or an offset"),
+        ({**SERVERS, "startingOffsets": '{"epoch": 32768, "sequence": 1}'}, "it is earliest, latest, snapshot, or an"),
+        ({**SERVERS, "startingOffsets": '{"epoch": 1, "sequence": 281474976710656}'}, "it is earliest, latest"),
         ({**SERVERS, "version": "-1"}, "version is '-1'"),
         ({**SERVERS, "applicationId": ""}, "it has 1 to 256 characters"),
     ],

@@ -286,6 +286,11 @@ def test_dump_and_load_bring_everything_back(run: Run, shared: Shared, tmp_path:
     assert {k: e.ttl for k, e in shared.entries.items()} == {"/a": None, "/b": 30.5, "/c": None, "/d\u2028": None}
 
 
+def test_load_names_the_line_that_is_nested_too_deeply(run: Run) -> None:
+    result = run("load", "-", stdin=b"[" * 100_000)
+    assert result.exit_code == 4 and "line 1: not JSON" in result.stderr
+
+
 def test_load_sends_portions_that_share_a_ttl(run: Run, shared: Shared) -> None:
     lines = [json.dumps({"key": f"/{i}", "value": "x"}) for i in range(2500)]
     lines.append(json.dumps({"key": "/t", "value": "x", "ttl": 5}))

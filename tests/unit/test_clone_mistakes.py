@@ -118,6 +118,19 @@ def test_values_that_others_could_not_read(codec: str, value: object) -> None:
         clone["/a"] = value
 
 
+def test_what_is_nested_too_deeply_is_no_value() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for codec in ("json", "msgpack"):
+        with Clone(NOBODY, codec=codec) as clone:
+            with pytest.raises(BadValue, match=f"codec '{codec}'"):
+                clone["/a"] = deep
+            clone.hub.shown["/a"] = (b"[" if codec == "json" else b"\x91") * 100_000  # somebody else's
+            with pytest.raises(BadValue, match=f"(?i)is not {codec}"):
+                clone.snapshot()
+
+
 def test_msgpack_reads_what_it_wrote() -> None:
     clone = Clone(NOBODY, codec="msgpack")
     clone["/a"] = {1: 2, None: b"x"}

@@ -226,7 +226,7 @@ def parse_line(line: bytes, ttl: float | None = None) -> tuple[str, bytes, float
     """Key, value and ttl of one line; ValueError that says what is wrong with it."""
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({error}); is the file complete?") from None
     if type(fields) is not dict:
         raise ValueError('not an object; give {"key": ..., "value": ...}')

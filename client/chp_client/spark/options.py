@@ -20,6 +20,7 @@ from typing import Any
 from chp.errors import BadInput
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
+from chp.numbers import EPOCH_MAX, SEQUENCE_MASK
 
 from .. import checks
 
@@ -105,7 +106,8 @@ def _start(text: str) -> str | dict[str, Any]:
         return text.lower()
     try:
         offset = json.loads(text)
-        good = all(type(offset[name]) is int and offset[name] >= 0 for name in ("epoch", "sequence"))
+        bounds = {"epoch": EPOCH_MAX, "sequence": SEQUENCE_MASK}
+        good = all(type(offset[name]) is int and 0 <= offset[name] <= most for name, most in bounds.items())
     except (ValueError, TypeError, KeyError):
         good = False
     if not good:
