@@ -34,6 +34,7 @@ ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
 SETTLE_S = 0.1  # a HUGZ that comes later than this after a subscription was sent after it
 ECHO_S = 5.0  # without an echo, before unechoed sets are sent again
 SILENT_HUGZ = 4
+UPDATE_BYTES = 300  # what an update that is held back takes beside its key and value
 
 
 class Classic:
@@ -47,6 +48,7 @@ class Classic:
         self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
         self._fresh: Hashmap | None = None
         self._held: list[Kvpub] = []
+        self._held_bytes = 0  # of all that came while a snapshot does; beyond the limit, another one is asked for
         self._asked_at = self._echo_at = 0.0
         self._hugz_is_number = True  # whether this server's HUGZ carries its current number
         self._uuids: dict[bytes, Batch] = {}
@@ -76,7 +78,8 @@ class Classic:
             return
         link.heard_at = now
         if self._todo:
-            if len(self._held) < core.limits.watch_queue_max:
+            self._held_bytes += UPDATE_BYTES + len(update[0]) + len(update[4])
+            if self._held_bytes <= core.limits.join_buffer_bytes:
                 self._held.append(update)
         else:
             self._apply(update, now)
@@ -166,6 +169,7 @@ class Classic:
         core = self._core
         self._link = link
         self._held.clear()
+        self._held_bytes = 0
         for channel in core.channels:
             channel.live = core.write_only
             channel.synced_once = channel.synced_once or core.write_only
@@ -214,6 +218,10 @@ class Classic:
         held, self._held = self._held, []
         for update in held:
             self._apply(update, now)
+        if self._held_bytes > core.limits.join_buffer_bytes and self._link is not None:
+            core.stats["join_overflows"] += 1
+            self._join(self._link, now)
+            return
         self._resend(now)
         core.update_state(now)
 
