@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +25,27 @@ from chp.numbers import describe
 from .commit import Committer
 from .core import ServerCore
 from .journal import JournalError, Options
-from .snapshots import Snapshotter, recover_snapshot
+from .snapshots import Snapshotter, recovering
 from .sqlite_files import sync_directory
 from .sqlite_store import SqliteStore
 from .state import deletes
 
 
 class Copies:
-    """At most one backup under way."""
+    """At most one backup under way, and one restore."""
 
     def __init__(self, directory: str, core: ServerCore, limits: Limits) -> None:
         self._directory, self._core, self._limits = directory, core, limits
         self._store: SqliteStore | None = None
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
+        self._reading: Generator[None, None, Committer] | None = None
+        self._wanted: tuple[bytes, int, str] = (b"", 0, "")
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to write."""
-        return self._snapshotter is not None
+        """Whether there is more to write or to read."""
+        return self._snapshotter is not None or self._reading is not None
 
     def backup(self, identity: bytes, options: dict[str, Any]) -> None:
         """Begin a backup; the answer comes when it is whole."""
@@ -69,7 +73,9 @@ class Copies:
             raise BadInput(f"{path!r:.200} can't be written: {error}") from None
 
     def step(self) -> None:
-        """Write the next chunk; answer when that was the last."""
+        """Write or read the next chunk; answer when that was the last."""
+        if self._reading is not None:
+            self._read(self._reading)
         if self._snapshotter is None or self._store is None:
             return
         identity, request_id, path = self._asked
@@ -98,6 +104,8 @@ class Copies:
 
     def close(self) -> None:
         """The server ends."""
+        if self._reading is not None:
+            self._reading.close()
         if self._snapshotter is not None:
             self._give_up(self._asked[2])
 
@@ -107,23 +115,41 @@ class Copies:
         self._store = self._snapshotter = None
 
     def restore(self, identity: bytes, options: dict[str, Any]) -> None:
-        """Make the map what a backup says."""
+        """Begin to make the map what a backup says; the answer comes when it is."""
         core, path = self._core, str(options.get("path") or "")
         if not core.serving:
             raise BadInput("this server is not active; restore through the one that is")
+        if self._reading is not None:
+            raise BadInput(f"a restore of {self._wanted[2]} is under way; wait for it")
         if not os.path.isfile(path):
             raise BadInput(f"{path!r} is no file on this server; give the path that `chp backup` named")
-        core.commit()
+        self._wanted = (identity, options["id"], path)
+        self._reading = reading(path, self._limits, core.now)
+
+    def _read(self, steps: Generator[None, None, Committer]) -> None:
+        identity, request_id, path = self._wanted
         try:
-            wanted = read_backup(path, self._limits, core.now)
-        except JournalError as error:
-            raise BadInput(f"{path} can't be restored: {error}") from None
+            next(steps)
+        except StopIteration as done:
+            self._reading = None
+            self._restored(done.value)
+        except (JournalError, BadInput) as error:
+            self._reading = None
+            self._core.requests.refuse(identity, request_id, f"{path} can't be restored: {error}")
+
+    def _restored(self, wanted: Committer) -> None:
+        """All is read: one record makes our map the same. It is put into the map in the turns after this one."""
+        core, (identity, request_id, path) = self._core, self._wanted
+        if not core.serving:
+            core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
+            return
+        core.commit()
         segments = list(difference(core.commits, wanted, core.now))
         if segments:
             core.commits.commit_in_parts(core.turn, segments, core.now, core.wall)
-        number, keys = describe(core.state.number), len(core.state.map)
+        number, keys = describe(core.state.number), len(wanted.state.map)
         core.turn.fact("restored", "warning", path=path, number=number, keys=keys)
-        core.requests.answer(identity, options["id"], {"path": path, "number": number, "keys": keys})
+        core.requests.answer(identity, request_id, {"path": path, "number": number, "keys": keys})
 
 
 def _part(path: str) -> str:
@@ -141,15 +167,16 @@ def _name(core: ServerCore) -> str:
     return f"backup-{core.config.name}-{describe(core.state.number)}.db"
 
 
-def read_backup(path: str, limits: Limits, now: float) -> Committer:
-    """The state that a backup holds; `JournalError` if it is damaged."""
+def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committer]:
+    """The state that a backup holds, read in steps; `JournalError` if it is damaged."""
     store = SqliteStore(f"sqlite:{path}", Options(), writable=False)
     try:
         commits, wall_s = Committer(limits, 0), time.time()
         loaded = store.load()
-        recover_snapshot(commits, loaded.snapshot, limits, now, wall_s)
+        yield from recovering(commits, loaded.snapshot, limits, now, wall_s)
         for row in loaded.rows:
             commits.follow(row.body, now, wall_s)
+            yield
         commits.drop_held()
     finally:
         store.close()
@@ -174,14 +201,11 @@ def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segme
 
 def _sized(keys: list[str], values: dict[str, bytes], limits: Limits) -> Iterator[list[str]]:
     """Keys in groups that make a segment of about `part_bytes` each, or one key."""
-    group: list[str] = []
-    size = 0
-    for key in keys:
-        more = len(key) + len(values[key])
-        if group and (size + more > limits.part_bytes or len(group) == limits.sync_chunk_items):
-            yield group
-            group, size = [], 0
-        group.append(key)
-        size += more
-    if group:
+    start = 0
+    while start < len(keys):
+        group = keys[start : start + limits.sync_chunk_items]
+        sizes = [len(key) + len(values[key]) for key in group]
+        if sum(sizes) > limits.part_bytes:
+            group = group[: max(1, bisect_right(list(accumulate(sizes)), limits.part_bytes))]
         yield group
+        start += len(group)

@@ -95,6 +95,14 @@ class Snapshotter:
 
 def recover_snapshot(commits: Committer, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
     """Take over the journal's snapshot; what is left of its ttls is less by its age, as our own clock has it."""
+    for _ in recovering(commits, bodies, limits, now, wall_s):
+        pass
+
+
+def recovering(
+    commits: Committer, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float
+) -> Iterator[None]:
+    """As `recover_snapshot`, a chunk at a time."""
     loader = Loader(limits)
     for body in bodies:
         header = split(body)[0]
@@ -102,3 +110,4 @@ def recover_snapshot(commits: Committer, bodies: Iterable[bytes], limits: Limits
             commits.state = loader.finish(body, now)
         else:
             loader.add(body, now - max(0.0, wall_s - header[3] / 1000))
+        yield

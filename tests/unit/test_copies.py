@@ -10,10 +10,22 @@ from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.copies import Copies, read_backup
+from chp_server.commit import Committer
+from chp_server.copies import Copies, reading
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal import JournalFull
 from chp_server.snapshots import Snapshotter
+
+
+def read_backup(path: str) -> Committer:
+    """All of it at once."""
+    steps = reading(path, DEFAULT, 0.0)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Committer = done.value
+            return found
 
 
 class Backed:
@@ -56,7 +68,7 @@ def test_a_ttl_is_that_of_the_backup_s_number(backed: Backed, tmp_path: Path) ->
     backed.set(3.0)
     backed.set(4.0, t=100)
     backed.end_backup()
-    found = read_backup(path, DEFAULT, 0.0).state.map
+    found = read_backup(path).state.map
     assert found.values == {"/k": b"1"} and not found.deadlines
 
 
@@ -88,4 +100,31 @@ def test_a_path_that_can_t_be_is_refused_and_a_bare_name_is_one(
     backed.copies.backup(b"i", {"id": 1, "path": "b.db"})
     assert backed.end_backup()[0] != REFUSED
     assert os.listdir(tmp_path) == ["b.db"]
-    assert not read_backup("b.db", DEFAULT, 0.0).state.map
+    assert not read_backup("b.db").state.map
+
+
+def test_a_restore_is_read_in_steps_and_turns_go_on_meanwhile(backed: Backed, tmp_path: Path) -> None:
+    """A map of a million keys takes seconds to read: the peer would take over."""
+    path = str(tmp_path / "b.db")
+    for now in range(1, 4):
+        backed.set(now)
+    backed.copies.backup(b"i", {"id": 1, "path": path})
+    backed.end_backup()
+    backed.set(5.0, d=[0])
+    backed.copies.restore(b"i", {"id": 2, "path": path})
+    assert backed.copies.busy and not backed.core.state.map
+    with pytest.raises(BadInput, match="under way"):
+        backed.copies.restore(b"i", {"id": 3, "path": path})
+    backed.copies.step()
+    assert backed.copies.busy and not backed.core.state.map
+    backed.set(6.0, d=[0])
+    assert backed.end_backup()[0] != REFUSED
+    assert backed.core.state.map.values == {"/k": b"3"}
+
+
+def test_what_is_no_backup_is_refused_when_it_is_looked_at(backed: Backed, tmp_path: Path) -> None:
+    path = tmp_path / "b.db"
+    path.write_bytes(b"no database" * 1000)
+    backed.copies.restore(b"i", {"id": 2, "path": str(path)})
+    assert backed.end_backup()[0] == REFUSED
+    assert not backed.copies.busy
