@@ -11,6 +11,8 @@ takes some of them (fewer are read faster), may have the value as string, and wi
     spark.read.format("chp").option("codec", "json").schema("key string, bid double, ask double")
 """
 
+import datetime as dt
+import decimal
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,7 +126,7 @@ class Layout:
                 array = array if array.type.equals(field.type) else array.cast(field.type)
             else:
                 array = _typed([thing.get(field.name) for thing in inside], field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        except (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise BadDataFrame(
                 f"column {field.name!r} can't be {field.type}: {error}; give another type, or read the value as binary"
             ) from None
@@ -157,4 +159,36 @@ def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
     """Days, times and decimals are text inside a value."""
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
-    return pa.array(column, kind)
+    read = _reader(kind)
+    return pa.array(column if read is None else [None if thing is None else read(thing) for thing in column], kind)
+
+
+_LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] = (
+    (pa.types.is_date, dt.date.fromisoformat),
+    (pa.types.is_timestamp, dt.datetime.fromisoformat),
+    (pa.types.is_decimal, lambda thing: decimal.Decimal(str(thing))),
+)
+
+
+def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes days, times and decimals of the text within a value of a nested type; None if there are none."""
+    t = pa.types
+    for is_kind, leaf in _LEAVES:
+        if is_kind(kind):
+            return leaf
+    fields = [kind.field(i) for i in range(kind.num_fields)] if t.is_list(kind) or t.is_struct(kind) else []
+    fields = [kind.key_field, kind.item_field] if t.is_map(kind) else fields
+    found = [_reader(field.type) for field in fields]
+    if not any(found):
+        return None
+    readers = [_unless_none(read) for read in found]
+    if t.is_list(kind):
+        return lambda things: [readers[0](thing) for thing in things]
+    if t.is_map(kind):
+        return lambda thing: {readers[0](key): readers[1](value) for key, value in thing.items()}
+    names = [field.name for field in fields]
+    return lambda thing: {name: read(thing.get(name)) for name, read in zip(names, readers, strict=True)}
+
+
+def _unless_none(read: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    return (lambda thing: thing) if read is None else lambda thing: None if thing is None else read(thing)
