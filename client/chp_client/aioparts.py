@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
 from .clone import Clone
+from .errors import Full
 from .events import Ack
 from .lease import Lease
 from .tickets import Ticket
@@ -42,9 +44,14 @@ class AsyncLease:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        if not self._clone.closed:
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._clone.closed:
+            return
+        if kind is None:
             await self.close()
+            return
+        with suppress(Full):  # then it is refreshed no more
+            self._lease.close()  # not waited for: who was cancelled would stay until a server is there
 
     def __repr__(self) -> str:
         return repr(self._lease).replace("<Lease", "<AsyncLease", 1)

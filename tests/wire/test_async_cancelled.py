@@ -35,6 +35,23 @@ def test_waiting_is_given_up_as_often_as_one_likes() -> None:
     asyncio.run(use())
 
 
+def test_a_task_that_is_cancelled_with_a_lease_waits_for_no_server() -> None:
+    async def hold(clone: AsyncClone) -> None:
+        async with clone.lease(10):
+            await asyncio.Event().wait()
+
+    async def use() -> None:
+        clone = AsyncClone("tcp://127.0.0.1:9")
+        task = asyncio.ensure_future(hold(clone))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task}, timeout=WAIT_S)
+        assert task.cancelled()
+        await clone.close(0.0)
+
+    asyncio.run(use())
+
+
 def test_who_goes_on_waiting_is_woken(lone: TestServer) -> None:
     async def use() -> None:
         async with AsyncClone(lone.address) as clone:
