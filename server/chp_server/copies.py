@@ -188,24 +188,21 @@ def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segme
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
     gone = [key for key in have.values if key not in want.values]
     yield from deletes(gone, ours.limits)
-    changed = [
-        key
-        for key, value in want.values.items()
-        if have.values.get(key) != value or key in deadlines or key in have.deadlines
-    ]
-    for keys in _sized(changed, want.values, ours.limits):
-        places = [i for i, key in enumerate(keys) if key in deadlines]
+    timed, get = deadlines.keys() | have.deadlines.keys(), have.values.get
+    changed = [item for item in want.values.items() if get(item[0]) != item[1] or item[0] in timed]
+    for keys, values in _sized(changed, ours.limits):
+        places = [i for i, key in enumerate(keys) if key in deadlines] if deadlines else []
         extras = {"t": [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None
-        yield Segment(keys, [want.values[key] for key in keys], extras)
+        yield Segment(keys, values, extras)
 
 
-def _sized(keys: list[str], values: dict[str, bytes], limits: Limits) -> Iterator[list[str]]:
-    """Keys in groups that make a segment of about `part_bytes` each, or one key."""
+def _sized(items: list[tuple[str, bytes]], limits: Limits) -> Iterator[tuple[list[str], list[bytes]]]:
+    """Keys and their values in groups that make a segment of about `part_bytes` each, or one key."""
     start = 0
-    while start < len(keys):
-        group = keys[start : start + limits.sync_chunk_items]
-        sizes = [len(key) + len(values[key]) for key in group]
+    while start < len(items):
+        group = items[start : start + limits.sync_chunk_items]
+        sizes = [len(key) + len(value) for key, value in group]
         if sum(sizes) > limits.part_bytes:
             group = group[: max(1, bisect_right(list(accumulate(sizes)), limits.part_bytes))]
-        yield group
+        yield [key for key, _ in group], [value for _, value in group]
         start += len(group)
