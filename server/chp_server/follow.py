@@ -9,6 +9,10 @@
 
 `Follower` is what the active knows of the passive; it pulls from the log whatever is to be sent next, so catching up
 and following are one thing. `Loader` is what a passive builds from chunks before it takes it over as a whole.
+
+Each WANT is answered from the beginning. So while a passive hears nothing of an answer it waits twice as long before it
+asks again, or on a link that is slower than its patience no answer would ever be whole; and of the answers that its
+earlier questions get all the same, a chunk in the middle is dropped, and a first one begins anew.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from chp.batch import SYNC, join, segment_of, split
+from chp.batch import SYNC, join, peek_header, segment_of, split
 from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.numbers import describe, pack
@@ -115,6 +119,12 @@ class Follower:
     def pump_ready(self) -> bool:
         """Whether chunks could be sent at once."""
         return self._chunks is not None and self.credit > 0
+
+
+def begins_snapshot(body: bytes) -> bool:
+    """Whether this chunk is a snapshot's first: what came of an earlier one will not be completed."""
+    peeked = peek_header(body)
+    return peeked is not None and peeked[0][2] == 0
 
 
 class Loader:

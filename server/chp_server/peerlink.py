@@ -20,7 +20,7 @@ from chp.numbers import describe, epoch_of, pack, unpack
 
 from . import follow
 from .binary_star import Event, State, peer_event
-from .follow import Follower, Loader
+from .follow import Follower, Loader, begins_snapshot
 from .replay import Replay
 from .syncs import Image
 from .turn import Replace
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .core import ServerCore
 
 LONG_AGO = -1e9
+ASKED_MAX = 6  # doublings of the wait before a passive asks again
 STATE_TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool,
     "follows": bool,
@@ -61,6 +62,7 @@ class PeerLink:
         self.handover_until: float | None = None
         self.replay = Replay(core)
         self._wanted_at = LONG_AGO
+        self._unanswered = 0  # times that we asked since anything of an answer came
         self._confirmed = 0
         self._was_in_sync = False
         self.in_sync_since = core.now  # when that last changed
@@ -171,12 +173,14 @@ class PeerLink:
             return
         behind = peer.number != core.state.number or not peer.in_sync
         wait = core.config.peer_timeout_s if peer.follows else core.config.heartbeat_s
-        if behind and core.now - self._wanted_at > wait:
+        # a question makes the active begin anew: one on its way must not be followed by others for ever
+        if behind and core.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
             self._want()
 
     def _want(self) -> None:
         core = self._core
         self._wanted_at, self.loader = core.now, None
+        self._unanswered = min(self._unanswered + 1, ASKED_MAX)
         self._confirmed = 0  # the active may have given us up since: say again what we have
         core.drop_held()
         core.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
@@ -194,7 +198,7 @@ class PeerLink:
             if core.now - self._wanted_at > core.config.heartbeat_s:
                 self._want()
             return
-        self._wanted_at = core.now
+        self._wanted_at, self._unanswered = core.now, 0
         core.commits.keep(core.commits.follow(body, core.now), core.turn)
         self._seen(header)
 
@@ -211,8 +215,12 @@ class PeerLink:
         if core.bstate is not State.PASSIVE:
             return
         self._wanted_at = core.now
+        if begins_snapshot(body):
+            self.loader = Loader(core.limits)
+        if self.loader is None:
+            return  # of the answer to an earlier question; the one to the last begins with its first chunk
+        self._unanswered = 0
         try:
-            self.loader = self.loader or Loader(core.limits)
             self.loader.add(body, core.now)
         except BadFrame:
             self._want()
@@ -223,12 +231,16 @@ class PeerLink:
         core, commits = self._core, self._core.commits
         if core.bstate is not State.PASSIVE:
             return
+        earlier = self.loader is None and self._unanswered > 0  # as in _on_sync; or of a state without a key
         loader, self.loader = self.loader or Loader(core.limits), None
         try:
             after = loader.finish(body, core.now)
         except BadFrame:
+            if earlier:
+                return
             self._want()
             raise
+        self._wanted_at, self._unanswered = core.now, 0
         before, commits.state = commits.state, after
         common = commits.state.common_number(before.history)
         if before.number > common:

@@ -1,7 +1,11 @@
 """How a passive gets in sync: what it says first, when it asks again, and when an active gives it up."""
 
+from dataclasses import replace
+
+import pytest
+
 from chp.batch import BATCH, Segment, join, unpackb
-from chp.limits import DEFAULT
+from chp.limits import DEFAULT, Limits
 from chp_server import follow
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.follow import Follower
@@ -11,10 +15,10 @@ from chp_server.turn import Turn
 HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0
 
 
-def server(name: str) -> ServerCore:
-    times = {"heartbeat_s": HEARTBEAT_S, "peer_timeout_s": TIMEOUT_S}
+def server(name: str, limits: Limits = DEFAULT) -> ServerCore:
+    times = {"heartbeat_s": HEARTBEAT_S, "peer_timeout_s": TIMEOUT_S, "solo_wait_s": None}
     config = CoreConfig(primary=name == "P", has_peer=True, name=name, **times)
-    return ServerCore(config, name.encode() * 16, 0.0)
+    return ServerCore(config, name.encode() * 16, 0.0, limits)
 
 
 def turn(core: ServerCore, now: float, heard: list[list[bytes]] | None = None) -> Turn:
@@ -69,6 +73,45 @@ def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confir
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     turn(active, 9.0, [back.link.state_message()])  # replica_timeout_s is 1: it has a lot to write
     assert active.link.follower is not None
+
+
+class Wire:
+    """Joins an active that has a large state and a passive that has none; what one says the other hears later."""
+
+    def __init__(self, later_s: float, n: int) -> None:
+        limits = replace(DEFAULT, sync_chunk_bytes=100)
+        self.active, self.passive = server("P", limits), server("B", limits)
+        self.later_s, self.now, self.asked = later_s, 0.0, 0
+        self._way: list[tuple[float, ServerCore, list[bytes]]] = []
+        turn(self.active, 0.0, [server("B").link.state_message()])
+        keys = [f"/{i:03}" for i in range(n)]
+        self.active.state.map.apply(Segment(keys, [b"x" * 50] * len(keys)), self.active.state.number, 0.0)
+        number, log = self.active.state.number, self.active.commits.log
+        log.clear()  # so a snapshot it is
+        log.append(Record(number - 1, number, number, b""))
+
+    def step(self) -> None:
+        self.now += 0.05
+        due = [(to, frames) for when, to, frames in self._way if when <= self.now]
+        self._way = [late for late in self._way if late[0] > self.now]
+        for core, other in ((self.active, self.passive), (self.passive, self.active)):
+            done = turn(core, self.now, [frames for to, frames in due if to is core])
+            said = done.to_peer + done.confirm
+            self.asked += kinds(said).count(follow.WANT)
+            self._way += [(self.now + self.later_s, other, frames) for frames in said]
+
+
+@pytest.mark.parametrize("n", [0, 1, 300])
+@pytest.mark.parametrize("later_s", [0.0, 0.1, 0.4, 1.0, 3.0])
+def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
+    """Its question and the first of the answer take longer than it waits before it asks again."""
+    wire = Wire(later_s, n)
+    while not wire.passive.link.in_sync() and wire.now < 300:
+        wire.step()
+    assert wire.passive.state.map.fingerprint() == wire.active.state.map.fingerprint()
+    assert wire.passive.link.in_sync()
+    assert wire.asked <= 8, wire.asked
+    assert not wire.passive.counts["garbage_peer"]
 
 
 def log_of(n: int) -> RecordLog:
