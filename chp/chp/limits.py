@@ -61,7 +61,7 @@ class Limits:
     sessions_max: int = 100_000
     session_idle_s_max: float = 86_400.0  # a session's last number is remembered for a day
     runs_max: int = 50_000  # revisions of batches, remembered over all sessions for those acknowledged again
-    refusals_max: int = 1000  # remembered, so that a batch that comes again is refused again
+    refusals_max: int = 10_000  # remembered, so that a batch that comes again is refused again, and not taken for done
     leases_max: int = 100_000
     staged_bytes_max: int = 1024 * MIB  # waiting for their commit; a larger job commits in several
     staged_idle_s_max: float = 3600.0  # a job that has not gone on for an hour is dead

@@ -188,8 +188,8 @@ class Committer:
         leases = self.state.leases
         if "lease" in extras and extras["lease"][0] not in leases and len(leases) >= self.limits.leases_max:
             raise Refusal("busy", f"{self.limits.leases_max} leases are open; close some")
-        if "stage" in extras and not self.state.staging.room_for(len(body)):
-            raise Refusal("busy", self.state.staging.full())
+        if "stage" in extras and (full := self.state.staging.full(extras["stage"][0], len(body))):
+            raise Refusal("busy", full)
         if "n" in extras and "stage" not in extras:  # what is staged is compared when it is committed
             return self._newer(segment)
         return segment, body

@@ -59,17 +59,14 @@ class Staging:
         self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
 
-    def room_for(self, size: int) -> bool:
-        """Whether another staged batch fits."""
-        limits = self._limits
-        return self.bytes + size <= limits.staged_bytes_max and len(self.transactions) < limits.transactions_max
-
-    def full(self) -> str:
-        """Why another batch does not fit."""
-        limits = self._limits
-        if len(self.transactions) >= limits.transactions_max:
+    def full(self, transaction_id: bytes, size: int) -> str:
+        """Why another batch of a transaction does not fit; empty if it does."""
+        limits, opened = self._limits, len(self.transactions)
+        if opened >= limits.transactions_max and transaction_id not in self.transactions:
             return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
-        held = f"{self.bytes} bytes are staged in {len(self.transactions)} transactions"
+        if self.bytes + size <= limits.staged_bytes_max:
+            return ""
+        held = f"{self.bytes} bytes are staged in {opened} transactions"
         return f"{held}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some"
 
     def add(self, segment: Segment, now: float) -> None:
