@@ -1,0 +1,46 @@
+"""The small examples, run as their first lines say; the pipelines have tests of their own (tests/spark)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chp_server.testing import Pair
+
+ROOT = Path(__file__).parents[2]
+SAYS = {
+    "asynchronous": "the highest of 3 bids is 120",
+    "configuration": "12 requests: served",
+    "counter": "the counter is 100",
+    "services": "/services/web/1 and /services/web/2 are gone: they ended",
+}
+
+
+def test_each_has_its_last_line_here() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} - set(SAYS) == {
+        "__init__", "live_on_cluster", "pair",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs_and_says_what_came_of_it(name: str) -> None:
+    assert run(name).endswith(SAYS[name] + "\n")
+
+
+def test_examples_use_the_servers_that_they_are_given(pair: Pair) -> None:
+    assert run("counter", CHP_SERVERS=",".join(pair.servers)).endswith("the counter is 100\n")
+    assert pair.primary.server is not None
+    assert pair.primary.server.core.state.map.values["/counters/visits"] == b"100"
+
+
+def run(name: str, **more: str) -> str:
+    module = f"examples.{name}"
+    assert f"python -m {module}\n" in (ROOT / "examples" / f"{name}.py").read_text()
+    environ = {k: v for k, v in os.environ.items() if k != "CHP_SERVERS"} | more
+    done = subprocess.run(
+        [sys.executable, "-m", module], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
