@@ -22,8 +22,9 @@ from chp.batch import BATCH  # noqa: E402
 from chp.errors import BadInput  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.feed import Feed, FeedRecord, NotRetained  # noqa: E402
-from chp_client.recording import Writer, files, record  # noqa: E402
+from chp_client.recording import FILE_BYTES, Writer, files, record  # noqa: E402
 from chp_client.replaying import Replayed, replay  # noqa: E402
+from chp_server.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
 
 from .cluster import wait_for  # noqa: E402
@@ -427,3 +428,7 @@ def test_progress_counts_what_is_acknowledged(recording: Path) -> None:
         note: Callable[[Replayed], object] = lambda done: seen.append(done.number)  # noqa: E731
         done = replay(recording, writer, speed=5, progress=note)
     assert seen == sorted(seen) and done.number == files(recording)[-1].until
+
+
+def test_servers_retain_an_unfinished_file_by_default() -> None:
+    assert Config().retain_bytes >= 2 * FILE_BYTES

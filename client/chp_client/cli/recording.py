@@ -62,7 +62,7 @@ def _until_told() -> Iterator[Event]:
 
 @click.command(short_help="Record every change as Parquet files.", epilog=examples("""
     chp record ticks/ --subtree /ticks/   # all that is there; or goes on
-    chp record log/ --start now --every 10s --size 8
+    chp record log/ --start now --every 10s --size 64
     python -c "import pandas; print(pandas.read_parquet('ticks/'))"
 """))  # fmt: skip
 @DIRECTORY
@@ -76,8 +76,8 @@ def _until_told() -> Iterator[Event]:
     help="A file at least so often.  [default: 60s]",
 )  # fmt: skip
 @click.option(
-    "--size", "size_mib", type=click.IntRange(min=1), default=32,
-    help="MiB of keys and values a file.  [default: 32]",
+    "--size", "size_mib", type=click.IntRange(min=1), default=8,
+    help="MiB of keys and values a file.  [default: 8]",
 )  # fmt: skip
 @shared
 @pass_settings
