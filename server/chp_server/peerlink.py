@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chp.batch import EPOCH, packb, unpackb
 from chp.errors import BadFrame, BadInput
-from chp.numbers import describe, epoch_of, pack, unpack
+from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, unpack
 
 from . import follow
 from .binary_star import Event, State, peer_event
@@ -48,6 +48,12 @@ class Peer:
     name: str
     in_sync: bool
     follows: bool  # an active's word: it sends us its records
+
+
+def _check_epoch(epoch: int) -> None:
+    """Whoever serves next has to open one above it, so there has to be one, of either server."""
+    if not 0 <= epoch <= EPOCH_MAX - 2:
+        raise BadFrame(f"the peer tells of epoch {epoch}; there is none above {EPOCH_MAX}")
 
 
 class PeerLink:
@@ -130,6 +136,7 @@ class PeerLink:
         peer = Peer(state, number, epoch, server, core.now, said["name"], said["in_sync"], follows)
         if [type(said[name]) for name in STATE_TYPES] != list(STATE_TYPES.values()) or peer.number < 0:
             raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
+        _check_epoch(max(epoch, epoch_of(number)))
         if server == core.server:
             raise BadFrame("--peer leads back to this server; name the other one's address")
         if said["primary"] == core.config.primary:
@@ -262,6 +269,7 @@ class PeerLink:
         if not core.active:
             return
         after = unpackb(body, "WANT")["from"]
+        _check_epoch(epoch_of(after))
         core.commit()
         core.rise_above(epoch_of(after))
         state, log = core.state, core.commits.log

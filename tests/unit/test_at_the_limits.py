@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from chp.batch import ACK, REFUSED, Segment, split
+import pytest
+
+from chp.batch import ACK, REFUSED, Segment, packb, split
 from chp.keys import RESERVED_KEY, session_topic
 from chp.limits import DEFAULT, Limits
-from chp.numbers import pack
+from chp.numbers import EPOCH_MAX, pack
 from chp_server.core import CoreConfig, ServerCore
 
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -42,3 +44,23 @@ def test_the_last_transaction_that_was_let_in_may_go_on() -> None:
     for no, transaction in enumerate((b"A" * 16, b"B" * 16, b"A" * 16, b"B" * 16), 1):
         assert told(server, ONE, (no, {"stage": [transaction, "0.0"]})) == [ACK]
     assert told(server, ONE, (5, {"stage": [b"C" * 16, "0.0"]})) == [REFUSED]
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_MAX - 1, EPOCH_MAX, 40_000])
+def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_serving(epoch: int) -> None:
+    """The journal takes no epoch beyond the last, and would end the server as soon as it became active."""
+    server = ServerCore(CoreConfig(has_peer=True, solo_wait_s=1.0), b"s" * 16, 0.0)
+    server.begin_turn(0.0, 0.0)
+    said = {
+        "state": 1, "number": 0, "epoch": epoch, "server": b"p" * 16, "name": "p", "primary": False, "in_sync": False,
+        "follows": False,
+    }  # fmt: skip
+    server.peer_message([b"STATE", packb(said)])
+    server.end_turn()
+    server.begin_turn(5.0, 5.0)
+    assert server.end_turn() and server.active
+    assert server.counts["garbage_peer"] == 1
+    server.begin_turn(5.1, 5.1)
+    server.peer_message([b"WANT", packb({"from": epoch << 48})])
+    server.end_turn()
+    assert server.counts["garbage_peer"] == 2 and server.state.epoch == 1
