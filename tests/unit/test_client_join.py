@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from chp_client.core import Timing
 from chp_client.events import State
-from tests.unit.client_frames import ACTIVE, PASSIVE, Talk, message, n, own_topic, segment, topic
+from tests.unit.client_frames import ACTIVE, PASSIVE, SESSION, Talk, message, n, own_topic, segment, topic
 
 
 def test_a_snapshot_is_asked_for_only_once_the_subscription_is_greeted() -> None:
@@ -220,6 +222,29 @@ class TestFailover:
         talk.heartbeat(n(3, 1), server=0)
         assert talk.core.epoch == 2
 
+    def test_a_snapshot_that_comes_slowly_is_not_asked_for_again(self) -> None:
+        talk = Talk(timing=Timing(sync_retry_s=0.5))
+        talk.greet()
+        for index in range(6):
+            talk.wait(0.4)
+            talk.reply(n(9), [3, talk.last_id(), index], segment({f"/{index}": b"1"}, r=[[n(1), 1]]))
+        assert len({r["id"] for _, _, r in talk.requests}) == 1
+        talk.reply(n(9), [5, talk.last_id(), n(9), 6, 6 * n(1), None, False])
+        assert talk.core.state is State.SYNCED and len(talk.map) == 6
+
+    def test_an_active_of_a_lower_epoch_is_all_there_is_after_three_times_the_silence(self) -> None:
+        """Its number was never ours: a memory store that began anew, while nobody of our epoch is left."""
+        talk = Talk(servers=2)
+        talk.greet(told=n(0, 2))
+        talk.snapshot(n(0, 2), {})
+        for _ in range(5):
+            talk.wait(0.55)
+            talk.heartbeat(n(5, 1), server=1)
+            assert talk.core.active is talk.core.links[0]
+        talk.wait(0.55)
+        talk.heartbeat(n(5, 1), server=1)
+        assert talk.core.active is talk.core.links[1] and talk.requests[-1][2]["from"] == 0
+
     def test_a_sync_without_progress_is_asked_for_again(self) -> None:
         talk = Talk(timing=Timing(sync_retry_s=0.3))
         talk.greet()
@@ -238,6 +263,11 @@ def test_a_refused_request_is_told_and_asked_again_later() -> None:
     talk.greet()
     talk.reply(n(0), [7, talk.last_id(), "access", "no"])
     assert "refused: access: no" in talk.core.describe(talk.now) and talk.stats["requests_refused"] == 1
+    asked = len(talk.requests)
+    for wait_s, more in ((0.5, 0), (0.4, 0), (0.2, 1)):
+        talk.heartbeat(n(0))
+        talk.wait(wait_s)
+        assert len(talk.requests) == asked + more
 
 
 def test_a_write_only_client_asks_for_nothing_and_hears_the_pulse() -> None:
@@ -293,6 +323,14 @@ def test_garbage_is_counted_and_changes_nothing(frames: list[bytes]) -> None:
     talk = Talk().joined()
     talk.update(frames)
     assert talk.stats["garbage"] == 1 and talk.map == {} and talk.core.state is State.SYNCED
+
+
+@pytest.mark.parametrize("origins", [7, [[1]], [7], [[SESSION, "1"]]])
+def test_origins_that_are_none_are_garbage_while_an_own_set_is_waited_for_too(origins: Any) -> None:
+    talk = Talk().joined()
+    talk.set({"/a": b"1"})
+    talk.batch(n(0), n(1), {"/a": b"1"}, origins=origins)
+    assert talk.stats["garbage"] == 1 and talk.core.channels[0].at == n(0)
 
 
 def test_garbage_in_a_snapshot_is_counted_and_the_snapshot_asked_for_again() -> None:

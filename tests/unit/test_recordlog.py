@@ -29,6 +29,10 @@ def test_what_is_kept_is_the_newest_within_the_bounds(
     kept = made[len(made) - len(log) :]
     assert log.bytes == sum(len(r.body) for r in kept)
     assert len(log) <= records_max and (log.bytes <= bytes_max or len(log) == 1)
+    assert kept or not made, "the newest is kept however large"
+    if len(kept) < len(made):
+        one_more = made[-len(kept) - 1 :]
+        assert len(one_more) > records_max or sum(len(r.body) for r in one_more) > bytes_max, "as much as they allow"
     boundaries = {r.prev for r in kept} | {r.last for r in kept}
     for number in range(-1, (made[-1].last if made else 0) + 2):
         assert log.reaches(number) == (number in boundaries)

@@ -59,6 +59,18 @@ def test_a_commit_without_an_application_is_not_remembered(hand: Hand, session: 
     assert hand.follow().values == {"/a": b"3"}
 
 
+def test_what_was_staged_for_a_version_that_is_done_is_dropped(hand: Hand, session: Session) -> None:
+    """A micro-batch that runs again, in a transaction of its own."""
+    revisions = set()
+    for value in (b"1", b"2"):
+        tx = os.urandom(16)
+        session.put({"/a": value}, stage=[tx, "0.0"])
+        revisions.add(commit(session, tx, [["0.0", 1]]))
+    status = hand.status()
+    assert (status["transactions"], status["staged_bytes"], status["counts"]["commits"]) == (0, 0, 1)
+    assert hand.follow().values == {"/a": b"1"} and len(revisions) == 1
+
+
 def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
     """The slower of two attempts: nobody would commit it, and it would lie there for an hour."""
     tx = os.urandom(16)

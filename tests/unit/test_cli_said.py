@@ -1,0 +1,52 @@
+"""What the command line says beside its answer, and what it takes at its limits."""
+
+import json
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from chp.limits import DEFAULT
+from chp_client import State
+from chp_client.cli import status, store, text
+from chp_client.cli.app import chp
+from chp_client.cli.out import Out, json_line
+from chp_client.cli.watching import _noting
+from tests.unit.cli_standin import Shared, StandIn
+
+
+def test_a_watch_says_once_that_nobody_is_heard_and_once_that_somebody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Out, "note", lambda self, words: said.append(words))
+    note = _noting(Out())
+    for state in (State.SYNCED, State.STALE, State.STALE, State.SYNCED, State.SYNCED, State.STALE):
+        note(state)
+    silent = "no server is heard; changes will follow when one is"
+    assert said == [silent, "a server is heard again", silent]
+
+
+def test_a_text_that_is_too_long_ends_with_an_ellipsis() -> None:
+    assert [text.clip("abcd", width) for width in (5, 4, 3, 1)] == ["abcd", "abcd", "ab…", "…"]
+
+
+def test_json_has_bytes_in_hex_and_what_it_does_not_know_as_text() -> None:
+    assert json.loads(json_line({"id": b"\x01\xff", "state": State.SYNCED, "place": {1}})) == {
+        "id": "01ff", "state": "SYNCED", "place": "{1}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "code"), [(DEFAULT.value_bytes_max, 0), (DEFAULT.value_bytes_max + 1, 2)])
+def test_the_largest_value_can_be_set(monkeypatch: pytest.MonkeyPatch, size: int, code: int) -> None:
+    shared = Shared()
+    monkeypatch.setattr(store, "make_clone", lambda settings, subtrees, on_state=None: StandIn(shared, subtrees))
+    result = CliRunner().invoke(chp, ["set", "/a", "-"], input=bytes(size), prog_name="chp")
+    assert result.exit_code == code and len(shared.entries) == (not code)
+
+
+def test_top_looks_as_often_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(status, "_wait", lambda seconds: None)
+    look: Any = SimpleNamespace(again=lambda: looks.append(1))
+    assert len(list(islice(status._looks(look, 1.0, 3), 10))) == len(looks) == 3

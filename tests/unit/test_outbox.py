@@ -1,0 +1,70 @@
+"""What is too much for one batch is cut: in order, within the limits, the columns with their items. And echoes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chp.batch import Segment
+from chp.errors import BadValue
+from chp.limits import DEFAULT, Limits
+from chp_client.outbox import Outbox, cut, echoed, size_of
+
+ROOM = 1000  # for items, beside what a batch keeps for its header
+FEW = replace(DEFAULT, batch_items_max=4)
+SMALL = replace(DEFAULT, batch_bytes_max=65_536 + ROOM)
+
+
+def parts(segment: Segment, limits: Limits) -> list[Segment]:
+    return cut(segment, size_of(segment), limits)
+
+
+def segment(n: int, size: int = 1, **extras: Any) -> Segment:
+    return Segment([f"/{i}" for i in range(n)], [bytes(size) for _ in range(n)], extras or None)
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(0, [0]), (4, [4]), (5, [4, 1]), (9, [4, 4, 1])])
+def test_no_part_has_more_items_than_a_batch_may_have(n: int, sizes: list[int]) -> None:
+    whole = segment(n)
+    got = parts(whole, FEW)
+    assert [len(part.keys) for part in got] == sizes
+    assert [key for part in got for key in part.keys] == whole.keys
+    assert len(got) > 1 or got[0] is whole
+
+
+@pytest.mark.parametrize("letter", ["k", "\U0001f511"])
+def test_no_part_has_more_bytes_than_a_batch_may_have_unless_it_is_one_item(letter: str) -> None:
+    keys = [f"/{letter * 50}{i}" for i in range(40)]
+    values = [bytes(3 * ROOM if i == 7 else 20) for i in range(40)]
+    got = parts(Segment(keys, values), SMALL)
+    assert [key for part in got for key in part.keys] == keys
+    assert [value for part in got for value in part.values] == values
+    for part in got:
+        assert len(part.keys) == 1 or len("".join(part.keys).encode()) + sum(map(len, part.values)) <= ROOM
+    assert len(got) < 20, "and each has about as many as it may"
+
+
+def test_deletes_and_ttls_stay_with_their_keys() -> None:
+    got = parts(segment(9, d=[0, 5], t=[[1, 4, 8], [10, 40, 80]]), FEW)
+    assert [part.extras for part in got] == [
+        {"d": [0], "t": [[1], [10]]},
+        {"d": [1], "t": [[0], [40]]},
+        {"t": [[0], [80]]},
+    ]
+    assert [part.extras for part in parts(segment(9, t=70, d=[8]), FEW)] == [{"t": 70}, {"t": 70}, {"t": 70, "d": [0]}]
+
+
+def test_an_echo_is_what_was_sent_byte_for_byte() -> None:
+    outbox = Outbox(b"s" * 16)
+    batches = [outbox.add(segment(n), None, True) for n in (1, 3)]
+    assert not echoed(batches, b"head", 4), "none of it was sent"
+    body = b"head" + b"".join(batch.encode() for batch in batches)
+    assert echoed(batches, body, 4)
+    for other in (body[:-1] + b"!", b"head" + b"!" + body[5:], body + b"!", body[:-1]):
+        assert not echoed(batches, other, 4)
+    assert not echoed(batches[:1], body, 4) and not echoed(batches[::-1], body, 4)
+
+
+def test_a_conditional_set_is_not_cut() -> None:
+    with pytest.raises(BadValue, match="must fit one batch"):
+        parts(segment(5, c=[[0], [1]]), FEW)

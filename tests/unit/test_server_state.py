@@ -1,0 +1,44 @@
+"""What servers hold beside the map: leases live as long as their last refresh said; what is remembered is bounded."""
+
+from dataclasses import replace
+
+from chp.batch import ACK, REFUSED, Segment, split
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.commit import HEADER_BYTES_MAX
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.state import ReplicatedState
+
+LEASE = b"L" * 16
+
+
+def test_a_lease_ends_its_ttl_after_it_was_opened_or_refreshed() -> None:
+    state = ReplicatedState(DEFAULT)
+    state.apply(Segment([], [], {"lease": [LEASE, 5000]}), 1, 0.0)
+    assert state.expired_leases(4.999) == [] and state.expired_leases(5.0) == [LEASE]
+    state.apply(Segment([], [], {"lease": [LEASE, 4000]}), 2, 3.0)
+    assert state.expired_leases(6.999) == [] and state.expired_leases(7.0) == [LEASE]
+    state.renew_leases(6.0)
+    assert state.expired_leases(9.999) == [] and state.expired_leases(10.0) == [LEASE]
+
+
+def test_no_more_uuids_are_remembered_than_may_be() -> None:
+    state = ReplicatedState(replace(DEFAULT, pending_batches_max=3))
+    for i in range(5):
+        state.apply(Segment(["/a"], [b""], {"u": [b"%016d" % i]}), i + 1, 0.0)
+    assert list(state.uuids) == [b"%016d" % i for i in (2, 3, 4)]
+
+
+def test_a_batch_that_would_not_fit_a_frame_beside_its_header_is_refused() -> None:
+    server = ServerCore(CoreConfig(), b"s" * 16, 0.0, replace(DEFAULT, frame_bytes_max=HEADER_BYTES_MAX + 5000))
+    server.begin_turn(0.0, 0.0)
+    server.end_turn()
+    around = len(Segment(["/k"], [bytes(4000)]).encode()) - 4000
+    for no, (size, kind) in enumerate([(5000, ACK), (5001, REFUSED)], 1):
+        body = Segment(["/k"], [bytes(size - around)]).encode()
+        assert len(body) == size
+        server.begin_turn(no, no)
+        server.collect([RESERVED_KEY, pack(no), b"c" * 16, b"", body])
+        (header,) = [split(frames[4])[0] for frames in server.end_turn().acks]
+        assert header[0] == kind and (kind == ACK or header[2] == "size")
