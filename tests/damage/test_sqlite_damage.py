@@ -366,19 +366,24 @@ def test_a_file_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> 
             load(place)
 
     in_child(work)
-    file.chmod(0o644)
+    for each in place.glob("journal.sqlite*"):  # SQLite gives its -wal and -shm the rights of the file
+        each.chmod(0o644)
     assert len(load(place)[1]) == 20
 
 
 def test_a_directory_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> None:
     let_others_in(tmp_path)
+    tmp_path.chmod(0o555)  # if it is not root's, to whom that means nothing
 
     def work() -> None:
         give_up_root()
         with pytest.raises(JournalError, match="rights"):
             open_journal(f"sqlite:{tmp_path}/data")
 
-    in_child(work)
+    try:
+        in_child(work)
+    finally:
+        tmp_path.chmod(0o755)
 
 
 def fill_until_refused(journal: Journal) -> tuple[int, JournalError]:
