@@ -96,7 +96,11 @@ class SqliteStore(SqlStore):
                 place,
             )
         aside = Path(f"{aside_path(self.path)}-wal")
-        aside.write_bytes(Path(f"{self.path}-wal").read_bytes())
+        with open(aside, "xb") as file:  # SQLite is about to cut the log short
+            file.write(Path(f"{self.path}-wal").read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(aside)
         self._note = f"; {place}: {what}; the log was copied to {aside.name}"
 
     def _check_identity(self, db: sqlite3.Connection) -> None:

@@ -3,12 +3,15 @@
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chp_server.config import Config
-from chp_server.journal import open_journal
+from chp_server.journal import Options, open_journal
 from chp_server.reactor import Server, write_updates
+from chp_server.sqlite_files import Tail
+from chp_server.sqlite_store import SqliteStore
 from chp_server.testing import TestServer
 from chp_server.turn import Save
 from tests.wire.hand import Hand, receive, until
@@ -28,9 +31,23 @@ def test_stop_after_the_end_writes_to_nobody_s_descriptor() -> None:
         os.close(descriptor)
 
 
-def test_the_file_of_a_suffix_lasts_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[bool] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What is synced, in order: whether it is a directory."""
+    found: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: found.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+    return found
+
+
+def test_a_damaged_log_that_is_set_aside_lasts(tmp_path: Path, synced: list[bool]) -> None:
+    path = tmp_path / "journal.sqlite"
+    Path(f"{path}-wal").write_bytes(b"log")
+    store = SimpleNamespace(path=path, place=str(path), options=Options(recover="prefix"), _note="")
+    SqliteStore._lost_transactions(store, Tail(valid=1, ignored=2, lost=1))  # type: ignore[arg-type]
+    assert Path(f"{path}.damaged-1-wal").read_bytes() == b"log" and synced == [False, True]
+
+
+def test_the_file_of_a_suffix_lasts_with_its_name(tmp_path: Path, synced: list[bool]) -> None:
     write_updates(str(tmp_path), Save("suffix-1.2", []))
     assert synced == [False, True]
 
