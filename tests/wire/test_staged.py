@@ -59,6 +59,19 @@ def test_a_commit_without_an_application_is_not_remembered(hand: Hand, session: 
     assert hand.follow().values == {"/a": b"3"}
 
 
+def test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is(hand: Hand, session: Session) -> None:
+    tx = os.urandom(16)
+    session.put({"/a": b"1"}, stage=[tx, "0.0"])
+    parts: list[list[object]] = [["0.0", 2], ["1.0", 1]]
+    refused = session.send([], [], {"commit": [tx, "job", 1, parts, None]})
+    assert session.refused(refused) == ("staged", {"0.0": 1, "1.0": 0})
+    assert hand.sync()[-1][0][3] == 0, "nothing of it is seen"
+    session.put({"/b": b"2"}, stage=[tx, "0.0"])
+    session.put({"/c": b"3"}, stage=[tx, "1.0"])
+    commit(session, tx, parts)
+    assert hand.follow().values == {"/a": b"1", "/b": b"2", "/c": b"3"}
+
+
 def test_what_was_staged_for_a_version_that_is_done_is_dropped(hand: Hand, session: Session) -> None:
     """A micro-batch that runs again, in a transaction of its own."""
     revisions = set()
