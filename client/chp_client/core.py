@@ -79,7 +79,7 @@ class ClientCore(Sending):
     def on_link(self, i: int, up: bool, now: float) -> None:
         """The subscription of a collector arrived at our XPUB, or went away."""
         link = self.links[i]
-        link.collector_up = up
+        link.collector_up, link.up_at = up, now
         link.sent = 0
         if up:
             self._pump()

@@ -31,6 +31,7 @@ class Timing:
 
     silence_s: float = 1.0  # at least; never less than four of the active's heartbeats
     vote_s: float = 0.2
+    unheard_s: float = 2.5  # before a server that said nothing is asked in CHP/2: a HUGZ of CHP/1 comes each second
     sync_retry_s: float = 2.0  # without a chunk
     resend_s: float = 2.0  # without an acknowledgement
     refused_retry_s: float = 1.0

@@ -104,12 +104,20 @@ class Following(CoreState):
         self._vote_at = now + self.timing.vote_s
         channel = self.channels[0]
         for link in self.links:
-            if link is not self.active and link.protocol != 1 and link.collector_up:  # or it would wait in a queue
+            if link is not self.active and self._may_be_asked(link, now):
                 self._requests.pop(self._votes.get(link.index, 0), None)
                 self._votes[link.index] = self._next_id()
                 self._requests[self._last_id] = channel
                 self._send_request(link, channel, channel.at, 1)
                 self.stats["votes"] += 1
+
+    def _may_be_asked(self, link: Link, now: float) -> bool:
+        """Whether a request of CHP/2 arrives now (and does not wait in a queue), and harms nobody.
+
+        A server of CHP/2 greets at once; if the greeting was lost, it is taken for one when no HUGZ of CHP/1 has come.
+        """
+        known = link.protocol == 2 or (link.protocol == 0 and now - link.up_at >= self.timing.unheard_s)
+        return link.collector_up and known
 
     def _reconnect_deaf(self, now: float) -> None:
         """Connect the SUB socket anew where a server lives, as its collector's link shows, after a long silence of all.

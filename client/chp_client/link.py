@@ -37,6 +37,7 @@ class Link:
     greeted: set[bytes] = field(default_factory=set)
     beats: int = 0  # HEARTBEATs heard while our own channel had no greeting
     collector_up: bool = False
+    up_at: float = float("-inf")  # since when, if it is
     update_at: float = float("-inf")  # when something came on its P+1, or that was connected anew
     sent: int = 0  # highest batch number handed to this collector since its link came up
     wanted: int = 0  # the number it last asked to be resent from, and when

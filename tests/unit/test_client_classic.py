@@ -118,6 +118,22 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
     assert talk.plain[-1] == (1, [b"ICANHAZ?", b""])
 
 
+def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come() -> None:
+    """Three frames stop the classic programs; a server of CHP/2 whose greeting was lost has to be asked some day."""
+    talk = Classic(servers=2)
+    for server in (0, 1):
+        talk.up(server)
+    talk.wait(2.0)
+    assert talk.requests == []
+    talk.wait(1.0)
+    assert {server for server, _, _ in talk.requests} == {0, 1}
+    talk.down(0)
+    talk.up(0)
+    talk.requests.clear()
+    talk.wait(1.0)
+    assert {server for server, _, _ in talk.requests} == {1}
+
+
 def test_a_lower_number_in_hugz_is_a_server_that_began_anew() -> None:
     talk = joined(("/a", 9, b"1"), ("/b", 1, b"another"), number=9)
     talk.core.watch(True)
