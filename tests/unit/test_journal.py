@@ -65,6 +65,14 @@ def found(journal: Journal) -> tuple[list[bytes], list[Row]]:
     return list(loaded.snapshot), list(loaded.rows)
 
 
+def test_the_report_says_what_was_found(opened: Opener) -> None:
+    journal = opened()
+    assert journal.load().report.endswith(": empty")
+    journal.append([row(1), row(2, 4)])
+    journal.sync()
+    assert journal.load().report.endswith(" and 2 rows (10 bytes) up to 1.4")
+
+
 def test_what_was_synced_is_there_after_reopening(opened: Opener) -> None:
     journal = opened()
     assert journal.durability == 1
