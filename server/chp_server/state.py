@@ -226,14 +226,6 @@ class ReplicatedState:
         """Leases that nobody refreshed in time."""
         return [i for i, lease in self.leases.items() if lease.deadline <= now]
 
-    def next_deadline(self) -> float | None:
-        """When a key or a lease falls due; may be early."""
-        due = self.map.next_deadline()
-        for lease in self.leases.values():
-            if due is None or lease.deadline < due:
-                due = lease.deadline
-        return due
-
     def renew_leases(self, now: float) -> None:
         """Give every lease its full time again, as a new active does: its holder may have been looking for us."""
         for lease in self.leases.values():
