@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread, current_thread
+from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
 from .events import State
@@ -28,6 +28,7 @@ class Dispatcher:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._starting = Lock()
         self.listeners: list[Listener] = []
         self._on_lag: str | Callable[[float], object] = "resync"
         self._hub: Hub | None = None
@@ -60,10 +61,11 @@ class Dispatcher:
             self._thread.join(timeout)
 
     def put(self, callback: Callable[[], object]) -> None:
-        """Call it, after what was put before; by the agent."""
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="chp-dispatch", daemon=True)
-            self._thread.start()
+        """Call it, after what was put before; by the agent, or whose callback came when its ticket was just settled."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="chp-dispatch", daemon=True)
+                self._thread.start()
         self._queue.put(callback)
 
     def _run(self) -> None:

@@ -6,13 +6,15 @@ A codec that acts while it decodes stands for another program, whose change may 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from chp_client import AsyncClone, Clone
+from chp_client import AsyncClone, Clone, State, dispatch
 from chp_client.aioparts import AsyncWatch
 from chp_client.events import Changed
 from chp_client.watch import Watch, WatchQueue
@@ -139,6 +141,28 @@ def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
         return [change.key async for change in changes]
 
     assert asyncio.run(use()) == ["/a"]
+
+
+def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, made, called = threading.Barrier(2), [], threading.Semaphore(0)
+
+    class Slow(threading.Thread):
+        """Is made by two at a time, if they get that far."""
+
+        def __init__(self, **options: Any) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(1.0)
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr(dispatch, "Thread", Slow)
+    dispatcher = dispatch.Dispatcher()
+    first = threading.Thread(target=dispatcher.put, args=(called.release,))
+    first.start()
+    dispatcher.put(called.release)
+    first.join()
+    assert called.acquire(timeout=60) and called.acquire(timeout=60) and len(made) == 1
+    dispatcher.state(State.CLOSED)
 
 
 def until_done(clone: Clone) -> None:
