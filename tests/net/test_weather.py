@@ -1,0 +1,102 @@
+"""A pair with default settings where packets are lost, late, out of order, doubled: nobody takes over, nothing is lost.
+
+TCP mends what the weather breaks, and what is left to us is time: heartbeats come late. So the question is whether the
+default timeouts bear it, and whether what was acknowledged, published and watched is whole and in order afterwards.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chp_client import Change, Clone
+from tests.process.cluster import GENEROUS_S, ProcessPair, wait_for
+from tests.process.faults import equal
+
+from .cutting import NetServer, NoNet
+from .weather import Weather
+
+pytestmark = pytest.mark.slow
+BATCHES = 150  # of each writer: some seconds
+
+
+@pytest.fixture
+def net() -> Iterator[Weather]:
+    try:
+        with Weather() as made:
+            yield made
+    except NoNet as error:
+        pytest.skip(f"no weather can be made here: {error}")
+
+
+class Writer(threading.Thread):
+    """Sets keys of its own, a batch at a time."""
+
+    def __init__(self, clone: Clone, name: str) -> None:
+        super().__init__(daemon=True)
+        self.clone, self.prefix = clone, f"/{name}"
+        self.acked: dict[str, bytes] = {}
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            for n in range(BATCHES):
+                items = {f"{self.prefix}/{n}-{i}": b"%d" % n for i in range(1 + n % 5)}
+                self.clone.set_many(items).wait(GENEROUS_S)
+                self.acked |= items
+        except Exception as error:
+            self.error = error
+
+
+def pair_on(net: Weather, directory: Path) -> ProcessPair:
+    """A pair on hosts a and b, with default settings; not started yet."""
+    pair = ProcessPair(directory)
+    pair.primary = NetServer(net, "a", directory, "primary")
+    pair.backup = NetServer(net, "b", directory, "backup")
+    pair.both = (pair.primary, pair.backup)
+    pair.servers = [pair.primary.address, pair.backup.address]
+    return pair
+
+
+def watched(clone: Clone, seen: list[Change]) -> None:
+    """Note all changes, on a thread of its own."""
+    watch = clone.watch()
+    threading.Thread(target=lambda: seen.extend(watch), daemon=True).start()
+
+
+STORM = {"loss": 0.05, "delay_s": 0.02, "jitter_s": 0.015, "duplicate": 0.05}
+
+
+@pytest.mark.parametrize("sky", [{"loss": 0.05}, STORM], ids=["loss", "storm"])
+def test_bad_weather_makes_no_failover_and_loses_nothing(net: Weather, tmp_path: Path, sky: dict[str, float]) -> None:
+    with pair_on(net, tmp_path) as pair:
+        clones = [net.on(host, lambda: Clone(pair.servers)) for host in "ccd"]
+        for clone in clones:
+            clone.wait_until_synced(GENEROUS_S)
+        quiet = net.on("d", lambda: Clone(pair.servers, "/quiet/"))  # it hears nothing but heartbeats
+        quiet.wait_until_synced(GENEROUS_S)
+        seen: list[Change] = []
+        watched(clones[2], seen)
+        net.everywhere("abcd", "abcd", **sky)
+        writers = [Writer(clone, f"w{i}") for i, clone in enumerate(clones[:2])]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(3 * GENEROUS_S)
+            assert writer.error is None and not writer.is_alive()
+        net.heal()
+        expected = writers[0].acked | writers[1].acked
+        wait_for("all to be equal", lambda: all(dict(clone) == expected for clone in clones))
+        wait_for("all to be watched", lambda: len(seen) >= len(expected))
+        pair.wait_in_sync()
+        equal(pair.both)
+        epochs = [status["epoch"] for status in pair.statuses() if status]
+        paused = any(" paused " in server.log.read_text() for server in pair.both)
+        assert epochs == [1, 1] or paused, "the weather made a failover, not a busy machine"
+        if epochs == [1, 1]:
+            revisions = [change.revision for change in seen]
+            assert revisions == sorted(revisions)
+            assert sorted(change.key for change in seen) == sorted(expected), "each change once"
+        for clone in (*clones, quiet):
+            clone.close(1.0)
