@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from chp.limits import DEFAULT
 from chp_client import State
-from chp_client.cli import status, store, text
+from chp_client.cli import operate, status, store, text
 from chp_client.cli.app import chp
+from chp_client.cli.faults import Refused
 from chp_client.cli.out import Out, json_line
 from chp_client.cli.watching import _noting
 from tests.unit.cli_standin import Shared, StandIn
@@ -50,3 +51,10 @@ def test_top_looks_as_often_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(status, "_wait", lambda seconds: None)
     look: Any = SimpleNamespace(again=lambda: looks.append(1))
     assert len(list(islice(status._looks(look, 1.0, 3), 10))) == len(looks) == 3
+
+
+def test_a_hand_over_of_which_nothing_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operate.pair, "view", lambda server, answer: SimpleNamespace(active=False))
+    admin: Any = SimpleNamespace(timeout_s=0.05, ask=lambda server, command: {})
+    with pytest.raises(Refused, match=r"tcp://b:1 did not become active within 0\.05 s"):
+        operate._until_active(admin, "tcp://b:1")

@@ -21,8 +21,21 @@ def session(hand: Hand) -> Session:
     return hand.session()
 
 
-def commit(session: Session, tx: bytes, parts: list[list[object]], application: str = "job", version: int = 1) -> int:
-    return session.acked(session.send([], [], {"commit": [tx, application, version, parts, None]}))[0]
+def commit(
+    session: Session, tx: bytes, parts: list[list[object]], application: str = "job", version: int = 1, **more: str
+) -> int:
+    replace = more.get("replace")
+    return session.acked(session.send([], [], {"commit": [tx, application, version, parts, replace]}))[0]
+
+
+def test_a_commit_may_replace_a_subtree(hand: Hand, session: Session) -> None:
+    session.put({"/a/old": b"1", "/a/both": b"1", "/b/old": b"1"})
+    replica, tx = hand.follow(), os.urandom(16)
+    session.put({"/a/both": b"2", "/a/new": b"2"}, stage=[tx, "0.0"])
+    commit(session, tx, [["0.0", 1]], replace="/a/")
+    replica.until(lambda: replica.values == {"/a/both": b"2", "/a/new": b"2", "/b/old": b"1"})
+    replica.until_compared()
+    assert hand.follow().values == replica.values
 
 
 def test_only_if_newer_is_decided_at_the_commit(hand: Hand, session: Session) -> None:
