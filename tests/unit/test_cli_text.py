@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chp.errors import BadSubtree
 from chp.keys import check_subtree
+from chp.limits import DEFAULT
 from chp.numbers import number
 from chp_client.cli import text
 from chp_client.cli.tree import draw
@@ -127,3 +129,12 @@ def test_columns_have_no_trailing_blanks() -> None:
 def test_percentiles_are_of_the_nearest_rank() -> None:
     numbers = [float(n) for n in range(1, 101)]
     assert (text.percentile(numbers, 50), text.percentile(numbers, 99), text.percentile([7.0], 99)) == (50, 99, 7)
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e9"])
+def test_the_longest_subtree_is_counted_in_bytes(letter: str) -> None:
+    longest = "/" + letter * ((DEFAULT.subtree_bytes_max - 2) // len(letter.encode())) + "/"
+    assert len(longest.encode()) == DEFAULT.subtree_bytes_max
+    assert check_subtree(longest) == longest
+    with pytest.raises(BadSubtree, match=f"at most {DEFAULT.subtree_bytes_max}"):
+        check_subtree(longest[:-1] + "b/")

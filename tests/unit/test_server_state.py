@@ -30,6 +30,16 @@ def test_no_more_uuids_are_remembered_than_may_be() -> None:
     assert list(state.uuids) == [b"%016d" % i for i in (2, 3, 4)]
 
 
+def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
+    """One that comes again has fewer runs than were noted of it."""
+    state = ReplicatedState(replace(DEFAULT, sessions_max=2, runs_max=4))
+    x, y, z = (letter * 16 for letter in (b"x", b"y", b"z"))
+    for revision, session in enumerate([x, x, y, z, x, y, z, y, z, y], 1):
+        state.note_batch(session, revision, revision, 0.0)
+    assert list(state.sessions) == [z, y]
+    assert [list(state.sessions[session].runs) for session in (y, z)] == [[(9, 10, 10)], [(8, 9, 9)]]
+
+
 def test_a_batch_that_would_not_fit_a_frame_beside_its_header_is_refused() -> None:
     server = ServerCore(CoreConfig(), b"s" * 16, 0.0, replace(DEFAULT, frame_bytes_max=HEADER_BYTES_MAX + 5000))
     server.begin_turn(0.0, 0.0)
