@@ -127,7 +127,8 @@ class Clone(Writing, Worth):
         """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
         One small message a third of the ttl keeps all of them; they go together when the lease is closed, or when this
-        process is gone for `ttl` seconds. Raises `BadTtl`, and what `set` raises.
+        process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone as well, and
+        the lease goes on without them: watch a key of it, and set them again. Raises `BadTtl`, and what `set` raises.
         """
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
