@@ -19,7 +19,8 @@ from chp_server.testing import free_port
 from tests.wire.classic import ClassicServer
 
 GENEROUS_S = 30.0
-ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
+UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
+ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith(UNSET)} | {"NO_COLOR": "1"}
 Done = subprocess.CompletedProcess[bytes]
 
 
