@@ -12,7 +12,7 @@ from chp_client import agent as module
 from chp_client.agent import Agent
 from chp_client.dispatch import Dispatcher
 from chp_client.hub import Hub
-from tests.unit.client_frames import Talk
+from tests.unit.client_frames import PASSIVE, Talk
 
 
 def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
@@ -115,6 +115,7 @@ def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
     """Requests would wait in its queue and all arrive when it returns."""
     talk = Talk(servers=2)
     talk.greet()
+    talk.greet(PASSIVE, server=1)
     talk.up(0)
     talk.snapshot(0, {})
     before = len(talk.requests)
