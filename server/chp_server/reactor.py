@@ -152,7 +152,8 @@ class Server:
         if ready is None or sockets.updates in ready:
             for frames in receive(sockets.updates, messages, size):
                 self._guard(core.subscription, frames[0])
-        sockets.mark_for(core.commits.channels.plain_joins)
+            sockets.left(core.now)
+        sockets.mark_for(core.commits.channels.plain_joins, core.now)
         if ready is None or sockets.collector in ready:
             self._take(sockets.collector, core.collect, messages, size)
         if ready is None or sockets.snapshot in ready:
@@ -166,6 +167,7 @@ class Server:
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = core.now + HOUSEKEEPING_S
+        self._sockets.left(core.now)
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
         self._unsent.forget_sent()
         log.flush()

@@ -26,6 +26,8 @@ Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
 # A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
+QUIET_S = 0.5
+LEAVING_MAX = 10_000  # of one look
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -38,12 +40,13 @@ class Sockets:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
-        self._plain = 0
+        self._plain, self._quiet_at = 0, 0.0
         self.snapshot = self._make(context, zmq.ROUTER, limits.frame_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.updates = self._make(context, zmq.XPUB, limits.property_bytes_max * 4)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
+        self._leaving = self.updates.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.collector = self._make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, 10_000)
         self.collector.set(zmq.SUBSCRIBE, b"")
@@ -74,20 +77,34 @@ class Sockets:
             self.peer_in.bind(self._config.endpoint(3))
             self.peer_out.connect(peer)
 
-    def mark_for(self, plain_joins: int) -> None:
+    def mark_for(self, plain_joins: int, now: float) -> None:
         """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
 
         A connection begins with the mark that the socket had when it was bound, so this is said again for every
         subscription of the kind. The mark is only ever raised. libzmq tells a pipe of what was read at every half
         mark; one that has less than that outstanding when its mark is lowered counts as full, and hears nothing
-        more, ever.
+        more, ever. And libzmq 4.3 tells the other end of each pipe of a new mark even if that end is gone already,
+        which ends the process: so nothing is said until nobody has left for QUIET_S, in which libzmq finishes with a
+        connection. It tells of one that leaves before it lets us begin to part with it.
         """
-        if plain_joins != self._plain:
+        if plain_joins != self._plain and not self.left(now):
             self._plain = plain_joins
             self.updates.set(zmq.SNDHWM, self._limits.publish_mark_plain)
 
+    def left(self, now: float) -> bool:
+        """Whether a subscriber has left lately; to be asked now and then, as libzmq keeps what it tells for us."""
+        try:
+            for _ in range(LEAVING_MAX):
+                self._leaving.recv_multipart(_NOBLOCK)
+                self._quiet_at = now + QUIET_S
+        except zmq.Again:
+            return now < self._quiet_at
+        return True
+
     def close(self) -> None:
         """Close them all."""
+        self.updates.disable_monitor()
+        self._leaving.close(0)
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
             socket.close()
 
