@@ -99,14 +99,17 @@ class Postgres:
 
     def pause(self) -> None:
         """All its processes stand still; connections stay up, and nobody answers."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+        self._tell_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """After `pause`."""
         if self._process is not None:
-            for pid in self._pids():
-                os.kill(pid, signal.SIGCONT)
+            self._tell_all(signal.SIGCONT)
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):  # one that ended meanwhile
+                os.kill(pid, number)
 
     def kill(self) -> None:
         """kill -9 of the postmaster; its children end when they notice."""
