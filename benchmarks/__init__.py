@@ -3,6 +3,7 @@
     python -m benchmarks                    everything, about ten minutes     (make bench)
     python -m benchmarks chp1 sets          these only                        --list shows all names
     python -m benchmarks --quick            everything, a minute or two, for a first look; not for quoting
+    python -m benchmarks --against COMMIT   what this tree costs beside another commit (against.py)
 
 Rules that keep the figures honest:
 - Servers, writers and watchers are separate processes. A watcher holds what arrives, counts it, and at the end of a

@@ -1,17 +1,20 @@
-"""`python -m benchmarks [names] [--quick]`; see the package for what there is."""
+"""`python -m benchmarks [names] [--quick] [--against COMMIT]`; see the package for what there is."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from . import machine, report
+from . import against, machine, report
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NAMES = ("chp1", "sets", "latency", "reads", "sync", "memory", "pair", "recording", "spark")
@@ -23,8 +26,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="short rounds, for a first look; not for quoting")
     parser.add_argument("--list", action="store_true", help="show the names and what they measure")
+    parser.add_argument("--against", metavar="COMMIT", help="this tree beside another commit, instead of beside peers")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory for results (default: %(default)s)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `close`, so that no process is left
+    if arguments.against:
+        return _against(parser, arguments)
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -33,20 +40,26 @@ def main() -> int:
         for name in names:
             print(f"{name:10}{(importlib.import_module(f'benchmarks.{name}').__doc__ or '').splitlines()[0]}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `close`, so that no process is left
-    return max([_run(name, arguments.quick, arguments.out) for name in names], default=0)
+    return max([_run(name, importlib.import_module(f"benchmarks.{name}").run, arguments) for name in names], default=0)
+
+
+def _against(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if unknown := set(arguments.names) - set(against.GROUPS):
+        parser.error(f"--against has no group {', '.join(sorted(unknown))}; there are {', '.join(against.GROUPS)}")
+    return _run("against", functools.partial(against.run, arguments.against, arguments.names), arguments)
 
 
 def _is_there(name: str) -> bool:
     return importlib.util.find_spec(f"benchmarks.{name}") is not None
 
 
-def _run(name: str, quick: bool, out: Path) -> int:
+def _run(name: str, benchmark: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
+    quick, out = arguments.quick, arguments.out
     print(f"{name} ...", file=sys.stderr, flush=True)
     begin = time.monotonic()
     about = machine.describe(sys.argv[1:])
     try:
-        result = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+        result = benchmark(quick=quick)
     except Exception as error:
         print(f"{name} FAILED: {error}", file=sys.stderr, flush=True)
         return 1

@@ -11,10 +11,10 @@ Round = dict[str, Any]
 
 
 def in_turn(contenders: Mapping[str, Callable[[], Round]], rounds: int) -> dict[str, list[Round]]:
-    """Each contender once, then each again, `rounds` times; so a drift of the machine meets all alike."""
+    """Each contender once, then in the other order, `rounds` times in all: a drift of the machine meets all alike."""
     results: dict[str, list[Round]] = {name: [] for name in contenders}
     for i in range(rounds):
-        for name, run in contenders.items():
+        for name, run in list(contenders.items())[:: -1 if i % 2 else 1]:
             results[name].append(run())
             _progress(f"  round {i + 1}/{rounds} {name}: {_short(results[name][-1])}")
     return results

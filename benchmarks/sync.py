@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from .roles import Pipe, Role, closing_all
+from .roles import Pipe, Role, chosen_tree, closing_all, programs_of
 from .rounds import Round, in_turn, summary
 from .servers import ChpServer, Redis, redis_program
 
@@ -46,14 +46,15 @@ class Filled:
     """A store with keys in it, and somebody who goes on updating them."""
 
     def __init__(self, kind: str, keys: int) -> None:
-        self.kind, self.keys = kind, keys
+        self.kind, self.keys, self.tree = kind, keys, chosen_tree()
         self.server: Any = ChpServer() if kind == "chp" else Redis()
         self.updater = Role(updater, kind=kind, port=self.server.port, keys=keys)
         self.updater.hear(300)
 
     def round(self) -> Round:
         """A process that joins, and ends."""
-        joiner_role = Role(joiner, kind=self.kind, port=self.server.port, keys=self.keys)
+        with programs_of(self.tree):
+            joiner_role = Role(joiner, kind=self.kind, port=self.server.port, keys=self.keys)
         try:
             joiner_role.hear()
             self.updater.ask(go=True)

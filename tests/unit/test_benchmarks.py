@@ -1,10 +1,15 @@
 """The benchmarks' own arithmetic: what a watcher's copy is compared with, medians, ratios, percentiles, the table."""
 
+import subprocess
+import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from benchmarks import against
 from benchmarks.report import table
+from benchmarks.roles import ROOT, Process, programs_of
 from benchmarks.rounds import in_turn, percentiles, ratio, summary
 from benchmarks.workload import BATCH, KEYS, batches, expected
 
@@ -28,8 +33,8 @@ def test_contenders_take_turns() -> None:
     order: list[str] = []
     numbers = count()
     results = in_turn({n: lambda n=n: order.append(n) or {"rate": next(numbers)} for n in "ab"}, 3)  # type: ignore[misc]
-    assert order == ["a", "b"] * 3
-    assert [r["rate"] for r in results["b"]] == [1, 3, 5]
+    assert order == ["a", "b", "b", "a", "a", "b"]  # who comes second finds the machine as the first left it
+    assert [r["rate"] for r in results["b"]] == [1, 2, 5]
 
 
 def test_the_median_and_the_spread() -> None:
@@ -53,3 +58,19 @@ def test_the_table_shows_median_spread_and_ratio() -> None:
     assert "chp" in shown
     assert "rate 1,000,000 (900,000..1,200,000)" in shown
     assert "ratio to x 8.00" in shown
+
+
+def test_what_is_started_for_another_tree_imports_that_tree(tmp_path: Path) -> None:
+    (tmp_path / "client" / "chp_client").mkdir(parents=True)
+    (tmp_path / "client" / "chp_client" / "__init__.py").write_text("WHOSE = 'the other one'\n")
+    look = [sys.executable, "-c", "import chp_client; print(getattr(chp_client, 'WHOSE', 'this one'))"]
+    seen = []
+    for tree in (tmp_path, ROOT):
+        with programs_of(tree), Process(look, "look", stdout=subprocess.PIPE) as process:
+            seen.append(process.child.communicate(timeout=60)[0].strip())
+    assert seen == [b"the other one", b"this one"]
+
+
+def test_a_commit_that_git_does_not_know_is_named() -> None:
+    with pytest.raises(ValueError, match="no-such-commit"):
+        against.run("no-such-commit", [])

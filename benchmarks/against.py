@@ -1,0 +1,113 @@
+"""Old against new: the same work on two commits, in one run and in turn: what a change costs is seen, not guessed.
+
+    python -m benchmarks --against COMMIT            make bench ARGS='--against COMMIT'
+    python -m benchmarks --against COMMIT sets pair  these groups only: sets, pair, latency, sync
+
+The other commit is taken out of git into a directory that is removed at the end. Servers and clients of both trees run
+at the same time, each idle while the other is measured; the programs that drive them are this tree's for both, so only
+what is installed differs. Each figure is the median of at least 15 rounds, and the ratio that of the rounds' ratios:
+one round of the old one right beside one of the new, each first in turn. Processor time a set is the figure to trust: a
+busy machine moves it least.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .latency import Awaited, Watched
+from .pair import durable_writer, wait_in_sync
+from .roles import ROOT, Meter, Role, closing_all, programs_of
+from .rounds import Round, in_turn, ratio, summary
+from .servers import ChpPair
+from .sets import Lane
+from .sync import Filled
+
+ROUNDS = 15
+OLD, NEW = "old", "new"
+CPU = ("server_cpu_us", "backup_cpu_us", "writer_cpu_us", "client_cpu_us", "watcher_cpu_us", "server_cpu_s")
+FIGURES = ("rate", "p50_us", "seconds", *CPU)
+
+
+class Durable:
+    """A pair with journals, and a writer whose sets are on both disks when they are acknowledged."""
+
+    def __init__(self) -> None:
+        self.pair = ChpPair(sync="always")
+        wait_in_sync(self.pair)
+        self.writer = Role(durable_writer, kind="chp", address=",".join(self.pair.addresses))
+        self.writer.hear()
+
+    def round(self, sets: int) -> Round:
+        """One measurement."""
+        meter = Meter(writer=self.writer, server=self.pair.servers[0], backup=self.pair.servers[1])
+        answer = self.writer.ask(sets=sets)
+        return {"rate": answer["rate"], **meter.read(sets)}
+
+    def close(self) -> None:
+        """End all."""
+        self.writer.close()
+        self.pair.close()
+
+
+def _sets(how: str, n: int, sets: int) -> Callable[[], Any]:
+    return lambda: Lane("chp", how, n, 100, sets)
+
+
+# group, name, how to start it, how to do one round of it; `share` is 5 for a first look
+CASES: list[tuple[str, str, Callable[[], Any], Callable[[Any, int], Round]]] = [
+    ("sets", "one key a call, 1 watcher", _sets("keys", 1, 200_000), lambda lane, _: lane.round()),
+    ("sets", "set_many of 1,000, 1 watcher", _sets("many", 1, 400_000), lambda lane, _: lane.round()),
+    ("sets", "set_many of 1,000, 20 watchers", _sets("many", 20, 50_000), lambda lane, _: lane.round()),
+    ("pair", "set_many of 1,000 on both disks", Durable, lambda lane, share: lane.round(200_000 // share)),
+    ("latency", "one set awaited", lambda: Awaited("chp"), lambda lane, share: lane.round(1000 // share)),
+    ("latency", "update to watcher at 1,000/s", lambda: Watched("chp"), lambda lane, share: lane.round(1000 // share)),
+    ("sync", "first sync of 100,000 keys", lambda: Filled("chp", 100_000), lambda lane, _: lane.round()),
+]
+GROUPS = tuple(dict.fromkeys(group for group, *_ in CASES))
+
+
+def run(commit: str, groups: list[str], quick: bool = False) -> dict[str, Any]:
+    """Measure this tree beside `commit`; ValueError if git does not know it."""
+    cases = {}
+    with tempfile.TemporaryDirectory(prefix="chp-bench-old-") as scratch:
+        sha = _take_out(commit, Path(scratch))
+        for group, name, start, one_round in CASES:
+            if not groups or group in groups:
+                cases[name] = _side_by_side(Path(scratch), start, one_round, quick)
+    return {"title": f"This commit beside {sha}", "against": sha, "unit": "", "cases": cases}
+
+
+def _take_out(commit: str, into: Path) -> str:
+    git = ["git", "rev-parse", "--short", f"{commit}^{{commit}}"]
+    named = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+    if named.returncode:
+        raise ValueError(f"--against {commit}: git knows no such commit here")
+    packed = subprocess.run(["git", "archive", named.stdout.strip()], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(into, filter="data")
+    return named.stdout.strip()
+
+
+def _side_by_side(
+    old: Path, start: Callable[[], Any], one_round: Callable[[Any, int], Round], quick: bool
+) -> dict[str, Any]:
+    share, rounds = (5, 3) if quick else (1, ROUNDS)
+    lanes = {}
+    with closing_all() as keep:
+        for who, tree in ((OLD, old), (NEW, ROOT)):
+            with programs_of(tree):
+                lanes[who] = keep(start())
+        for lane in lanes.values():
+            one_round(lane, share)  # the map is filled, and everything warm
+        results = in_turn({who: lambda lane=lane: one_round(lane, share) for who, lane in lanes.items()}, rounds)
+    case: dict[str, Any] = {"contenders": {who: summary(rounds) for who, rounds in results.items()}, "raw": results}
+    for figure in FIGURES:
+        if all(r.get(figure) for rounds in results.values() for r in rounds):
+            case[f"ratio_{figure}"] = ratio(results, figure, NEW, OLD)
+    return case
