@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,11 @@ from .copies import Copies
 from .core import CoreConfig, ServerCore
 from .journal import Journal, JournalError
 from .metrics import Metrics
-from .snapshots import Snapshotter, recover_snapshot
+from .performing import Port, recover, steps, take_inputs
+from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, Unsent, receive, send_all
 from .sqlite_files import sync_directory
-from .turn import Fact, Save, Turn
+from .turn import Append, DropAfter, Fact, Replace, Save, Turn
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
@@ -64,6 +65,7 @@ class Server:
         os.set_blocking(self._wake_out, False)
         self._stopping = False
         self._closed = False
+        self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
         self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
         self._unsent = Unsent(limits.reader_bytes_max)
         self._errors = 0
@@ -80,17 +82,10 @@ class Server:
         return secrets.token_bytes(16)  # of this run: a peer that sees another knows that we restarted
 
     def _recover(self, now: float) -> None:
-        loaded, wall_s = self._journal.load(), time.time()
-        commits = self.core.commits
-        self.core.link.seen_epoch = loaded.seen_epoch
-        recover_snapshot(commits, loaded.snapshot, self._limits, now, wall_s)
-        for row in loaded.rows:
-            commits.log.append(commits.follow(row.body, now, wall_s))
-        if commits.drop_held():
-            self._journal.drop_after(commits.state.number)
+        loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
         if loaded.number:
             say = log.warning if loaded.rows_aside else log.info  # what is set aside is lost to this server
-            say("recovered", number=describe(commits.state.number), keys=len(commits.state.map), found=loaded.report)
+            say("recovered", number=describe(state.number), keys=len(state.map), found=loaded.report)
 
     # -- running
 
@@ -130,34 +125,17 @@ class Server:
 
         The peer is always asked: it may have spoken after the others were found ready, and is to be heard first.
         """
-        core, sockets, limits = self.core, self._sockets, self._limits
+        core, self._ready = self.core, ready
         if self._arbiter is not None:
             core.lease_until = self._arbiter.until
             self._arbiter.want(core.wants_lease)
         core.begin_turn(time.monotonic(), time.time())
-        messages, size = limits.turn_messages_max, limits.turn_bytes_max
-        if self._config.peer is not None:
-            self._take(sockets.peer_in, core.peer_message, messages, size, skip=1)
-        if not core.state.late:  # else the map is to catch up first; the peer and the clients hear of us meanwhile
-            self._take_requests(ready)
+        take_inputs(core, self)
         self._retry_held()
         self._copies.step()
         self.perform(core.end_turn())
         if not core.state.late:
             self._look_after(core)
-
-    def _take_requests(self, ready: Container[object] | None) -> None:
-        core, sockets, limits = self.core, self._sockets, self._limits
-        messages, size = limits.turn_messages_max, limits.turn_bytes_max
-        if ready is None or sockets.updates in ready:
-            for frames in receive(sockets.updates, messages, size):
-                self._guard(core.subscription, frames[0])
-            sockets.left(core.now)
-        sockets.mark_for(core.commits.channels.plain_joins, core.now)
-        if ready is None or sockets.collector in ready:
-            self._take(sockets.collector, core.collect, messages, size)
-        if ready is None or sockets.snapshot in ready:
-            self._take(sockets.snapshot, core.request, messages, size)
 
     def _look_after(self, core: ServerCore) -> None:
         if core.now >= self._housekeeping_due:
@@ -174,20 +152,46 @@ class Server:
         if self._metrics is not None:
             self._metrics.status = core.status()
 
-    def _take(
-        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], messages: int, size: int, skip: int = 0
-    ) -> None:
+    # -- what comes in (performing.Inboxes)
+
+    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+        """Hand over what has arrived at a port, as much as a turn takes."""
+        sockets = self._sockets
+        match port:
+            case Port.PEER:
+                if self._config.peer is not None:
+                    self._receive(sockets.peer_in, lambda frames: handle(frames[1:]))
+            case Port.UPDATES:
+                self._take_subscriptions(handle)
+            case Port.COLLECTOR:
+                self._receive_if_ready(sockets.collector, handle)
+            case Port.SNAPSHOT:
+                self._receive_if_ready(sockets.snapshot, handle)
+
+    def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
+        core, sockets = self.core, self._sockets
+        if self._ready is None or sockets.updates in self._ready:
+            for frames in receive(sockets.updates, self._limits.turn_messages_max, self._limits.turn_bytes_max):
+                self._guard(handle, frames)
+            sockets.left(core.now)
+        sockets.mark_for(core.commits.channels.plain_joins, core.now)
+
+    def _receive_if_ready(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
+        if self._ready is None or socket in self._ready:
+            self._receive(socket, handle)
+
+    def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
         try:
-            for frames in receive(socket, messages, size):
-                handle(frames[skip:] if skip else frames)
+            for frames in receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max):
+                handle(frames)
         except JournalError:  # some requests read it
             raise
         except Exception:
             self._defect()
 
-    def _guard(self, handle: Callable[[bytes], None], frame: bytes) -> None:
+    def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
         try:
-            handle(frame)
+            handle(frames)
         except Exception:
             self._defect()
 
@@ -196,33 +200,19 @@ class Server:
         self.core.counts["defects"] += 1
         log.exception("a defect of this program; please report it with this line")
 
-    # -- acting
+    # -- acting (performing.Ports)
 
     def perform(self, turn: Turn) -> None:
         """Do what a turn says, in its order."""
-        sockets = self._sockets
-        for save in turn.saves:
-            self._save(save)
-        if turn.to_peer:
-            self.core.counts["peer_dropped"] += send_all(sockets.peer_out, turn.to_peer)
-        if turn.journal:
-            self._write(turn)
-        if turn.publish:
-            send_all(sockets.updates, turn.publish)
-        if turn.acks:
-            send_all(sockets.updates, self.core.in_time(turn.acks, time.monotonic()))
-        if turn.confirm:
-            send_all(sockets.peer_out, turn.confirm)
-        for identity, messages in turn.replies:
-            self._reply(identity, messages)
-        for fact in turn.facts:
-            _log_fact(fact)
+        for _ in steps(self.core, turn, self):
+            pass
 
-    def _write(self, turn: Turn) -> None:
-        self._snapshotter.write(turn.journal, self.core)
-        self._journal.sync()
+    def now(self) -> float:
+        """The time in the middle of a turn."""
+        return time.monotonic()
 
-    def _save(self, save: Save) -> None:
+    def save(self, save: Save) -> None:
+        """Write updates that are not history to a file of their own."""
         try:
             path = write_updates(self._config.data, save)
         except OSError as error:
@@ -230,9 +220,34 @@ class Server:
             raise JournalError(text) from error
         log.warning("updates that are not history were saved", file=path, updates=len(save.updates))
 
+    def to_peer(self, messages: list[Frames]) -> None:
+        """Send to the peer what it has room for."""
+        self.core.counts["peer_dropped"] += send_all(self._sockets.peer_out, messages)
+
+    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
+        """Do the journal's operations, all but the sync."""
+        self._snapshotter.write(ops, self.core)
+
+    def sync(self) -> None:
+        """Make them durable."""
+        self._journal.sync()
+
+    def publish(self, messages: list[Frames]) -> None:
+        """Send to whoever has subscribed."""
+        send_all(self._sockets.updates, messages)
+
+    def acknowledge(self, acks: list[Frames]) -> None:
+        """Send answers to sets."""
+        send_all(self._sockets.updates, acks)
+
+    def fact(self, fact: Fact) -> None:
+        """Write a line of the log."""
+        _log_fact(fact)
+
     # -- the snapshot port
 
-    def _reply(self, identity: bytes, messages: list[Frames]) -> None:
+    def reply(self, identity: bytes, messages: list[Frames]) -> None:
+        """Answer whoever has room; what has no room waits for a while."""
         held = self._held.get(identity)
         if held is not None:
             held.messages.extend(messages)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from chp.numbers import describe, epoch_of
-from chp_server.turn import Append, Turn
+from chp_server.turn import Append, Save, Turn
 
 from . import linear
 from .oracle import Node, Oracle, Wrong
@@ -90,12 +90,11 @@ class Checks:
         """A server begins a turn."""
         self.began[node.name] = self.world.time.now
 
-    def saves(self, node: ServerNode, turn: Turn) -> None:
-        """A server writes files of what is not history."""
-        for save in turn.saves:
-            self.saved.update(update.value for update in save.updates if update.value is not None)
-            self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
-            self.discarded.append(self.last_number[node.name])
+    def saves(self, node: ServerNode, save: Save) -> None:
+        """A server writes a file of what is not history."""
+        self.saved.update(update.value for update in save.updates if update.value is not None)
+        self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
+        self.discarded.append(self.last_number[node.name])
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
@@ -326,17 +325,11 @@ class Checks:
 
     def _equals_its_journal(self, node: ServerNode) -> None:
         """Replaying the journal gives what is in memory."""
-        held, commits = node.core.commits, type(node.core.commits)(self.world.limits, 1)
-        try:
-            node.core.commits = commits
-            replayed = node.replayed(node.disk.load(), node.clock.mono())
-        finally:
-            node.core.commits = held
+        held, replayed = node.core.state, node.recovered_anew().state
         replayed.check()
         for what, a, b in (
-            ("values", replayed.map.values, held.state.map.values),
-            ("sessions", _sessions(replayed), _sessions(held.state)),
-            ("leases", _leases(replayed), _leases(held.state)), ("histories", replayed.history, held.state.history),
+            ("values", replayed.map.values, held.map.values), ("sessions", _sessions(replayed), _sessions(held)),
+            ("leases", _leases(replayed), _leases(held)), ("histories", replayed.history, held.history),
         ):  # fmt: skip
             if a != b:
                 self.fail(f"{node.name}'s journal and memory have different {what}: {_difference(a, b)}")

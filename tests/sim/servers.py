@@ -1,19 +1,21 @@
-"""A server process: the production core, its journal on a `Disk`, and the reactor's way of performing a turn.
+"""A server process: the production core with a simulated network, clock and `Disk` behind what the reactor has, too.
 
-Like `chp_server.reactor`: what has arrived is drained, the peer first, then subscriptions, sets, requests; the `Turn`
-is performed in the order of its fields. With a slow disk the process is busy from the appends to the end of the sync,
-and what is in memory may be lost there. `crash_at` names a field of the turn before which the process dies.
+Recovery, the order of inputs and that of effects are `chp_server.performing`'s, which is pulled a step at a time. With
+a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
+`crash_at` names a step of the turn before which the process dies.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal import JournalError
-from chp_server.snapshots import Snapshotter, recover_snapshot
-from chp_server.turn import Turn
+from chp_server.performing import Port, Step, recover, steps, take_inputs
+from chp_server.snapshots import Snapshotter
+from chp_server.turn import Fact, Save, Turn
 
 from .arbiter import Line
 from .clock import LocalClock
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
 
 CRASH_POINTS = ("to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 SPIN_TURNS = 2000
-
-
-class Died(Exception):
-    """The process ended in the middle of a turn."""
+KINDS = {Port.PEER: "peer", Port.UPDATES: "upd", Port.COLLECTOR: "set", Port.SNAPSHOT: "req"}
 
 
 class ServerNode:
@@ -45,8 +44,10 @@ class ServerNode:
         self.crash_at = ""
         self.pause_at_sync = False
         self.turns = 0
-        self.defect: Exception | None = None
-        self._resume: list[Any] = []
+        self._resume: list[Callable[[], None]] = []
+        self._steps: Iterator[Step] = iter(())
+        self._performed = Turn()
+        self._took = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -67,31 +68,29 @@ class ServerNode:
         self.started_at = self.world.time.now
         server = bytes([ord(self.name)]) + self.starts.to_bytes(15, "big")
         now = self.clock.mono()
-        settings = self.world.server_settings
-        self.core = ServerCore(
-            CoreConfig(primary=self.primary, name=self.name, durability=self.disk.durability, **settings),
-            server, now, self.world.limits,
-        )  # fmt: skip
+        self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
-        self._recover(now)
+        recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
         self.world.connect_server(self)
         self.schedule(0.0)
 
-    def _recover(self, now: float) -> None:
-        self.core.read_journal = self.disk.read_after
-        self.replayed(self.disk.load(), now)
+    def new_core(self, server: bytes, now: float) -> ServerCore:
+        """A core with this server's settings, which knows nothing yet."""
+        config = CoreConfig(
+            primary=self.primary, name=self.name, durability=self.disk.durability, **self.world.server_settings
+        )
+        core = ServerCore(config, server, now, self.world.limits)
+        core.read_journal = self.disk.read_after
+        return core
 
-    def replayed(self, loaded: Any, now: float) -> Any:
-        """The state that a journal restores, by the core's own committer."""
-        commits, wall_s = self.core.commits, self.clock.wall()
-        recover_snapshot(commits, loaded.snapshot, self.world.limits, now, wall_s)
-        for row in loaded.rows:
-            commits.log.append(commits.follow(row.body, now, wall_s))
-        if commits.drop_held():
-            self.disk.drop_after(commits.state.number)
-        return commits.state
+    def recovered_anew(self) -> ServerCore:
+        """What a restart would find: a core beside the one that runs."""
+        now = self.clock.mono()
+        core = self.new_core(bytes(16), now)
+        recover(core, self.disk, now, self.clock.wall())
+        return core
 
     def crash(self) -> None:
         """The process is gone, with what was in memory and a part of what was not synced."""
@@ -172,99 +171,83 @@ class ServerNode:
         core, world = self.core, self.world
         self.turns += 1
         world.checks.begins(self)
-        took = self._drain()
-        turn = core.end_turn()
-        world.checks.decided(self, turn)
-        self._spins = 0 if took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
-        assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
-        try:
-            self._before_sync(turn)
-        except Died:
-            self.crash()
-        except JournalError as error:
-            world.checks.fail(f"{self.name}: the journal refused: {error}")
-
-    def _drain(self) -> int:
-        core, inbox = self.core, self.inbox
+        self._took = 0
         if self.line is not None:
             core.lease_until = self.line.until
             self.line.want(core.wants_lease)
         core.begin_turn(self.clock.mono(), self.clock.wall())
-        took = 0
-        for kind, handle in (("peer", core.peer_message), ("upd", None), ("set", core.collect), ("req", core.request)):
-            queue = inbox[kind]
-            for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
-                conn, frames = queue.popleft()
-                took += 1
-                if handle is None:
-                    core.subscription(frames[0])
-                elif kind == "req":
-                    if conn.up:
-                        handle([conn.identity, *frames])
-                else:
-                    handle(frames)
-        return took
+        take_inputs(core, self)
+        self._performed = turn = core.end_turn()
+        world.checks.decided(self, turn)
+        self._spins = 0 if self._took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
+        assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
+        self._steps = steps(core, turn, self)
+        self._go_on()
 
-    def _point(self, name: str) -> None:
-        if self.crash_at == name:
-            raise Died
+    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+        """Hand over what has arrived (performing.Inboxes)."""
+        kind, core = KINDS[port], self.core
+        queue = self.inbox[kind]
+        for _ in range(min(len(queue), core.limits.turn_messages_max)):
+            conn, frames = queue.popleft()
+            self._took += 1
+            if kind != "req":
+                handle(frames)
+            elif conn.up:
+                handle([conn.identity, *frames])
 
-    def _before_sync(self, turn: Turn) -> None:
-        self.world.checks.saves(self, turn)
-        self._point("to_peer")
-        self._to_peer(turn.to_peer)
-        self._point("journal")
-        if not turn.journal:
-            self._after_sync(turn)
-            return
-        self._write(turn)
-        sync_s = self.world.sync_s()
+    # -- a turn's effects, step by step
+
+    def _go_on(self) -> None:
+        """Do one step after the other, unless the process dies, is busy or stopped before one."""
+        try:
+            for step in self._steps:
+                busy_s = self._before(step)
+                if busy_s > 0 or self.paused:
+                    self._wait(busy_s, step)
+                    return
+                if not self._begin(step):
+                    return
+            self._end_turn()
+        except JournalError as error:
+            self.world.checks.fail(f"{self.name}: the journal refused: {error}")
+
+    def _before(self, step: Step) -> float:
+        """What happens between two steps: time passes, the process may be stopped."""
+        if step is not Step.SYNC or not self._performed.journal:
+            return 0.0
         self.paused, self.pause_at_sync = self.pause_at_sync, False
-        if sync_s <= 0 and not self.paused:
-            self._after_sync(turn)
-            return
+        return self.world.sync_s()
+
+    def _wait(self, busy_s: float, step: Step) -> None:
         self.busy = True
         starts = self.starts
-        self.world.time.at(self.world.time.now + sync_s, lambda: self._synced(starts, turn))
+        self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
 
-    def _write(self, turn: Turn) -> None:
-        self.snapshotter.write(turn.journal, self.core)
-        for op in turn.journal:
-            self.world.trace_journal(self, op)
-
-    def _synced(self, starts: int, turn: Turn) -> None:
+    def _waited(self, starts: int, step: Step) -> None:
         if not self.running or self.starts != starts:
             return
         if self.paused:
-            self._resume.append(lambda: self._synced(starts, turn))
+            self._resume.append(lambda: self._waited(starts, step))
             return
         self.busy = False
-        try:
-            self._after_sync(turn)
-        except Died:
-            self.crash()
+        if self._begin(step):
+            self._go_on()
 
-    def _after_sync(self, turn: Turn) -> None:
-        self._point("sync")
-        self.disk.sync()
-        self.world.checks.synced(self, turn)
-        self._point("publish")
-        self._publish(turn.publish)
-        self._point("acks")
-        acks = self.core.in_time(turn.acks, self.clock.mono())
-        self.world.checks.acknowledges(self, acks)
-        self._publish(acks)
-        self._point("confirm")
-        self._to_peer(turn.confirm)
-        self._point("replies")
-        for identity, messages in turn.replies:
-            self._reply(identity, messages)
-        for fact in turn.facts:
-            self.world.trace_fact(self, fact)
-        self._point("end")
-        self.snapshotter.step(self.core)
-        self.world.checks.server_turned(self, turn)
-        self._wake()
+    def _begin(self, step: str) -> bool:
+        """Whether the process lives to do this step."""
+        if self.crash_at == step:
+            self.crash()
+            return False
+        if step is Step.PUBLISH:
+            self.world.checks.synced(self, self._performed)
+        return True
+
+    def _end_turn(self) -> None:
+        if self._begin("end"):
+            self.snapshotter.step(self.core)
+            self.world.checks.server_turned(self, self._performed)
+            self._wake()
 
     def _wake(self) -> None:
         if any(self.inbox.values()) or self.snapshotter.busy:
@@ -283,21 +266,38 @@ class ServerNode:
             self._scheduled = True
             self._turn_if(starts)
 
-    # -- sending
+    # -- what a turn does (performing.Ports)
 
-    def _to_peer(self, messages: list[Frames]) -> None:
-        if messages:
-            conn = self.world.net.conns.get(("peer", self.name, "B" if self.primary else "P"))
-            for frames in messages:
-                if conn is None or not conn.up:
-                    self.core.counts["peer_dropped"] += 1
-                else:
-                    self.world.net.send(conn, "up", frames)
-                    self.world.checks.told_peer(frames)
+    def now(self) -> float:
+        """This server's clock, in the middle of a turn."""
+        return self.clock.mono()
 
-    def _publish(self, messages: list[Frames]) -> None:
-        if not messages:
-            return
+    def save(self, save: Save) -> None:
+        """A file of what is not history."""
+        self.world.checks.saves(self, save)
+
+    def to_peer(self, messages: list[Frames]) -> None:
+        """Over the link, if there is one."""
+        conn = self.world.net.conns.get(("peer", self.name, "B" if self.primary else "P"))
+        for frames in messages:
+            if conn is None or not conn.up:
+                self.core.counts["peer_dropped"] += 1
+            else:
+                self.world.net.send(conn, "up", frames)
+                self.world.checks.told_peer(frames)
+
+    def write(self, ops: Sequence[Any]) -> None:
+        """To the disk's open operations."""
+        self.snapshotter.write(ops, self.core)
+        for op in ops:
+            self.world.trace_journal(self, op)
+
+    def sync(self) -> None:
+        """To the disk."""
+        self.disk.sync()
+
+    def publish(self, messages: list[Frames]) -> None:
+        """To all connections that subscribed to it."""
         net = self.world.net
         for conn in net.of[self.name]:
             if conn.kind == "upd" and conn.up and conn.topics:
@@ -306,9 +306,19 @@ class ServerNode:
                     if frames[0].startswith(topics):
                         net.send(conn, "down", frames)
 
-    def _reply(self, identity: bytes, messages: list[Frames]) -> None:
+    def acknowledge(self, acks: list[Frames]) -> None:
+        """The same way, and every word of it is checked."""
+        self.world.checks.acknowledges(self, acks)
+        self.publish(acks)
+
+    def reply(self, identity: bytes, messages: list[Frames]) -> None:
+        """To the connection that asked, if it is there."""
         conn = self._identities.get(identity)
         for frames in messages:
             if conn is None or not self.world.net.send(conn, "down", frames):
                 self.core.requests.gone(identity)
                 return
+
+    def fact(self, fact: Fact) -> None:
+        """A line of the transcript."""
+        self.world.trace_fact(self, fact)

@@ -1,0 +1,180 @@
+"""A turn from end to end, but for its effects: recovery, the order of inputs, and the order of what is done.
+
+    recover(core, journal, now, wall)     once, before the first turn: the state that the journal tells
+    take_inputs(core, inboxes)            what has arrived, the peer first
+    steps(core, turn, ports)              the turn's effects, in the order that turn.py promises
+
+The reactor has real sockets and a real journal behind `Inboxes` and `Ports`; the simulator has its own, and pulls
+`steps` one by one, so that the process dies, stops or loses time between any two. The order is `ORDER`, and there is no
+other: what seeds prove of it is proved of what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from .core import ServerCore
+from .journal import Journal, Loaded
+from .snapshots import recover_snapshot
+from .turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
+
+
+class Port(StrEnum):
+    """Where messages come in: the peer's (P+3), and P+1, P+2 and P."""
+
+    PEER = "peer"
+    UPDATES = "updates"
+    COLLECTOR = "collector"
+    SNAPSHOT = "snapshot"
+
+
+class Inboxes(Protocol):
+    """What has arrived."""
+
+    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+        """Hand over what has arrived at a port, as much of it as a turn takes, in its order."""
+
+
+class Step(StrEnum):
+    """What is done of a turn, one thing after the other."""
+
+    SAVES = "saves"
+    TO_PEER = "to_peer"
+    JOURNAL = "journal"
+    SYNC = "sync"
+    PUBLISH = "publish"
+    ACKS = "acks"
+    CONFIRM = "confirm"
+    REPLIES = "replies"
+    FACTS = "facts"
+
+
+class Ports(Protocol):
+    """What can be done. Nothing here decides; what fails beyond repair raises `JournalError`."""
+
+    def now(self) -> float:
+        """The time now, in the middle of a turn."""
+
+    def save(self, save: Save) -> None:
+        """Write a file of its own, durably."""
+
+    def to_peer(self, messages: list[Frames]) -> None:
+        """Send to the peer, as far as it is connected and has room."""
+
+    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
+        """Do the journal's operations, all but the sync."""
+
+    def sync(self) -> None:
+        """Return when what was written is durable."""
+
+    def publish(self, messages: list[Frames]) -> None:
+        """Send to whoever has subscribed."""
+
+    def acknowledge(self, acks: list[Frames]) -> None:
+        """Send answers to sets, on the channels of their sessions."""
+
+    def reply(self, identity: bytes, messages: list[Frames]) -> None:
+        """Answer on the snapshot port."""
+
+    def fact(self, fact: Fact) -> None:
+        """Tell an operator."""
+
+
+# -- before the first turn
+
+
+def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Loaded:
+    """Take over what the journal tells, and let it forget the parts of a record that was never complete."""
+    loaded, commits = journal.load(), core.commits
+    core.link.seen_epoch = loaded.seen_epoch
+    recover_snapshot(commits, loaded.snapshot, core.limits, now, wall_s)
+    for row in loaded.rows:
+        commits.log.append(commits.follow(row.body, now, wall_s))
+    if commits.drop_held():
+        journal.drop_after(commits.state.number)
+    return loaded
+
+
+# -- what comes in
+
+
+def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
+    """Let the core hear what has arrived, the peer first: who was stopped hears of its successor before all else.
+
+    While a large commit is on its way into the map, clients wait.
+    """
+    inboxes.take(Port.PEER, core.peer_message)
+    if not core.state.late:
+        inboxes.take(Port.UPDATES, lambda frames: core.subscription(frames[0]))
+        inboxes.take(Port.COLLECTOR, core.collect)
+        inboxes.take(Port.SNAPSHOT, core.request)
+
+
+# -- what is done
+
+
+def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
+    """Perform a turn: each step is named first, and done when the next one is asked for."""
+    for step, perform in ORDER:
+        yield step
+        perform(core, turn, ports)
+
+
+def _save(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for save in turn.saves:
+        ports.save(save)
+
+
+def _to_peer(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.to_peer:
+        ports.to_peer(turn.to_peer)
+
+
+def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.journal:
+        ports.write(turn.journal)
+
+
+def _sync(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.journal:
+        ports.sync()
+
+
+def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.publish:
+        ports.publish(turn.publish)
+
+
+def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.acks:
+        ports.acknowledge(core.in_time(turn.acks, ports.now()))
+
+
+def _confirm(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if turn.confirm:
+        ports.to_peer(turn.confirm)
+
+
+def _reply(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for identity, messages in turn.replies:
+        ports.reply(identity, messages)
+
+
+def _tell(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for fact in turn.facts:
+        ports.fact(fact)
+
+
+ORDER: tuple[tuple[Step, Callable[[ServerCore, Turn, Ports], None]], ...] = (
+    (Step.SAVES, _save),
+    (Step.TO_PEER, _to_peer),
+    (Step.JOURNAL, _write),
+    (Step.SYNC, _sync),
+    (Step.PUBLISH, _publish),
+    (Step.ACKS, _acknowledge),
+    (Step.CONFIRM, _confirm),
+    (Step.REPLIES, _reply),
+    (Step.FACTS, _tell),
+)

@@ -1,0 +1,184 @@
+"""covers: performing.py: the order of inputs and of effects, and what a journal tells before the first turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+from chp.batch import Segment
+from chp.limits import DEFAULT
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.journal import Loaded, Row
+from chp_server.memory_store import MemoryStore
+from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
+from chp_server.turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
+
+ALONE = CoreConfig(name="P")
+PAIR = CoreConfig(name="P", has_peer=True, peer_timeout_s=1.0)
+
+
+class Recorder:
+    """Ports and inboxes that write down what is asked of them."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.did: list[str] = []
+        self.time = now
+
+    def now(self) -> float:
+        return self.time
+
+    def save(self, save: Save) -> None:
+        self.did.append(f"save {save.name}")
+
+    def to_peer(self, messages: list[Frames]) -> None:
+        self.did.append(f"to_peer {messages[0][0].decode()}")
+
+    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
+        self.did.append(f"write {len(ops)}")
+
+    def sync(self) -> None:
+        self.did.append("sync")
+
+    def publish(self, messages: list[Frames]) -> None:
+        self.did.append(f"publish {messages[0][0].decode()}")
+
+    def acknowledge(self, acks: list[Frames]) -> None:
+        self.did.append(f"acknowledge {len(acks)}")
+
+    def reply(self, identity: bytes, messages: list[Frames]) -> None:
+        self.did.append(f"reply {identity.decode()}")
+
+    def fact(self, fact: Fact) -> None:
+        self.did.append(f"fact {fact.event}")
+
+    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+        self.did.append(port)
+
+
+def full_turn() -> Turn:
+    """Something in every field."""
+    return Turn(
+        saves=[Save("suffix", [])],
+        to_peer=[[b"RECORD"]],
+        journal=[Append(1, 1, b""), DropAfter(1)],
+        publish=[[b"/key"]],
+        acks=[[b"ack"]],
+        confirm=[[b"CONFIRM"]],
+        replies=[(b"reader", [[b"REPLY"]])],
+        facts=[Fact("info", "said", {})],
+    )
+
+
+def a_core(config: CoreConfig = ALONE, now: float = 0.0) -> ServerCore:
+    return ServerCore(config, b"s" * 16, now)
+
+
+def test_a_turn_is_performed_in_the_order_of_the_contract() -> None:
+    ports = Recorder()
+    named = list(steps(a_core(), full_turn(), ports))
+    assert ports.did == [
+        "save suffix", "to_peer RECORD", "write 2", "sync", "publish /key", "acknowledge 1", "to_peer CONFIRM",
+        "reply reader", "fact said",
+    ]  # fmt: skip
+    assert named == list(Step)
+
+
+def test_the_order_is_that_of_the_fields_of_a_turn() -> None:
+    done = [step.value for step, _ in ORDER if step is not Step.SYNC]  # a sync belongs to the journal, and has no field
+    assert done == [field.name for field in fields(Turn)]
+
+
+def test_a_step_is_named_before_it_is_done() -> None:
+    ports = Recorder()
+    pulled = steps(a_core(), full_turn(), ports)
+    for step in pulled:
+        if step is Step.SYNC:
+            break
+    assert ports.did == ["save suffix", "to_peer RECORD", "write 2"], "who stops here has not synced"
+    next(pulled)
+    assert ports.did[3:] == ["sync"]
+
+
+def test_an_empty_turn_asks_nothing_of_anybody() -> None:
+    ports = Recorder()
+    assert len(list(steps(a_core(), Turn(), ports))) == len(ORDER)
+    assert ports.did == []
+
+
+def test_acknowledgements_of_who_was_stopped_in_mid_turn_wait() -> None:
+    core, turn = a_core(PAIR), Turn(acks=[[b"ack"]])
+    list(steps(core, turn, late := Recorder(now=0.6)))
+    assert late.did == ["acknowledge 0"]
+    list(steps(core, turn, soon := Recorder(now=0.4)))
+    assert soon.did == ["acknowledge 1"]
+
+
+def test_the_peer_is_heard_first() -> None:
+    inboxes = Recorder()
+    take_inputs(a_core(), inboxes)
+    assert inboxes.did == [Port.PEER, Port.UPDATES, Port.COLLECTOR, Port.SNAPSHOT]
+
+
+def test_clients_wait_while_a_large_commit_is_put_into_the_map() -> None:
+    core, inboxes = a_core(), Recorder()
+    core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, late=True)
+    take_inputs(core, inboxes)
+    assert inboxes.did == [Port.PEER]
+
+
+class Told(MemoryStore):
+    """A journal that finds rows."""
+
+    def __init__(self, rows: list[Row], seen_epoch: int = 0) -> None:
+        self.dropped: list[int] = []
+        self._found, self._seen = rows, seen_epoch
+
+    def load(self) -> Loaded:
+        last = self._found[-1].last if self._found else 0
+        return Loaded(last, 0, iter(()), iter(self._found), "told", seen_epoch=self._seen)
+
+    def drop_after(self, number: int) -> int:
+        self.dropped.append(number)
+        return 1
+
+
+def rows_of(core: ServerCore, *segments: list[Segment]) -> list[Row]:
+    """What a lone server writes to its journal: its epoch, then a record of each list."""
+    written: list[Row] = []
+    for each in [[], *segments]:
+        core.begin_turn(core.now + 0.01, 0.0)
+        if each:
+            core.commits.commit_in_parts(core.turn, each, core.now, 0.0)
+        written += [op.row() for op in core.end_turn().journal if isinstance(op, Append)]
+    return written
+
+
+def a_set(**items: bytes) -> Segment:
+    return Segment([f"/{name}" for name in items], list(items.values()), None)
+
+
+def test_recovery_gives_what_the_rows_tell() -> None:
+    rows = rows_of(a_core(), [a_set(a=b"1")], [a_set(b=b"2")])
+    core, journal = a_core(), Told(rows)
+    loaded = recover(core, journal, 0.0, 0.0)
+    assert core.state.map.values == {"/a": b"1", "/b": b"2"}
+    assert core.state.number == loaded.number == rows[-1].last
+    assert core.commits.log.reaches(rows[0].last), "who comes back soon resumes from it"
+    assert journal.dropped == []
+
+
+def test_an_epoch_that_was_set_aside_is_not_opened_again() -> None:
+    core = a_core()
+    recover(core, Told([], seen_epoch=7), 0.0, 0.0)
+    core.begin_turn(0.1, 0.0)
+    assert core.state.epoch > 7
+
+
+def test_the_parts_of_a_record_that_was_never_complete_leave_the_journal() -> None:
+    writer = ServerCore(ALONE, b"s" * 16, 0.0, replace(DEFAULT, part_bytes=10))
+    rows = rows_of(writer, [a_set(a=b"1")], [a_set(b=b"x" * 10), a_set(c=b"x" * 10)])
+    assert len(rows) == 4, "an epoch, a record, and one in two parts"
+    core, journal = a_core(), Told(rows[:3])
+    recover(core, journal, 0.0, 0.0)
+    assert core.state.map.values == {"/a": b"1"}
+    assert journal.dropped == [core.state.number] == [rows[1].last]
