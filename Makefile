@@ -1,5 +1,6 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 # make test    everything, two test processes at a time; make test-fast: what needs no sockets, in under a minute
+#              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds), before a release
 # make bench   side by side with its peers; results in benchmarks/results
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
@@ -13,7 +14,7 @@ ROUNDS ?= 100
 EXTRAS := cli,postgres,zookeeper,metrics,spark,test
 ARGS   ?=
 
-.PHONY: demo test test-fast bench lint sim soak clean
+.PHONY: demo test test-fast test-long bench lint sim soak clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -34,7 +35,11 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m examples.rates.demo $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+
+test-long: $(VENV)/.installed
+	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m tests.sim --seeds 20000
 
 test-fast: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not slow and not spark" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)
