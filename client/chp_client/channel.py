@@ -24,6 +24,7 @@ from typing import Any
 
 from chp import batch as b
 from chp.batch import Segment
+from chp.digest import NOTHING, link
 from chp.errors import BadFrame
 from chp.hashmap import Hashmap
 from chp.keys import channel_topic
@@ -93,36 +94,46 @@ class Channel:
         self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
         self._stats = stats
         self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
-        self._buffer: list[list[Any]] = []
+        self.why = ""  # of the last verdict: what differed
+        self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
+        self._buffer: list[tuple[list[Any], int]] = []
         self._buffered = 0
         self._buffer_max = join_buffer_bytes
         self._held: Held | None = None
 
     # -- from P+1
 
-    def on_batch(self, parts: list[Any], size: int, session: bytes, now: float) -> Verdict:
-        """A BATCH of the active."""
+    def on_batch(self, parts: list[Any], size: int, crc: int, session: bytes, now: float) -> Verdict:
+        """A BATCH of the active, with the size and the CRC-32 of its body."""
         header = parts[0]
         _, prev, _, last = _numbers(header, 4)
         if last <= self.at or epoch_of(last) < epoch_of(self.at):
             return Verdict.FINE
         if self.sync is not None or not self.live:
-            return self._hold_back(parts, size)
+            return self._hold_back(parts, size, crc)
         if epoch_of(last) > epoch_of(self.at):
+            self.why = "a new epoch"
             return Verdict.RESUME
         if prev > self.reached:
             self._stats["holes"] += 1
+            self.why = "a hole"
             return Verdict.RESUME
         if last > self.reached:
             self._record(header, _segments(parts), session, now)
+            self._carried(crc)
         return Verdict.FINE
+
+    def _carried(self, crc: int) -> None:
+        since, digest = self.digest
+        if since:
+            self.digest = since, link(digest, crc)
 
     @property
     def reached(self) -> int:
         """What the next batch has to follow on: the last part of an unfinished record, else `at`."""
         return self.at if self._held is None else self._held.last
 
-    def on_echo(self, header: list[Any], segments: list[Segment], now: float) -> bool:
+    def on_echo(self, header: list[Any], segments: list[Segment], crc: int, now: float) -> bool:
         """A BATCH of nothing but own batches that are shown already; False if it has to be looked at as any other."""
         _, prev, first, last = _numbers(header, 4)
         follows = prev <= self.at < last and self._held is None and self.sync is None
@@ -130,17 +141,18 @@ class Channel:
             return False
         self.replica.apply(segments, first, header[5][-1][1], True, now)
         self.at = last
+        self._carried(crc)
         self._stats["records_applied"] += 1
         self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
         return True
 
-    def _hold_back(self, parts: list[Any], size: int) -> Verdict:
+    def _hold_back(self, parts: list[Any], size: int, crc: int) -> Verdict:
         self._buffered += size
         if self._buffered > self._buffer_max:
             self._stats["join_overflows"] += 1
             self._forget_buffer()
             return Verdict.FINE  # what is missing now shows as a hole once the snapshot is here
-        self._buffer.append(parts)
+        self._buffer.append((parts, crc))
         return Verdict.FINE
 
     def _forget_buffer(self) -> None:
@@ -153,17 +165,35 @@ class Channel:
             return Verdict.FINE
         if channel_last > self.at:
             self._stats["holes"] += 1
+            self.why = "a hole"
             return Verdict.RESUME
         if number < self.at or self._held is not None:
             return Verdict.FINE
-        if (count, revsum) != self.replica.map.fingerprint():
-            self._stats["mismatches"] += 1
+        if why := self._difference(header, (count, revsum)):
+            self.why = why
             return Verdict.REFETCH
         if epoch_of(number) > epoch_of(self.at):
+            self.why = "a new epoch"
             return Verdict.RESUME
         self.at = number
         self.compared = (number, count, revsum)
         return Verdict.FINE
+
+    def _difference(self, header: list[Any], fingerprint: tuple[int, int]) -> str:
+        """How a HEARTBEAT of this number shows that the copy is not the server's; "" if it does not.
+
+        A digest that counts from another number can't be compared: from here on ours counts from there too.
+        """
+        if fingerprint != self.replica.map.fingerprint():
+            self._stats["mismatches"] += 1
+            return "the fingerprint differs"
+        theirs = _digest_in(header, 8)
+        if theirs[0] != self.digest[0]:
+            self.digest = theirs
+        if theirs != self.digest:
+            self._stats["digest_mismatches"] += 1
+            return "what was received is not what was published"
+        return ""
 
     def _record(self, header: list[Any], segments: list[Segment], session: bytes, now: float) -> None:
         """A record, or one part of it, that follows on `at`."""
@@ -253,16 +283,18 @@ class Channel:
         self.sync, self._held = None, None
         self._stats["resyncs_resumed" if resumed else "resyncs_snapshot"] += 1
         self.at = number
+        self.digest = _digest_in(header, 7)
         self.live = self.synced_once = True
         if (count, revsum) != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
+            self.why = "the fingerprint differs"
             return Verdict.REFETCH
         return self._release(session, now)
 
     def _release(self, session: bytes, now: float) -> Verdict:
         waiting, self._buffer, self._buffered = self._buffer, [], 0
-        for parts in waiting:
-            verdict = self.on_batch(parts, 0, session, now)
+        for parts, crc in waiting:
+            verdict = self.on_batch(parts, 0, crc, session, now)
             if verdict is not Verdict.FINE:
                 return verdict
         return Verdict.FINE
@@ -307,6 +339,14 @@ def changed_by(segment: Segment, revision: int) -> Changed | None:
     for i in deletes or ():
         values[i] = None
     return Changed(segment.keys, values, revision)
+
+
+def _digest_in(header: list[Any], place: int) -> tuple[int, int]:
+    """Since when, and what: the digest in a header of HEARTBEAT or KTHXBAI; `NOTHING` of a server that has none."""
+    since, digest = header[place : place + 2] if len(header) >= place + 2 else NOTHING
+    if type(since) is not int or type(digest) is not int:
+        raise BadFrame(f"a {b.KIND_NAMES[header[0]]} header has {digest!r:.40} where a digest belongs")
+    return since, digest
 
 
 def _segments(parts: list[Any]) -> list[Segment]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 from chp import batch as b
 from chp.batch import Segment
@@ -116,7 +117,7 @@ class ClientCore(Sending):
             self._greeting(link, topic, header, now)
         elif kind in {b.BATCH, b.HEARTBEAT}:
             if channel is not None:
-                self._on_channel(link, channel, parts, len(frames[4]), now)
+                self._on_channel(link, channel, parts, frames[4], now)
         elif topic == self._own_topic and epoch_of(number) >= self.epoch:
             if kind == b.ACK:
                 self._acks(header, now)
@@ -136,7 +137,7 @@ class ClientCore(Sending):
         if not known or not echoed(known, body, start):
             return False
         segments = [Segment(batch.keys, [], batch.extras) for batch in known]
-        if not channel.on_echo(header, segments, now):
+        if not channel.on_echo(header, segments, crc32(body), now):
             return False
         link.heard_at = now
         self._measure_lag(channel, header[4], now)
@@ -182,7 +183,7 @@ class ClientCore(Sending):
                 link.greeted.add(self._own_topic)
                 self._pump()
 
-    def _on_channel(self, link: Link, channel: Channel, parts: list[Any], size: int, now: float) -> None:
+    def _on_channel(self, link: Link, channel: Channel, parts: list[Any], body: bytes, now: float) -> None:
         header = parts[0]
         kind = header[0]
         number = header[2] if kind == b.HEARTBEAT else header[3]
@@ -206,7 +207,8 @@ class ClientCore(Sending):
             if not channel.live and channel.sync is None:
                 self._ask(channel, link, channel.at, now)
         else:
-            self._obey(channel, channel.on_batch(parts, size, self.outbox.session, now), now)
+            session = self.outbox.session
+            self._obey(channel, channel.on_batch(parts, len(body), crc32(body), session, now), now)
         self._after(channel, now)
 
     def _measure_lag(self, channel: Channel, wall_ms: int, now: float) -> None:

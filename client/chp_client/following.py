@@ -199,7 +199,9 @@ class Following(CoreState):
 
     def _obey(self, channel: Channel, verdict: Verdict, now: float) -> None:
         if verdict is not Verdict.FINE and self.active is not None:
-            self._effects.notes.append(f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}")
+            self._effects.notes.append(
+                f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}, {channel.why}"
+            )
             channel.live = False
             self._ask(channel, self.active, channel.at if verdict is Verdict.RESUME else 0, now)
 

@@ -2,8 +2,9 @@
 
 The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel gets one BATCH a
 turn, with the previous number of the same channel in it; a subscriber can tell a hole from a filter. Its fingerprint
-is kept beside it. CHP/1 subscribers, known by topics that are not reserved, get a KVPUB for each update, before the
-batches of the same turn, so that one who subscribed to everything drops the batches by their number.
+is kept beside it, and a digest of the BATCHes it carried. CHP/1 subscribers, known by topics that are not reserved, get
+a KVPUB for each update, before the batches of the same turn, so that one who subscribed to everything drops the batches
+by their number.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
+from zlib import crc32
 
 from chp.batch import BATCH, Segment, join, narrow
+from chp.digest import NOTHING, link
 from chp.hashmap import SUM_KEYS_MAX, Hashmap
-from chp.keys import ETX, STX, topic_subtree
+from chp.keys import ETX, STX, channel_topic, topic_subtree
 from chp.limits import Limits
 from chp.messages import hugz
 from chp.numbers import U64_MASK, ZERO, pack
@@ -42,6 +45,8 @@ class Channel:
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
     subscribers: int = 0
+    since: int = 0  # the number from which `digest` counts
+    digest: int = 0  # of the bodies that were published
 
     def cost(self, hashmap: Hashmap) -> int:
         """How many keys `fingerprint` would look at."""
@@ -55,6 +60,14 @@ class Channel:
             self.measure(hashmap)
         self.noted = 0
         return self.count, self.revision_sum & U64_MASK
+
+    def carried(self, body: bytes) -> None:
+        """A BATCH is published on the channel."""
+        self.digest = link(self.digest, crc32(body))
+
+    def begin_digest(self, number: int) -> None:
+        """Count from here on: what was carried before is of no account."""
+        self.since, self.digest = number, 0
 
     def measure(self, hashmap: Hashmap) -> None:
         """Count and add up what the map has in the subtree."""
@@ -106,7 +119,7 @@ class Channels:
             if len(self.by_topic) >= self._limits.channels_max:
                 self.refused += 1
                 return None
-            channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False)
+            channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False, since=state.number)
         channel.subscribers += 1
         return channel
 
@@ -130,6 +143,17 @@ class Channels:
             channel.last = state.number
             channel.parts.clear()
             channel.known = False
+            channel.begin_digest(state.number)
+
+    def begin_epoch(self, first: int) -> None:
+        """An epoch has been opened: another server may have published before, so digests begin anew."""
+        for channel in self.by_topic.values():
+            channel.begin_digest(first)
+
+    def digest_of(self, subtree: str) -> tuple[int, int]:
+        """Since when, and what: the digest of a subtree's channel as of now; `NOTHING` if there is none."""
+        channel = self.by_topic.get(channel_topic(subtree))
+        return NOTHING if channel is None else (channel.since, channel.digest)
 
     def measured(self, hashmap: Hashmap) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
         """Each channel with its fingerprint; None for one whose turn to be measured is later, as that takes time.
@@ -195,6 +219,7 @@ class Channels:
                 body = join([BATCH, channel.last, *header[2:]], channel.parts)
             channel.parts = []
             channel.last = last
+            channel.carried(body)
             out.append([channel.topic, pack(last), b"", b"", body])
         return out
 
@@ -207,6 +232,7 @@ class Channels:
             groups = grouped(channel.parts, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, channel.last, first, last):
                 body = join([BATCH, before, start, end, wall_ms, [] if more else origins, more], group)
+                channel.carried(body)
                 out.append([channel.topic, pack(end), b"", b"", body])
             channel.parts, channel.last = [], last
         return out

@@ -285,6 +285,7 @@ class ServerCore:
         self.state.note_record(first, [], first, self.now)
         self.state.store = self.state.store or self.server
         self.commits.keep(Record(prev, first, first, body), self.turn)
+        self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
         """Somebody has seen `epoch`: what is served from now on has to be above it, or it would be taken for stale."""
@@ -394,7 +395,8 @@ class ServerCore:
             if fingerprint is None:
                 self.turn.publish.append(greeting(channel.topic, at, self._greeting()))
                 continue
-            body = join([HEARTBEAT, int(self.bstate), at, channel.last, *fingerprint, beat_ms, wall_ms])
+            told = [int(self.bstate), at, channel.last, *fingerprint, beat_ms, wall_ms, channel.since, channel.digest]
+            body = join([HEARTBEAT, *told])
             self.turn.publish.append(greeting(channel.topic, at, body))
 
     def _greeting(self) -> bytes:

@@ -152,7 +152,8 @@ class Requests:
             return
         core.counts["snapshots"] += 1
         image = self._image_of(subtree)
-        yield from snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now)
+        digest = core.commits.channels.digest_of(subtree)
+        yield from snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now, digest=digest)
 
     def _wait(self, subtree: str) -> Callable[[], bool]:
         """Whether a copy of the subtree is to wait: enough keys were looked at in this turn, and those of others."""
@@ -175,6 +176,7 @@ class Requests:
         core = self._core
         core.counts["resumes"] += 1
         end = [KTHXBAI, request_id, core.state.number, *self._fingerprint(subtree), session_no, True]
+        end += core.commits.channels.digest_of(subtree)
         return resume_parts(iter(core.commits.log.after(after, 1 << 62)), after, subtree, end, core.limits)
 
     def _fingerprint(self, subtree: str) -> tuple[int, int]:

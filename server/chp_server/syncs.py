@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, runs_of, segment_of, split
+from chp.digest import NOTHING
 from chp.errors import BadInput
 from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.keys import RESERVED_KEY
@@ -121,12 +122,13 @@ def snapshot_parts(
     now: Callable[[], float],
     *,
     encode: Callable[[Segment], bytes] = Segment.encode,
+    digest: tuple[int, int] = NOTHING,
 ) -> Iterator[list[Frames]]:
     """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message."""
     number = pack(image.number)
     for i, segment in enumerate(image.chunks(limits, now)):
         yield [reply(number, join([SYNC, request_id, i], [encode(segment)]))]
-    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False]
+    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False, *digest]
     yield [reply(number, join(end))]
 
 

@@ -229,6 +229,8 @@ class Checks:
 
     def client_turned(self, node: ClientNode) -> None:
         """A client has done its turn."""
+        if node.core.digest_mismatches:
+            self.fail(f"{node.name} has other digests than the server, though nothing is changed on its way")
         if node.core.times_reopened:
             self.reopened.add(node.name)
         for subtree, at, complete, values, revisions, hidden in node.core.views():

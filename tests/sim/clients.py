@@ -110,6 +110,11 @@ class Production(ClientCore):
         """As the model's."""
         return self.outbox.reopened
 
+    @property
+    def digest_mismatches(self) -> int:
+        """How often a channel's digest was not the server's."""
+        return self.stats["digest_mismatches"]
+
     @staticmethod
     def outcome(result: Any) -> tuple[Any, ...]:
         """As `Op.result`."""

@@ -64,6 +64,7 @@ class ModelClient:
         self.unacked: dict[int, tuple[bytes, Any]] = {}
         self.last_no = 0
         self.holes = self.mismatches = self.reopened = 0
+        self.digest_mismatches = 0  # it looks at none
         self._next_id = 0
         self._request: tuple[int, int] | None = None  # id, server
         self._asked = float("-inf")

@@ -11,6 +11,7 @@ from chp.hashmap import Hashmap
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
+from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
@@ -106,6 +107,10 @@ def client_ignores_holes(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Channel, "on_batch", on_batch)
 
 
+def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
+    wrap(mp, ServedChannel, "carried", lambda original, self, body: len(body) % 7 and original(self, body))
+
+
 def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Hashmap, "deleted_by", lambda original, self, segment: ())
 
@@ -196,6 +201,7 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (part_of_a_snapshot, "was right"),
         (journal_lacks_a_row, "journal"),
         (client_ignores_holes, "has other revisions"),
+        (channel_forgets_what_it_carried, "other digests"),
         (client_keeps_deleted_keys, "was right"),
         (client_never_votes, "was gone"),
         (passive_never_asks, "not in sync"),

@@ -8,11 +8,13 @@ import ast
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgpack
 import pytest
 
 from chp.batch import decode_segment, join, packb, segment_of, split
+from chp.digest import link
 from chp_server.binary_star import diagram
 
 SPEC = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
@@ -64,3 +66,11 @@ def test_we_write_the_same_bytes(vector: Vector) -> None:
 def test_the_table_of_binary_star_is_the_programs_own() -> None:
     rows = "\n".join("    " + line for line in diagram().splitlines())
     assert rows in SPEC
+
+
+@pytest.mark.parametrize("name", ["heartbeat-after-it", "kthxbai"])
+def test_the_digest_is_that_of_the_only_batch(name: str) -> None:
+    vectors = {v.name: v for v in VECTORS}
+    published = vectors["batch-of-the-first-kvset"].frames[-1]
+    since, digest = vectors[name].meaning[0][-2:]
+    assert since == 1 << 48 | 1 and digest == crc32(crc32(published).to_bytes(4, "big")) == link(0, crc32(published))
