@@ -7,12 +7,17 @@ The reserved keys of CHP/2 begin with STX. One comparison therefore keeps empty 
 column: `min(keys) >= " "`.
 """
 
+from functools import lru_cache
+from hashlib import sha256
+
 from .errors import BadKey, BadSubtree
 from .limits import DEFAULT
 
 STX, ETX = b"\x02", b"\x03"
 RESERVED_KEY = STX + ETX
 COMMANDS = frozenset({"ICANHAZ?", "KTHXBAI", "HUGZ"})
+CLIENT_BYTES = 12  # of a session: they name its client, and the last 4 count up when it opens another in its place
+SESSION_LAST = (1 << 32) - 1
 
 
 def check_key(key: object) -> str:
@@ -96,8 +101,27 @@ def channel_topic(subtree: str) -> bytes:
     return STX + subtree.encode() + ETX
 
 
+@lru_cache(maxsize=DEFAULT.sessions_max)
+def public_client(client: bytes) -> bytes:
+    """What others see of the first part of a session: it names the client, and nobody can set in its name by it."""
+    return sha256(b"chp session" + client).digest()[:CLIENT_BYTES]
+
+
+def public_session(session: bytes) -> bytes:
+    """The public id of a session, which stands for it everywhere but in a KVSET (SPEC.md, section 14)."""
+    return public_client(session[:CLIENT_BYTES]) + session[CLIENT_BYTES:]
+
+
+def next_session(session: bytes) -> bytes:
+    """The session in the place of another: counted up, and after the last one that of a client that nobody guesses."""
+    client, count = session[:CLIENT_BYTES], int.from_bytes(session[CLIENT_BYTES:])
+    if count == SESSION_LAST:
+        return sha256(b"chp next client" + client).digest()[:CLIENT_BYTES] + bytes(4)
+    return client + (count + 1).to_bytes(4)
+
+
 def session_topic(session: bytes) -> bytes:
-    """The topic of one client's acknowledgements."""
+    """The topic of one client's acknowledgements, by the public id of its session."""
     return STX + b"@" + session.hex().encode() + ETX
 
 

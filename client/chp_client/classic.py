@@ -15,11 +15,13 @@ server is joined is sent again. Conditional sets and leases have no form in CHP/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from chp.batch import Segment
 from chp.errors import BadFrame, ChpError
 from chp.hashmap import Hashmap
+from chp.keys import CLIENT_BYTES
 from chp.messages import HUGZ, KTHXBAI, Kvpub, icanhaz, kvset, parse_hugz, parse_kthxbai, parse_kvpub, parse_kvsync
 from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 
@@ -259,15 +261,19 @@ class Classic:
 
     def _name(self, batch: Batch, n: int) -> list[bytes]:
         """A uuid for each set of a batch, the same each time it is sent."""
-        prefix = self._core.outbox.session[:8]
         if batch.no not in self._left:
             batch.uuids_from = self._counter + 1
             self._counter += n
-            uuids = [prefix + i.to_bytes(8, "big") for i in range(batch.uuids_from, self._counter + 1)]
+            uuids = self._uuids_of(batch, n)
             self._left[batch.no] = set(uuids)
             self._uuids.update(dict.fromkeys(uuids, batch))
             return uuids
-        return [prefix + i.to_bytes(8, "big") for i in range(batch.uuids_from, batch.uuids_from + n)]
+        return self._uuids_of(batch, n)
+
+    def _uuids_of(self, batch: Batch, n: int) -> list[bytes]:
+        """Out of the session, which nobody else knows: who guessed the next would take its place."""
+        client, start = self._core.outbox.session[:CLIENT_BYTES], batch.uuids_from
+        return [sha256(client + i.to_bytes(8)).digest()[:16] for i in range(start, start + n)]
 
     def _resend(self, now: float) -> None:
         """What has no echo goes to the server that is followed again."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import uuid
+import secrets
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from threading import current_thread
@@ -30,6 +30,7 @@ from time import monotonic
 from typing import Literal
 
 from chp.errors import BadInput, BadTtl
+from chp.keys import CLIENT_BYTES
 
 from . import checks
 from .agent import Agent
@@ -97,7 +98,7 @@ class Clone(Writing, Worth):
         self.subtrees = tuple(held)
         self._codec = codec_of(codec)
         core = ClientCore(
-            uuid.uuid4().bytes,
+            secrets.token_bytes(CLIENT_BYTES) + bytes(4),  # the count of its sessions begins at 0
             held,
             [endpoint[0] for endpoint in endpoints],
             monotonic(),
@@ -133,7 +134,7 @@ class Clone(Writing, Worth):
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
-        return Lease(self, uuid.uuid4().bytes, ms)
+        return Lease(self, secrets.token_bytes(16), ms)
 
     def watch(
         self,

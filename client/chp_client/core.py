@@ -132,7 +132,7 @@ class ClientCore(Sending):
         if head is None or head[0][0] != b.BATCH or not head[0][5]:
             return False
         header, start = head
-        own = own_number(header[5], self.outbox.session)
+        own = own_number(header[5], self.outbox.public)
         known = self._own_batches(channel.replica.pending.confirmed, own) if own else []
         if not known or not echoed(known, body, start):
             return False
@@ -207,7 +207,7 @@ class ClientCore(Sending):
             if not channel.live and channel.sync is None:
                 self._ask(channel, link, channel.at, now)
         else:
-            session = self.outbox.session
+            session = self.outbox.public
             self._obey(channel, channel.on_batch(parts, len(body), crc32(body), session, now), now)
         self._after(channel, now)
 

@@ -74,7 +74,7 @@ class CoreState:
         self.lag_s = 0.0
         self._lag_base: float | None = None
         self._by_topic = {channel.topic: channel for channel in self.channels}
-        self._own_topic = session_topic(session)
+        self._own_topic = session_topic(self.outbox.public)
         self._requests: dict[int, Channel] = {}
         self._votes: dict[int, int] = {}  # the newest vote by server
         self._last_id = 0

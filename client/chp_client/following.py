@@ -87,7 +87,7 @@ class Following(CoreState):
             self._requests.pop(channel.sync.id, None)
         if channel.replica.orphans:
             start = 0  # only a snapshot tells what they are
-        channel.ask(self._next_id(), link.index, start, now).session = self.outbox.session
+        channel.ask(self._next_id(), link.index, start, now).session = self.outbox.public
         self._requests[self._last_id] = channel
         self._send_request(link, channel, start, CREDIT)
 
@@ -96,7 +96,7 @@ class Following(CoreState):
         return self._last_id
 
     def _send_request(self, link: Link, channel: Channel, start: int, credit: int) -> None:
-        body = {"chp": 2, "id": self._last_id, "from": start, "session": self.outbox.session, "credit": credit}
+        body = {"chp": 2, "id": self._last_id, "from": start, "session": self.outbox.public, "credit": credit}
         self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), b.packb(body)]))
 
     def _vote(self, now: float) -> None:
@@ -162,7 +162,7 @@ class Following(CoreState):
         if sync.server != link.index:
             return
         link.heard_at = now
-        session = self.outbox.session
+        session = self.outbox.public
         if header[0] == b.KTHXBAI:
             del self._requests[sync.id]
             self._obey(channel, channel.on_kthxbai(header, session, now), now)
@@ -172,7 +172,7 @@ class Following(CoreState):
 
     def _chunk(self, link: Link, channel: Channel, sync: Sync, parts: list[Any], now: float) -> None:
         try:
-            more = channel.on_chunk(parts, self.outbox.session, now)
+            more = channel.on_chunk(parts, self.outbox.public, now)
         except ChpError as error:
             self._garbage(link.index, error)
             self._ask(channel, link, channel.at, now)

@@ -13,7 +13,7 @@ from typing import Any
 from chp import batch as b
 from chp.batch import Segment
 from chp.errors import BadValue
-from chp.keys import RESERVED_KEY
+from chp.keys import RESERVED_KEY, next_session, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
@@ -64,11 +64,15 @@ class Outbox:
     """Unacknowledged batches by number."""
 
     def __init__(self, session: bytes) -> None:
-        self.session = session
+        self._name(session)
         self.batches: dict[int, Batch] = {}
         self.last = 0
         self.size = 0
         self.reopened = 0
+
+    def _name(self, session: bytes) -> None:
+        self.session = session  # known to the servers and to us
+        self.public = public_session(session)  # and what everybody knows
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -109,8 +113,7 @@ class Outbox:
     def reopen(self) -> None:
         """A new session: what is left gets the numbers 1, 2, 3, ... in the same order."""
         self.reopened += 1
-        tail = int.from_bytes(self.session[12:], "big") + 1
-        self.session = self.session[:12] + (tail & 0xFFFFFFFF).to_bytes(4, "big")
+        self._name(next_session(self.session))
         left = list(self.batches.values())
         self.batches = {}
         for no, batch in enumerate(left, 1):

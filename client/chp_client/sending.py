@@ -165,7 +165,7 @@ class Sending(Following):
         self._effects.notes.append(f"{link.address} does not know this session; opening a new one")
         old_topic = self._own_topic
         self.outbox.reopen()
-        self._own_topic = session_topic(self.outbox.session)
+        self._own_topic = session_topic(self.outbox.public)
         for each in self.links:
             each.sent = each.wanted = each.beats = 0
             each.greeted.discard(old_topic)

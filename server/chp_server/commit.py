@@ -31,7 +31,7 @@ from chp.batch import (
     split,
 )
 from chp.errors import BadFrame, BadInput
-from chp.keys import check_column, session_topic
+from chp.keys import check_column, public_session, session_topic
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
@@ -95,12 +95,10 @@ class Committer:
         return self.state.number + 1
 
     def add_batch(self, frames: list[bytes], now: float) -> StagedCommit | None:
-        """A CHP/2 KVSET: applied if it is its session's next, acknowledged again if it was before.
+        """A CHP/2 KVSET `by_public_id`: applied if it is its session's next, acknowledged again if it was before.
 
         A commit of staged updates is handed back to the caller: it is a record of its own (`commit_staged`).
         """
-        if len(frames) != 5 or len(frames[2]) != 16:
-            raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
         no, session_id = unpack(frames[1]), frames[2]
         if no == 0:
             raise BadFrame("batch 0 of a session; the first has the number 1")
@@ -491,3 +489,10 @@ class Committer:
         if held:
             self.log.drop_after(self.state.number)
         return held
+
+
+def by_public_id(frames: list[bytes]) -> list[bytes]:
+    """A CHP/2 KVSET with its session's public id: what is kept of it, sent on or shown is no key to the session."""
+    if len(frames) != 5 or len(frames[2]) != 16:
+        raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
+    return [*frames[:2], public_session(frames[2]), *frames[3:]]

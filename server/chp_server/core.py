@@ -27,7 +27,7 @@ from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unp
 
 from .binary_star import Event, State, step
 from .channels import alive, greeting, is_session_topic
-from .commit import Committer
+from .commit import Committer, by_public_id
 from .journal import Row
 from .peerlink import PeerLink
 from .pending import Pending, batch_identity
@@ -173,7 +173,15 @@ class ServerCore:
             self._garbage("updates", BadFrame("a subscription begins with byte 0 or 1"))
 
     def collect(self, frames: list[bytes]) -> None:
-        """P+2: a KVSET, of CHP/1 or CHP/2."""
+        """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
+        try:
+            known = by_public_id(frames) if frames[0] == RESERVED_KEY else frames
+        except BadInput as error:
+            self._garbage("collector", error)
+        else:
+            self._collect(known)
+
+    def _collect(self, frames: list[bytes]) -> None:
         try:
             if not self.serving:
                 self._keep_pending(frames)
@@ -199,8 +207,6 @@ class ServerCore:
 
     def _keep_pending(self, frames: list[bytes]) -> None:
         if frames[0] == RESERVED_KEY:
-            if len(frames) != 5 or len(frames[2]) != 16:
-                raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
             session = self.state.sessions.get(frames[2])
             if session is None or unpack(frames[1]) > session.no:
                 self.pending.add(batch_identity(frames[2], frames[1]), frames, self.now)
@@ -301,7 +307,7 @@ class ServerCore:
         self.pending.expire(self.now)
         taken = self.pending.take()
         for frames in taken:
-            self.collect(frames)
+            self._collect(frames)
         self.commit()
         return len(taken)
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
+from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
-
-from .state import CLIENT_BYTES
 
 Frames = list[bytes]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from chp.batch import STATE, Segment, join, packb
 from chp.hashmap import Hashmap
+from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
 from .staging import Staging
 
-CLIENT_BYTES = 12  # of a session: they stay when a client opens another in its place, and the last 4 count up
 FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
 
 

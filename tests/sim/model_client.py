@@ -11,6 +11,7 @@ It has the method names of `chp_client.core.ClientCore`, so that the same host d
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,16 @@ ACTIVE = 3
 SILENCE_S, VOTE_S, RETRY_S, RESEND_S = 1.0, 0.25, 1.5, 1.5
 CREDIT = 4
 MASK64 = (1 << 64) - 1
+
+
+def public(session: bytes) -> bytes:
+    """The id by which everybody else knows a session."""
+    return hashlib.sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
+
+
+def own_topic(session: bytes) -> bytes:
+    """Where its acknowledgements come."""
+    return b"\x02@" + public(session).hex().encode() + b"\x03"
 
 
 @dataclass
@@ -54,7 +65,7 @@ class ModelClient:
     def __init__(self, session: bytes, subtree: str, servers: int, now: float) -> None:
         self.session, self.subtree = session, subtree
         self.topic = b"\x02" + subtree.encode() + b"\x03"
-        self.own_topic = b"\x02@" + session.hex().encode() + b"\x03"
+        self.own_topic = own_topic(session)
         self.servers = [Server(resubscribe_at=now + 1.0) for _ in range(servers)]
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
@@ -228,7 +239,7 @@ class ModelClient:
         self._next_id += 1
         self._held.clear()
         self._request, self._fresh, self._chunk, self._asked = (self._next_id, i), None, -1, now
-        options = {"chp": 2, "id": self._next_id, "from": start, "session": self.session, "credit": CREDIT}
+        options = {"chp": 2, "id": self._next_id, "from": start, "session": public(self.session), "credit": CREDIT}
         self._out.request.append((i, [b"ICANHAZ?", self.subtree.encode(), msgpack.packb(options)]))
 
     def on_reply(self, i: int, frames: list[bytes], now: float) -> None:
@@ -324,7 +335,7 @@ class ModelClient:
         self.reopened += 1
         old = self.own_topic
         self.session = self.session[:15] + bytes([(self.session[15] + 1) & 255])
-        self.own_topic = b"\x02@" + self.session.hex().encode() + b"\x03"
+        self.own_topic = own_topic(self.session)
         self.unacked = dict(enumerate(self.unacked.values(), 1))
         self.last_no = len(self.unacked)
         for i, server in enumerate(self.servers):

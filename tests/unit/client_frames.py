@@ -7,6 +7,7 @@ lists by kind, so a test reads like a conversation.
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -19,7 +20,8 @@ from chp_client.core import ClientCore, Timing
 from chp_client.events import Ack, Changed, State
 
 ACTIVE, PASSIVE = 3, 4
-SESSION = b"s" * 16
+SECRET = b"s" * 16
+SESSION = sha256(b"chp session" + SECRET[:12]).digest()[:12] + SECRET[12:]  # the id by which others know it
 OTHER = b"o" * 16
 
 
@@ -56,7 +58,7 @@ class Talk:
         self.subtrees = () if write_only else (subtrees or ("",))
         addresses = [f"tcp://server{i}:5556" for i in range(servers)]
         self.core = ClientCore(
-            SESSION, self.subtrees, addresses, self.now, limits=limits, **{"timing": Timing(), **options}
+            SECRET, self.subtrees, addresses, self.now, limits=limits, **{"timing": Timing(), **options}
         )
         self.requests: list[tuple[int, str, dict[str, Any]]] = []
         self.plain: list[tuple[int, list[bytes]]] = []
@@ -165,11 +167,11 @@ class Talk:
         self.reply(told, end, server=server)
 
     def ack(self, first: int, last: int, revision: int, durability: int = 2, server: int = 0) -> None:
-        where = own_topic(self.core.outbox.session)
+        where = own_topic(self.core.outbox.public)
         self.update(message(where, revision, [6, [[first, last, revision]], durability]), server)
 
     def refuse(self, no: int, code: str, detail: Any, server: int = 0) -> None:
-        where = own_topic(self.core.outbox.session)
+        where = own_topic(self.core.outbox.public)
         self.update(message(where, n(1, self.core.epoch), [7, no, code, detail]), server)
 
     # -- own sets

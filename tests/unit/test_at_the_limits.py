@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chp.batch import ACK, REFUSED, Segment, packb, split
-from chp.keys import RESERVED_KEY, session_topic
+from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import EPOCH_MAX, pack
 from chp_server.core import CoreConfig, ServerCore
@@ -27,7 +27,7 @@ def told(server: ServerCore, session: bytes, *batches: tuple[int, dict[str, Any]
     for no, extras in batches:
         body = Segment(["/k"], [b"v"], extras or None).encode()
         server.collect([RESERVED_KEY, pack(no), session, b"", body])
-    return [split(m[4])[0][0] for m in server.end_turn().acks if m[0] == session_topic(session)]
+    return [split(m[4])[0][0] for m in server.end_turn().acks if m[0] == session_topic(public_session(session))]
 
 
 def test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others() -> None:

@@ -237,3 +237,12 @@ def test_a_server_that_is_upgraded_is_followed_as_chp2() -> None:
     assert [no for _, no, _, _ in talk.sent] == [1], "what had no echo is sent as CHP/2"
     talk.snapshot(n(5), {"/a": (b"1", n(1))})
     assert talk.map == {"/a": b"1", "/b": b"2"} and talk.core.state is State.SYNCED
+
+
+def test_nobody_can_tell_the_next_uuid_from_those_before() -> None:
+    """A stranger's KVSET with that uuid would come first, and ours be the duplicate."""
+    talk = joined()
+    talk.set({f"/{i}": b"v" for i in range(4)})
+    uuids = [frames[2] for _, frames in talk.sent_plain]
+    assert len({uuid[:8] for uuid in uuids}) == len({uuid[8:] for uuid in uuids}) == 4
+    assert not any(talk.core.outbox.session[:8] in uuid or talk.core.outbox.public[:8] in uuid for uuid in uuids)

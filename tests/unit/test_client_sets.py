@@ -217,12 +217,12 @@ class TestAnswered:
         talk.ack(1, 1, n(1))
         talk.sent.clear()
         talk.refuse(2, "session", 1)
-        session = talk.core.outbox.session
+        session = talk.core.outbox.public
         assert session != SESSION and talk.stats["sessions_reopened"] == 1
         assert own_topic(session) in talk.topics[0] and own_topic() not in talk.topics[0]
         assert talk.sent == [], "not before its acknowledgements can be heard"
         talk.greet()
-        assert [(no, s) for _, no, s, _ in talk.sent] == [(1, session), (2, session)]
+        assert [(no, s) for _, no, s, _ in talk.sent] == [(1, talk.core.outbox.session), (2, talk.core.outbox.session)]
         talk.batch(n(0), n(9), {"/1": b"theirs"}, origins=[[OTHER, 1]], last=n(9))
         assert talk.map["/1"] == b"mine"
         talk.ack(1, 2, n(11))

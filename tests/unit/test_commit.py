@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from chp.batch import ACK, Segment, split
-from chp.keys import RESERVED_KEY, session_topic
+from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core import CoreConfig, ServerCore
@@ -25,7 +25,7 @@ def batch(session: bytes, no: int, value: bytes, **extras: object) -> list[bytes
 
 
 def revisions(turn: Turn, session: bytes) -> list[int]:
-    bodies = [split(m[4])[0] for m in turn.acks if m[0] == session_topic(session)]
+    bodies = [split(m[4])[0] for m in turn.acks if m[0] == session_topic(public_session(session))]
     return [run[2] for header in bodies if header[0] == ACK for run in header[1]]
 
 

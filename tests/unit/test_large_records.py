@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chp.batch import BATCH, Segment, packb, split
-from chp.keys import RESERVED_KEY, channel_topic
+from chp.keys import RESERVED_KEY, channel_topic, public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.commit import Committer
@@ -15,7 +15,8 @@ from chp_server.journal import Row
 from chp_server.journal_rows import stored
 from chp_server.turn import Append, Turn
 
-SESSION, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16
+SECRET, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16
+SESSION = public_session(SECRET)
 KEYS = [f"/{i:06d}/".ljust(1000, "x") for i in range(20_000)]  # 20 MB of keys
 A_BATCH = 10_000
 
@@ -46,7 +47,7 @@ class Lone:
         self.core.begin_turn(now, now)
         for segment in segments:
             self.no += 1
-            self.core.collect([RESERVED_KEY, pack(self.no), SESSION, b"", segment.encode()])
+            self.core.collect([RESERVED_KEY, pack(self.no), SECRET, b"", segment.encode()])
         self.end(now)
 
     def fill(self, **extras: object) -> None:

@@ -3,7 +3,7 @@
 import os
 
 from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
-from chp.keys import RESERVED_KEY, channel_topic, session_topic
+from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.commit import LATE_ITEMS, Committer
@@ -55,7 +55,7 @@ def test_it_is_acknowledged_and_published_before_it_is_in_the_map() -> None:
     server.stage(b"1")
     turn = server.turn(server.commit())
     assert server.core.state.late
-    assert bodies(turn.acks, session_topic(SESSION), ACK) and turn.journal
+    assert bodies(turn.acks, session_topic(public_session(SESSION)), ACK) and turn.journal
     published = bodies(turn.publish, topic, BATCH)
     assert [key for parts in published for segment in parts[1:] for key in segment[0]] == KEYS
     assert server.core.state.map.values == dict.fromkeys(KEYS, b"1") and not server.core.state.late

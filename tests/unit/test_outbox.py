@@ -7,6 +7,7 @@ import pytest
 
 from chp.batch import Segment
 from chp.errors import BadValue
+from chp.keys import public_session
 from chp.limits import DEFAULT, Limits
 from chp_client.outbox import Outbox, cut, echoed, size_of
 
@@ -68,3 +69,14 @@ def test_an_echo_is_what_was_sent_byte_for_byte() -> None:
 def test_a_conditional_set_is_not_cut() -> None:
     with pytest.raises(BadValue, match="must fit one batch"):
         parts(segment(5, c=[[0], [1]]), FEW)
+
+
+def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> None:
+    """The count would begin at 0 again, and a session below one that a server knows is refused for ever."""
+    outbox = Outbox(b"s" * 12 + b"\xff\xff\xff\xfe")
+    outbox.reopen()
+    assert outbox.session == b"s" * 12 + b"\xff" * 4
+    outbox.reopen()
+    assert outbox.session[:12] != b"s" * 12 and outbox.session[12:] == bytes(4)
+    assert outbox.session[:12] not in (outbox.public[:12], public_session(b"s" * 16)[:12]), "nor one that others know"
+    assert outbox.public == public_session(outbox.session)

@@ -13,6 +13,7 @@ with TimeoutError; nothing sleeps.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import time
@@ -42,6 +43,16 @@ def at(address: str, offset: int) -> str:
 def topic(subtree: str) -> bytes:
     """The topic of a subtree's channel."""
     return b"\x02" + subtree.encode() + b"\x03"
+
+
+def public(session: bytes) -> bytes:
+    """The id by which everybody but the servers knows a session."""
+    return hashlib.sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
+
+
+def own_topic(session: bytes) -> bytes:
+    """The topic of a session's acknowledgements."""
+    return b"\x02@" + public(session).hex().encode() + b"\x03"
 
 
 def u64(number: int) -> bytes:
@@ -213,7 +224,8 @@ class Session:
         self.refusals: list[tuple[int, str, Any]] = []
         self.told = 0  # messages on the own channel, the greeting among them
         self._collector = hand.collector()
-        self._own = hand.subscriber(b"\x02@" + session.hex().encode() + b"\x03")
+        self.public = public(session)
+        self._own = hand.subscriber(own_topic(session))
         self.until(lambda: self.told)
 
     def send(self, keys: Sequence[str], values: Sequence[bytes], extras: Any = None, no: int | None = None) -> int:

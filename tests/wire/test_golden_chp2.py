@@ -6,6 +6,7 @@ that begins with `=`: what the last frame means, as Python literals.
 
 import ast
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -15,6 +16,7 @@ import pytest
 
 from chp.batch import decode_segment, join, packb, segment_of, split
 from chp.digest import link
+from chp.keys import public_session, session_topic
 from chp_server.binary_star import diagram
 
 SPEC = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
@@ -61,6 +63,16 @@ def test_we_write_the_same_bytes(vector: Vector) -> None:
     else:
         header, *items = split(body)
         assert join(header, [segment_of(item).encode() for item in items]) == body
+
+
+def test_what_is_said_of_a_session_is_its_public_id() -> None:
+    by_name = {vector.name: vector for vector in VECTORS}
+    session = by_name["kvset-of-two-keys"].frames[2]
+    public = sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
+    assert public_session(session) == public and f"`{public.hex()}`" in SPEC
+    assert by_name["ack-of-the-first-kvset-replicated"].frames[0] == session_topic(public)
+    assert by_name["batch-of-the-first-kvset"].meaning[0][5] == [[public, 1]]
+    assert by_name["icanhaz-for-all-8-chunks-of-credit"].meaning["session"] == public
 
 
 def test_the_table_of_binary_star_is_the_programs_own() -> None:

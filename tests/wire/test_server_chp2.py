@@ -82,7 +82,7 @@ def test_one_batch_a_channel_a_turn_chained_within_the_channel(hand: Hand) -> No
         assert [header[1] for header in replica.batches][1:] == chain[:-1], "prev is the channel's last"
     header = replicas[0].batches[0]
     assert header[:4] == [BATCH, EPOCH_1 + 1, EPOCH_1 + 2, EPOCH_1 + 4]
-    assert header[5] == [[session.id, 1]]
+    assert header[5] == [[session.public, 1]]
 
 
 def random_batch(rng: random.Random, step: int, lease: bytes) -> tuple[list[str], list[bytes], dict[str, object]]:
@@ -211,7 +211,7 @@ def test_the_end_of_a_sync_tells_the_sessions_last_batch(hand: Hand) -> None:
     session = hand.session()
     session.put({"/a": b"1"})
     session.put({"/b": b"1"})
-    assert hand.sync("", session=session.id)[-1][0][5] == 2
+    assert hand.sync("", session=session.public)[-1][0][5] == 2
     assert hand.sync("", session=os.urandom(16))[-1][0][5] is None
 
 
