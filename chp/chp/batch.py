@@ -20,18 +20,65 @@ from typing import Any
 
 import msgpack
 
+from . import columns
 from .errors import BadFrame
+from .headers import (
+    ACK,
+    APPLIED,
+    BATCH,
+    DURABILITY_NAMES,
+    EPOCH,
+    GREETING,
+    HEARTBEAT,
+    JOURNALED,
+    KIND_NAMES,
+    KTHXBAI,
+    RECORDS,
+    REFUSED,
+    REPLICATED,
+    REPLY,
+    STATE,
+    SYNC,
+    Header,
+    fields_of,
+    header_of,
+)
 from .limits import DEFAULT
 
-GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE = range(11)
-KIND_NAMES = (
-    "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
-)  # fmt: skip
-APPLIED, JOURNALED, REPLICATED = range(3)
-DURABILITY_NAMES = ("applied", "journaled", "replicated")
-
-# the fewest fields each header has; later versions may append more, which are ignored
-_HEADER_FIELDS = (7, 7, 8, 3, 3, 7, 3, 4, 3, 6, 2)
+__all__ = [
+    "ACK",
+    "APPLIED",
+    "BATCH",
+    "COLUMNS",
+    "DURABILITY_NAMES",
+    "EPOCH",
+    "GREETING",
+    "HEARTBEAT",
+    "JOURNALED",
+    "KIND_NAMES",
+    "KTHXBAI",
+    "RECORDS",
+    "REFUSED",
+    "REPLICATED",
+    "REPLY",
+    "STATE",
+    "SYNC",
+    "Segment",
+    "check_header",
+    "decode",
+    "decode_segment",
+    "encode",
+    "join",
+    "narrow",
+    "packb",
+    "peek",
+    "peek_header",
+    "runs_of",
+    "segment_of",
+    "select",
+    "split",
+    "unpackb",
+]  # the kinds are of `headers`, and were here
 
 
 @dataclass(slots=True)
@@ -48,7 +95,7 @@ class Segment:
 
     def describe(self) -> str:
         """One line for logs and transcripts: `/a=1 /b deleted (+3 more)`."""
-        deleted = set((self.extras or {}).get("d", ()))
+        deleted = set((self.extras or {}).get(columns.DELETES, ()))
         shown = [
             f"{k} deleted" if i in deleted else f"{k}={v.decode(errors='replace')[:20]}"
             for i, (k, v) in enumerate(zip(self.keys[:4], self.values[:4], strict=True))
@@ -83,8 +130,23 @@ def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
     return b"".join((_array_head(1 + len(items)), packb(header), *items))
 
 
+def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
+    """A body from its header and items that are encoded already."""
+    return join(fields_of(header), items)
+
+
+def decode(body: bytes) -> tuple[Header, list[Any]]:
+    """A body's header, checked and by name, and its items, still as msgpack decoded them."""
+    parts = unpackb(body, "the body")
+    if type(parts) is not list or not parts:
+        raise BadFrame("the body is not an array that begins with a header")
+    header = header_of(parts[0])
+    del parts[0]
+    return header, parts
+
+
 def split(body: bytes) -> list[Any]:
-    """A body's header and items, still as msgpack decoded them, the header checked for kind and length."""
+    """A body's header and items as msgpack decoded them, the header checked for kind and length."""
     parts = unpackb(body, "the body")
     if type(parts) is not list or not parts:
         raise BadFrame("the body is not an array that begins with a header")
@@ -92,26 +154,27 @@ def split(body: bytes) -> list[Any]:
     return parts
 
 
-def peek_header(body: bytes, bytes_max: int = 4096) -> tuple[list[Any], int] | None:
+def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
     """A body's header and where its first item begins, without unpacking the items; None if that can't be told."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(body[:bytes_max])
     try:
         unpacker.read_array_header()
-        return check_header(unpacker.unpack()), unpacker.tell()
+        return header_of(unpacker.unpack()), unpacker.tell()
     except Exception:
-        return None  # longer than `bytes_max`, or not a body: `split` says what is wrong
+        return None  # longer than `bytes_max`, or not a body: `decode` says what is wrong
+
+
+def peek_header(body: bytes, bytes_max: int = 4096) -> tuple[list[Any], int] | None:
+    """As `peek`, the header as a list."""
+    found = peek(body, bytes_max)
+    return found and (fields_of(found[0]), found[1])
 
 
 def check_header(header: object) -> list[Any]:
     """The header itself if its kind is known and its fields are there."""
-    if type(header) is not list or not header or type(header[0]) is not int:
-        raise BadFrame("a header is an array whose first element is the kind, a number")
-    kind = header[0]
-    if not 0 <= kind < len(_HEADER_FIELDS):
-        raise BadFrame(f"kind {kind} is not one this version knows (0 to {len(_HEADER_FIELDS) - 1})")
-    if len(header) < _HEADER_FIELDS[kind]:
-        raise BadFrame(f"a {KIND_NAMES[kind]} header has {_HEADER_FIELDS[kind]} fields, not {len(header)}")
+    header_of(header)
+    assert isinstance(header, list), "`header_of` looked"
     return header
 
 
@@ -215,24 +278,23 @@ def _commit_ok(column: object, n: int) -> bool:
 
 
 _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
-    "d": lambda column, n: _indices(column, n) and len(set(column)) == len(column),
-    "t": lambda column, n: _ttl_ok(column) or _sparse(column, n, _ttl_ok),
-    "c": lambda column, n: _sparse(column, n, _number_ok),
-    "l": lambda column, n: _id_ok(column),
-    "n": lambda column, n: _sparse(column, n, _number_ok),
-    "stage": _stage_ok,
-    "commit": _commit_ok,
-    "done": lambda column, n: type(column) is list and len(column) == 3,
-    "abort": lambda column, n: _id_ok(column),
-    "r": _runs_ok,
-    "lease": _lease_ok,
-    "unlease": lambda column, n: _id_ok(column),
-    "u": lambda column, n: type(column) is list and len(column) == n and all(map(_bytes_ok, column)),
-    "p": lambda column, n: _sparse(column, n, _bytes_ok),
+    columns.DELETES: lambda column, n: _indices(column, n) and len(set(column)) == len(column),
+    columns.TTLS: lambda column, n: _ttl_ok(column) or _sparse(column, n, _ttl_ok),
+    columns.CONDITIONS: lambda column, n: _sparse(column, n, _number_ok),
+    columns.LEASED: lambda column, n: _id_ok(column),
+    columns.UNLESS_NEWER: lambda column, n: _sparse(column, n, _number_ok),
+    columns.STAGE: _stage_ok,
+    columns.COMMIT: _commit_ok,
+    columns.DONE: lambda column, n: type(column) is list and len(column) == 3,
+    columns.ABORT: lambda column, n: _id_ok(column),
+    columns.REVISIONS: _runs_ok,
+    columns.LEASE: _lease_ok,
+    columns.UNLEASE: lambda column, n: _id_ok(column),
+    columns.UUIDS: lambda column, n: type(column) is list and len(column) == n and all(map(_bytes_ok, column)),
+    columns.PROPERTIES: lambda column, n: _sparse(column, n, _bytes_ok),
 }
 
 COLUMNS = frozenset(_EXTRAS)
-_SPARSE = ("t", "c", "n", "p")
 
 
 def narrow(segment: Segment, prefix: str) -> Segment | None:
@@ -241,7 +303,7 @@ def narrow(segment: Segment, prefix: str) -> Segment | None:
     Two comparisons decide for a whole column: what lies between two keys that begin with a prefix begins with it too.
     """
     keys = segment.keys
-    if segment.extras and "stage" in segment.extras:
+    if segment.extras and columns.STAGE in segment.extras:
         return None
     if not keys or not prefix:
         return segment if keys else None
@@ -267,11 +329,11 @@ def _narrow_extras(extras: dict[str, Any], mask: list[bool]) -> dict[str, Any]:
     for old in compress(range(len(mask)), mask):
         places[old] = len(places)
     out = dict(extras)
-    if "d" in out:
-        out["d"] = [places[i] for i in out["d"] if mask[i]]
-    if "u" in out:
-        out["u"] = list(compress(out["u"], mask))
-    for name in _SPARSE:
+    if columns.DELETES in out:
+        out[columns.DELETES] = [places[i] for i in out[columns.DELETES] if mask[i]]
+    if columns.UUIDS in out:
+        out[columns.UUIDS] = list(compress(out[columns.UUIDS], mask))
+    for name in columns.PAIRED:
         column = out.get(name)
         if type(column) is list:
             pairs = [(places[i], x) for i, x in zip(*column, strict=True) if mask[i]]

@@ -20,6 +20,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import batch as b
+from chp import headers
 from chp.batch import Segment
 from chp.errors import BadFrame, ChpError
 from chp.keys import STX
@@ -29,7 +30,7 @@ from chp.numbers import U64_MASK, epoch_of, unpack
 from .channel import Channel, own_number
 from .corestate import PULSE, Timing
 from .events import Changed, State
-from .link import ACTIVE, AWAY, SPEAKS, Link
+from .link import AWAY, SPEAKS, Link
 from .outbox import echoed
 from .sending import Sending
 
@@ -193,7 +194,7 @@ class ClientCore(Sending):
         if kind == b.HEARTBEAT:
             self._greeted_by_heartbeat(link, channel)
         if kind == b.HEARTBEAT or epoch_of(number) > self.epoch:
-            self._told(link, ACTIVE, number, now)
+            self._told(link, headers.State.ACTIVE, number, now)
         if link is not self.active:
             self.stats["stale_messages"] += 1
             return

@@ -34,11 +34,12 @@ import zmq
 
 from chp.batch import BATCH, GREETING, HEARTBEAT, RECORDS, SYNC, Segment, check_header, segment_of
 from chp.errors import ChpError
+from chp.headers import State
 from chp.keys import check_subtree
 from chp.numbers import describe, epoch_of, unpack
 
 from .checks import endpoints_of
-from .feedlink import ACTIVE, Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
+from .feedlink import Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
 
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
 RETRY_S = 0.25
@@ -239,18 +240,18 @@ class Feed:
                 if record is not None:
                     records.append(record)
                     self.complete = record.last
-            elif kind == HEARTBEAT and not parts.last and header[1] == ACTIVE:
+            elif kind == HEARTBEAT and not parts.last and header[1] == State.ACTIVE:
                 if epoch_of(header[2]) > epoch_of(self.complete) or header[3] > self.complete:
                     self.stats["holes"] += 1
                     return False
                 self.complete = max(self.complete, header[2])
-            elif kind in (GREETING, HEARTBEAT) and (server.state != ACTIVE or server.anew):
+            elif kind in (GREETING, HEARTBEAT) and (server.state != State.ACTIVE or server.anew):
                 return False
         return True
 
     def _successor(self, server: FeedLink) -> bool:
         mine = epoch_of(self.complete)
-        return any(o is not server and o.state == ACTIVE and epoch_of(o.number) > mine for o in self._links)
+        return any(o is not server and o.state == State.ACTIVE and epoch_of(o.number) > mine for o in self._links)
 
     # -- asking
 
@@ -265,14 +266,14 @@ class Feed:
                 self._server = link
                 try:
                     yield from link.answer(request_id, self._silence_s)
-                    link.state = ACTIVE
+                    link.state = State.ACTIVE
                     return
                 except FeedRefused as refused:
                     if refused.code == "store":
                         raise OtherStore(self.store, refused.detail) from None
                     raise
                 except Elsewhere:
-                    if link.state == ACTIVE:
+                    if link.state == State.ACTIVE:
                         link.state = 0  # it says so no more: the others' turn
                     self._wait(deadline, "for an active server")
                     raise
@@ -283,7 +284,7 @@ class Feed:
         for link in wait_any(self._links, 0):
             for _ in link.hear():
                 pass  # nothing is lost: what it says of records will be fetched
-        active = [link for link in self._links if link.state == ACTIVE]
+        active = [link for link in self._links if link.state == State.ACTIVE]
         return max(active, key=lambda link: epoch_of(link.number), default=None)
 
     def _wait(self, deadline: float, what: str) -> None:

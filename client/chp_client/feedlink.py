@@ -25,7 +25,6 @@ from .agent import drain
 
 CREDIT = 16
 GRANT = 8  # chunks taken before room for as many is granted
-ACTIVE = 3
 MARK = 20_000  # messages held while the reader is busy; a hole beyond that heals from the log
 MESSAGES_A_TURN = 200
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chp import batch as b
+from chp import headers
 from chp.errors import BadFrame, ChpError
 from chp.keys import STX
 from chp.messages import ICANHAZ
@@ -19,7 +20,7 @@ from chp.numbers import describe, epoch_of, unpack
 
 from .channel import CREDIT, Channel, Sync, Verdict
 from .corestate import CoreState
-from .link import ACTIVE, Link
+from .link import Link
 
 
 class Following(CoreState):
@@ -29,7 +30,7 @@ class Following(CoreState):
         """A server said which state it is in, and how far it is."""
         link.state, link.heard_at = state, now
         link.epoch = epoch_of(number)
-        if state != ACTIVE:
+        if state != headers.State.ACTIVE:
             if link is self.active:
                 self._effects.notes.append(f"{link.address} is no longer active")
                 self._unfollow(now)
@@ -157,7 +158,7 @@ class Following(CoreState):
         if sync is None or sync.id != header[1]:  # a vote was answered: it serves, so it is active
             self._requests.pop(header[1], None)
             self._votes.pop(link.index, None)
-            self._told(link, ACTIVE, number, now)
+            self._told(link, headers.State.ACTIVE, number, now)
             return
         if sync.server != link.index:
             return

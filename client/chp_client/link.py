@@ -1,7 +1,7 @@
 """One server as the client sees it: what it speaks, what state it told, what was heard from it, what was sent to it.
 
 protocol   0 nothing heard yet    1 a server of RFC 12 only (a HUGZ, no greeting)    2 a greeting was seen
-state      of Binary Star, as last told: 1 PRIMARY 2 BACKUP (both starting) 3 ACTIVE 4 PASSIVE
+state      of Binary Star (chp.headers.State), as last told; 0: none yet
 ready      its collector's subscription has arrived here, and its greeting on our own channel (or two
            HEARTBEATs, if that was lost): so a KVSET will reach it, and its answer will reach us
 wire       how far the connection to its P came: what is no CHP server is told from one that is not there
@@ -11,8 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PRIMARY, BACKUP, ACTIVE, PASSIVE = 1, 2, 3, 4
-STATE_NAMES = ("unheard", "starting as primary", "starting as backup", "active", "passive")
+from chp.headers import State
+
+STATE_NAMES = {
+    0: "unheard",
+    State.PRIMARY: "starting as primary",
+    State.BACKUP: "starting as backup",
+    State.ACTIVE: "active",
+    State.PASSIVE: "passive",
+}
 AWAY, CONNECTED, SPEAKS = "away", "connected", "speaks"
 NOT_HEARD = {
     AWAY: "nothing takes connections there",
@@ -53,7 +60,7 @@ class Link:
         """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
         if self.protocol == 0:
             return f"{self.address} not heard from: {NOT_HEARD[self.wire]}"
-        said = STATE_NAMES[self.state] if self.state < len(STATE_NAMES) else str(self.state)
+        said = STATE_NAMES.get(self.state, str(self.state))
         old = " (CHP/1)" if self.protocol == 1 else f", epoch {self.epoch}"
         link = "" if self.collector_up else ", its collector not connected"
         refusal = f", refused: {self.refusal}" if self.refusal else ""

@@ -17,14 +17,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-
-class State(IntEnum):
-    """What a server is at the moment; the numbers are those of the classic programs' peer messages."""
-
-    PRIMARY = 1
-    BACKUP = 2
-    ACTIVE = 3
-    PASSIVE = 4
+from chp.headers import State
 
 
 class Event(IntEnum):

@@ -20,12 +20,13 @@ from typing import Any
 
 from chp.batch import EPOCH, GREETING, HEARTBEAT, Segment, join
 from chp.errors import BadFrame, BadInput
+from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
 from chp.messages import parse_kvset
 from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unpack
 
-from .binary_star import Event, State, step
+from .binary_star import Event, step
 from .channels import alive, greeting, is_session_topic
 from .commit import Committer, by_public_id
 from .journal import Row

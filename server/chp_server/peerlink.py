@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chp.batch import EPOCH, packb, unpackb
 from chp.errors import BadFrame, BadInput
+from chp.headers import State
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, unpack
 
 from . import follow
-from .binary_star import Event, State, peer_event
+from .binary_star import Event, peer_event
 from .follow import Follower, Loader, begins_snapshot
 from .replay import Replay
 from .syncs import Image

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from chp.batch import packb, split, unpackb
+from chp.headers import State
 from chp.numbers import describe
 
 from . import follow
-from .binary_star import State
 from .state import ReplicatedState
 from .suffix import ALREADY, CONFLICT, REPLAYED, Piece, Takeover, Update, account, account_by_state
 from .turn import Save

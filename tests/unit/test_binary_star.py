@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from chp_server.binary_star import TABLE, Event, State, diagram, peer_event, step
+from chp.headers import State
+from chp_server.binary_star import TABLE, Event, diagram, peer_event, step
 
 WAITING = (State.PRIMARY, State.BACKUP)
 

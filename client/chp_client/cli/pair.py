@@ -21,12 +21,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
 from ..admin import Answer, Reply, SpeaksOnlyChp1
 from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK
 
-STATES = {1: "STARTING", 2: "STARTING", 3: "ACTIVE", 4: "PASSIVE"}
+STATES: dict[int, str] = {
+    State.PRIMARY: "STARTING",
+    State.BACKUP: "STARTING",
+    State.ACTIVE: "ACTIVE",
+    State.PASSIVE: "PASSIVE",
+}
 _REFUSALS = ("refused_", "garbage_", "defects")
 _STATE_WORDS = {"PRIMARY": "STARTING", "BACKUP": "STARTING"}
 

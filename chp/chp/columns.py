@@ -1,0 +1,28 @@
+"""The names of a segment's sparse columns (SPEC.md, section 13), so that no line of ours has one as a bare string.
+
+Whoever reads `extras[columns.TTLS]` need not know that on the wire it is "t". What each must look like is checked in
+`batch`, where a segment is read.
+"""
+
+from typing import Final
+
+DELETES: Final = "d"
+TTLS: Final = "t"
+CONDITIONS: Final = "c"  # done only if each key has that revision
+UNLESS_NEWER: Final = "n"  # left out if its key has a later revision
+LEASED: Final = "l"  # the keys live with that lease
+LEASE: Final = "lease"  # open a lease, or refresh it
+UNLEASE: Final = "unlease"
+STAGE: Final = "stage"
+COMMIT: Final = "commit"
+ABORT: Final = "abort"
+REVISIONS: Final = "r"  # as runs
+UUIDS: Final = "u"
+PROPERTIES: Final = "p"
+DONE: Final = "done"  # a commit was made
+REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
+KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
+VALUE_BYTES: Final = "v"
+
+OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
+PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)  # [[index, ...], [what, ...]]

@@ -1,0 +1,305 @@
+"""The headers of CHP/2 bodies by name: one NamedTuple a kind (SPEC.md, section 13).
+
+    [1, prev, first, last, wall_ms, origins, more]   --header_of-->   Batch(prev, first, last, wall_ms, origins, more)
+                                                     <--fields_of--
+
+A header is read once, at the door: after `header_of` each field is there and has its type, no number is negative, and
+no other line of ours counts places. Fields beyond those known here are ignored, as SPEC.md asks of every reader. To
+add one, append it to its class with a default: a body without it is still read, and None at the end is not sent.
+
+`describe(what)` is the one line that logs, transcripts and documents show; `what` says the items in words.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from .errors import BadFrame
+from .numbers import SEQUENCE_MASK, describe
+
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE = range(11)
+KIND_NAMES = (
+    "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
+)  # fmt: skip
+APPLIED, JOURNALED, REPLICATED = range(3)
+DURABILITY_NAMES = ("applied", "journaled", "replicated")
+
+
+class State(IntEnum):
+    """What a server is at the moment; the numbers are those of the classic programs' peer messages."""
+
+    PRIMARY = 1
+    BACKUP = 2
+    ACTIVE = 3
+    PASSIVE = 4
+
+
+class Greeting(NamedTuple):
+    """A server that has a subscription says what it is; `server` is new each time it starts."""
+
+    version: int
+    state: int
+    number: int
+    heartbeat_ms: int
+    server: bytes
+    name: str
+
+    def describe(self, what: str = "") -> str:
+        """`GREETING ACTIVE 1.7`."""
+        return _line("GREETING", what, state_name(self.state), describe(self.number))
+
+
+class Batch(NamedTuple):
+    """A record, or a part of one: the numbers first..last follow on `prev`; `origins` are [session, batch number]."""
+
+    prev: int
+    first: int
+    last: int
+    wall_ms: int
+    origins: list[Any]
+    more: bool
+
+    @property
+    def span(self) -> str:
+        """`#1.7`, or `#1.7..9`."""
+        upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
+        return f"#{describe(self.first)}{upto}"
+
+    def describe(self, what: str = "") -> str:
+        """`BATCH #1.7..9 (after 1.6)`."""
+        return _line("BATCH", self.span, what, f"(after {describe(self.prev)})")
+
+
+class Heartbeat(NamedTuple):
+    """The active lives; `keys`, how many, and `revsum` are the channel's fingerprint as of `channel_last`.
+
+    `digest` is of what the channel carried after the number `since`; 0 and 0 from a server that tells none.
+    """
+
+    state: int
+    number: int
+    channel_last: int
+    keys: int
+    revsum: int
+    heartbeat_ms: int
+    wall_ms: int
+    since: int = 0
+    digest: int = 0
+
+    def describe(self, what: str = "") -> str:
+        """`HEARTBEAT 1.9 channel 1.7`."""
+        return _line("HEARTBEAT", what, describe(self.number), "channel", describe(self.channel_last))
+
+
+class Sync(NamedTuple):
+    """A chunk of a snapshot; in a journal also the time from which its ttls count."""
+
+    request: int
+    chunk: int
+    wall_ms: int | None = None
+
+    def describe(self, what: str = "") -> str:
+        """`SYNC` and its segments."""
+        return _line("SYNC", what)
+
+
+class Records(NamedTuple):
+    """A chunk of records: its items are whole BATCH bodies."""
+
+    request: int
+    chunk: int
+
+    def describe(self, what: str = "") -> str:
+        """`RECORDS` and what they are."""
+        return _line("RECORDS", what)
+
+
+class Kthxbai(NamedTuple):
+    """The end of a snapshot or of a resume: complete up to `number`, with the fingerprint at it."""
+
+    request: int
+    number: int
+    keys: int
+    revsum: int
+    session_no: int | None
+    resumed: bool
+    since: int = 0
+    digest: int = 0
+
+    def describe(self, what: str = "") -> str:
+        """`KTHXBAI 1.7 resumed`."""
+        return _line("KTHXBAI", what, describe(self.number), "resumed" if self.resumed else "")
+
+
+class Ack(NamedTuple):
+    """A session's batches are done: `runs` are [first batch, last batch, revision]."""
+
+    runs: list[Any]
+    durability: int
+
+    def describe(self, what: str = "") -> str:
+        """`ACK 1..3 5 replicated`."""
+        runs = (f"{a}..{b}" if a != b else str(a) for a, b, *_ in self.runs)
+        names = DURABILITY_NAMES
+        worth = names[self.durability] if self.durability < len(names) else str(self.durability)
+        return _line("ACK", what, *runs, worth)
+
+
+class Refused(NamedTuple):
+    """A batch or a request was not done; `number` is the batch's, or the request's id."""
+
+    number: int
+    code: str
+    detail: Any
+
+    def describe(self, what: str = "") -> str:
+        """`REFUSED 5 revision {'/b': '1.4'}`."""
+        detail = self.detail
+        if isinstance(detail, dict):
+            detail = {key: describe(n) if type(n) is int else n for key, n in detail.items()}
+        elif self.code == "passive" and type(detail) is int:
+            detail = state_name(detail)
+        number = str(self.number) if self.number < 1 << 30 else ""
+        return _line("REFUSED", what, number, self.code, str(detail))
+
+
+class Reply(NamedTuple):
+    """The answer to a question: a map whose names depend on it."""
+
+    request: int
+    facts: dict[str, Any]
+
+    def describe(self, what: str = "") -> str:
+        """`REPLY` and the map."""
+        return _line("REPLY", what, str(self.facts))
+
+
+class Epoch(NamedTuple):
+    """The first record of an epoch, by the server that opened it; in journals and between servers only."""
+
+    prev: int
+    first: int
+    last: int
+    wall_ms: int
+    server: bytes
+
+    def describe(self, what: str = "") -> str:
+        """`EPOCH #2.8`."""
+        return _line("EPOCH", f"#{describe(self.first)}", what)
+
+
+class StateHead(NamedTuple):
+    """All but the map, as the last chunk of a state; the rest is what the chunks before it add up to.
+
+    A snapshot in an older journal says less of that.
+    """
+
+    number: int
+    keys: int | None = None
+    revsum: int | None = None
+    staged: int | None = None
+    staged_bytes: int | None = None
+
+    def describe(self, what: str = "") -> str:
+        """`STATE 1.7`."""
+        return _line("STATE", what, describe(self.number))
+
+
+Header = (
+    Greeting | Batch | Heartbeat | Sync | Records | Kthxbai | Ack | Refused | Reply | Epoch | StateHead
+)  # in the order of their kinds
+H = TypeVar("H", bound=tuple[Any, ...])
+
+
+def _line(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def state_name(state: int) -> str:
+    """`ACTIVE`; the number itself for a state that this version does not know."""
+    return State(state).name if state in State._value2member_map_ else str(state)
+
+
+class _Form(NamedTuple):
+    """What a kind's fields have to be, taken from its class."""
+
+    cls: Any
+    types: list[type]  # in the common case one comparison finds that each field is what it has to be ...
+    lead: int  # ... and one more that none of the numbers, with which most headers begin, is negative
+    most: int
+    fewest: int
+    allowed: list[tuple[type, ...]]  # of each field; empty: anything
+
+    def check(self, fields: list[Any]) -> None:
+        """Find out what is wrong, if anything is."""
+        name = KIND_NAMES[_KINDS[self.cls]]
+        if len(fields) < self.fewest:
+            raise BadFrame(f"a {name} header has {self.fewest + 1} fields, not {len(fields) + 1}")
+        for field, thing, allowed in zip(self.cls._fields, fields, self.allowed, strict=False):
+            if allowed and (type(thing) not in allowed or (type(thing) is int and thing < 0)):
+                raise BadFrame(f"a {name} header has {thing!r:.40} as its {field}; see SPEC.md")
+
+
+def _form(cls: Any) -> _Form:
+    allowed = [_allowed(hint) for name, hint in get_type_hints(cls).items() if name in cls._fields]
+    lead = next((i for i, types in enumerate(allowed) if types != (int,)), len(allowed))
+    plain = [len(types) == 1 and (i < lead or types != (int,)) for i, types in enumerate(allowed)]
+    return _Form(
+        cls=cls,
+        types=[types[0] if one else object for types, one in zip(allowed, plain, strict=True)],
+        lead=lead,
+        most=len(allowed),
+        fewest=len(allowed) - len(cls._field_defaults),
+        allowed=allowed,
+    )
+
+
+def _allowed(hint: Any) -> tuple[type, ...]:
+    if hint is Any:
+        return ()
+    parts = get_args(hint) if get_origin(hint) not in (None, list, dict) else (hint,)
+    return tuple(get_origin(part) or part for part in parts)
+
+
+_FORMS = tuple(_form(cls) for cls in get_args(Header))
+_KINDS: dict[type, int] = {cls: kind for kind, cls in enumerate(get_args(Header))}
+
+
+def header_of(thing: object) -> Header:
+    """A header as msgpack decoded it, by name; `BadFrame` if it is none."""
+    if type(thing) is not list or not thing or type(thing[0]) is not int:
+        raise BadFrame("a header is an array whose first element is the kind, a number")
+    kind = thing[0]
+    if not 0 <= kind < len(_FORMS):
+        raise BadFrame(f"kind {kind} is not one this version knows (0 to {len(_FORMS) - 1})")
+    form = _FORMS[kind]
+    fields = thing[1 : form.most + 1]
+    if list(map(type, fields)) == form.types and min(fields[: form.lead]) >= 0:
+        header: Header = tuple.__new__(form.cls, fields)  # as `cls(*fields)` does, in half the time
+        return header
+    form.check(fields)
+    checked: Header = form.cls(*fields)
+    return checked
+
+
+def expect(cls: type[H], thing: object) -> H:
+    """As `header_of`, where only one kind has any business."""
+    header = header_of(thing)
+    if not isinstance(header, cls):
+        raise BadFrame(f"a {name_of(header)} came where a {KIND_NAMES[_KINDS[cls]]} was due")
+    return header
+
+
+def fields_of(header: Header) -> list[Any]:
+    """A header as it is sent: its kind, and its fields as far as they say something."""
+    fields = [_KINDS[type(header)], *header]
+    fewest = _FORMS[fields[0]].fewest
+    while fields[-1] is None and len(fields) > fewest + 1:
+        fields.pop()
+    return fields
+
+
+def name_of(header: Header) -> str:
+    """Its kind, as SPEC.md calls it."""
+    return KIND_NAMES[_KINDS[type(header)]]

@@ -1,0 +1,105 @@
+"""covers: chp/headers.py, what a header must be to be read, and that it goes out as it came in."""
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chp import headers
+from chp.batch import decode, encode, packb, peek
+from chp.errors import BadFrame
+from chp.headers import KIND_NAMES, State, expect, fields_of, header_of, name_of
+
+SERVER = bytes(range(16))
+SAMPLES = [
+    ([0, 2, 3, 1 << 48, 250, SERVER, "a"], headers.Greeting(2, State.ACTIVE, 1 << 48, 250, SERVER, "a")),
+    ([1, 1, 2, 3, 1795, [[SERVER, 1]], False], headers.Batch(1, 2, 3, 1795, [[SERVER, 1]], False)),
+    ([2, 3, 9, 7, 2, (1 << 64) - 1, 250, 1795, 5, 77], headers.Heartbeat(3, 9, 7, 2, (1 << 64) - 1, 250, 1795, 5, 77)),
+    ([3, 1, 0], headers.Sync(1, 0)),
+    ([3, 0, 4, 1795], headers.Sync(0, 4, 1795)),
+    ([4, 1, 0], headers.Records(1, 0)),
+    ([5, 1, 9, 2, 4, None, False, 0, 0], headers.Kthxbai(1, 9, 2, 4, None, False)),
+    ([5, 1, 9, 2, 4, 7, True, 5, 77], headers.Kthxbai(1, 9, 2, 4, 7, True, 5, 77)),
+    ([6, [[1, 1, 9]], 2], headers.Ack([[1, 1, 9]], 2)),
+    ([7, 3, "revision", {"/b": 4}], headers.Refused(3, "revision", {"/b": 4})),
+    ([7, 3, "lease", None], headers.Refused(3, "lease", None)),
+    ([8, 1, {"number": 9}], headers.Reply(1, {"number": 9})),
+    ([9, 1, 2, 2, 1795, SERVER], headers.Epoch(1, 2, 2, 1795, SERVER)),
+    ([10, 9], headers.StateHead(9)),
+    ([10, 9, 2, 4, 0, 0], headers.StateHead(9, 2, 4, 0, 0)),
+]
+WRONG = {int: [None, "1", 1.0, True, b"", -1], bytes: [None, "x", 1], str: [None, b"x", 1], list: [None, 1, {}]}
+WRONG |= {bool: [None, 0, 1, "no"], dict: [None, [], 1]}
+
+
+def kind_of(fields: list[object]) -> str:
+    return f"{KIND_NAMES[int(str(fields[0]))]}-{len(fields)}"
+
+
+@pytest.mark.parametrize(("fields", "header"), SAMPLES, ids=lambda x: kind_of(x) if type(x) is list else "")
+class TestEachKind:
+    def test_is_read_by_name_and_sent_as_it_was(self, fields: list[object], header: headers.Header) -> None:
+        body = packb([fields, 7])
+        assert decode(body) == (header, [7])
+        assert type(decode(body)[0]) is type(header)
+        assert encode(header, [packb(7)]) == body
+        assert fields_of(header) == fields
+        assert peek(body) == (header, len(packb([fields])))
+
+    def test_has_a_line_that_begins_with_its_name(self, fields: list[object], header: headers.Header) -> None:
+        assert header.describe().split()[0] == name_of(header) == KIND_NAMES[int(str(fields[0]))]
+        assert "  " not in header.describe() and "/a=1" in (header.describe("/a=1"))
+
+    def test_a_longer_tail_is_ignored(self, fields: list[object], header: headers.Header) -> None:
+        most = len(type(header)._fields)
+        full = [*fields, *[9] * (most + 1 - len(fields)), {"later": 1}, None]
+        assert header_of(full)[: len(fields) - 1] == tuple(fields[1:])
+
+    def test_one_that_is_too_short_is_bad(self, fields: list[object], header: headers.Header) -> None:
+        fewest = len(type(header)._fields) - len(type(header)._field_defaults)
+        for n in range(1, fewest + 1):
+            with pytest.raises(BadFrame, match=f"{fewest + 1} fields, not {n}"):
+                header_of(fields[:n])
+
+    def test_a_field_of_another_type_is_bad(self, fields: list[object], header: headers.Header) -> None:
+        for i, thing in enumerate(fields[1:], 1):
+            name = type(header)._fields[i - 1]
+            for wrong in WRONG[type(thing)] if thing is not None and name != "detail" else []:
+                if wrong is not None or name not in ("session_no", *type(header)._field_defaults):
+                    with pytest.raises(BadFrame, match=f"{name}|negative"):
+                        header_of([*fields[:i], wrong, *fields[i + 1 :]])
+
+
+@pytest.mark.parametrize("thing", [None, 1, {}, (), [], ["1"], [None], [True], [-1], [len(KIND_NAMES)], [1 << 63]])
+def test_what_is_no_header_at_all(thing: object) -> None:
+    with pytest.raises(BadFrame):
+        header_of(thing)
+
+
+def test_only_the_kind_that_is_due_is_taken() -> None:
+    assert expect(headers.Sync, [3, 1, 0]) == headers.Sync(1, 0)
+    with pytest.raises(BadFrame, match="a RECORDS came where a SYNC was due"):
+        expect(headers.Sync, [4, 1, 0])
+
+
+def test_lines_are_those_of_transcripts() -> None:
+    one, n = 1 << 48, (1 << 48) + 7
+    assert headers.Batch(n - 1, n, n + 2, 0, [], False).describe("/a=1") == "BATCH #1.7..9 /a=1 (after 1.6)"
+    assert headers.Greeting(2, 3, n, 250, SERVER, "a").describe("own channel") == "GREETING own channel ACTIVE 1.7"
+    assert headers.Greeting(2, 9, n, 250, SERVER, "a").describe() == "GREETING 9 1.7"
+    assert headers.Ack([[1, 3, n], [5, 5, n]], 2).describe() == "ACK 1..3 5 replicated"
+    assert headers.Refused(5, "revision", {"/b": n}).describe() == "REFUSED 5 revision {'/b': '1.7'}"
+    assert headers.Refused(1 << 30, "passive", 4).describe() == "REFUSED passive PASSIVE"
+    assert headers.Epoch(one, n, n, 0, SERVER).describe() == "EPOCH #1.7"
+    assert headers.Kthxbai(1, n, 0, 0, None, True).describe() == "KTHXBAI 1.7 resumed"
+
+
+@given(st.lists(st.integers(-2, 1 << 64) | st.none() | st.text() | st.lists(st.integers()), max_size=9))
+def test_any_list_is_a_header_or_bad_input(fields: list[object]) -> None:
+    try:
+        header = header_of(fields)
+    except BadFrame as error:
+        assert str(error)
+        return
+    again = msgpack.unpackb(packb(fields_of(header)))
+    assert header_of(again) == header
