@@ -106,9 +106,9 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.snapshot()
 
-    def verify(self) -> Check:
+    async def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
         """As of `Clone`."""
-        return self._clone.verify()
+        return await asyncio.to_thread(self._clone.verify, timeout, contents=contents)
 
     @property
     def state(self) -> State:

@@ -1,16 +1,17 @@
 """What a Clone's copy is worth: its state, its position, how late it is, whether it equals the servers' map.
 
-Every answer comes from what the agent knows already; only `wait_until_synced` waits, and only `verify` counts.
+Every answer comes from what the agent knows already; `wait_until_synced` and `verify` wait, and only `verify` counts.
 """
 
 from __future__ import annotations
 
+import heapq
 from time import monotonic
 from typing import NamedTuple
 
 from chp.numbers import epoch_of, sequence_of
 
-from . import checks
+from . import checks, comparing
 from .core import ClientCore
 from .dispatch import Dispatcher, Listener
 from .errors import Lagging
@@ -18,17 +19,31 @@ from .events import State
 from .hub import Hub
 from .tickets import Ticket
 
+NAMED_MAX = 100  # keys that differ, of however many
+
 
 class Check(NamedTuple):
-    """What `verify` found: the copy's own fingerprint, and the number at which a server's was last equal to it.
+    """What `verify` found; it is true if all is as it should be.
 
-    `ok` is whether the sums are those of what is held; `compared_at` is 0 if no server has said anything yet.
+    `ok`            the sums are those of what is held, and contents that were compared are equal
+    `keys`, `revision_sum`, `compared_at`   the copy's own fingerprint, and the number at which a server's was last
+                    equal to it; 0 if no server has said anything yet
+    `number`        that of the server's snapshot with which contents were compared; 0 if they were not
+    `differing`     the first `NAMED_MAX` keys that differ, in order; `differences`: how many do
+    `left_out`      keys that were changed meanwhile, or have an own set under way
     """
 
     ok: bool
     keys: int
     revision_sum: int
     compared_at: int
+    number: int = 0
+    differing: tuple[str, ...] = ()
+    differences: int = 0
+    left_out: int = 0
+
+    def __bool__(self) -> bool:
+        return self.ok
 
 
 class Worth:
@@ -110,10 +125,22 @@ class Worth:
         checks.callback("listener", listener)
         self._dispatcher.listeners.append(listener)
 
-    def verify(self) -> Check:
-        """Count and sum the copy anew and compare with what it believes, and with what a server last said."""
-        with self._hub.lock:
-            return Check(*self._core.verify())
+    def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
+        """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
+
+        Keys that differ are named. It takes as long as a first sync; `contents=False` only counts and sums, at once, as
+        does a Clone that follows nobody, only writes, or follows a server of CHP/1. `TimeoutError` if the snapshot is
+        not here in `timeout` seconds.
+        """
+        timeout, hub = checks.wait_s(timeout), self._hub
+        with hub.lock:
+            sums = self._core.verify()
+        if not contents or self._core.active is None or self._core.write_only or hub.closed:
+            return Check(*sums)
+        found = comparing.compared(hub, timeout)
+        named = tuple(heapq.nsmallest(NAMED_MAX, found.differing))
+        ok = sums[0] and not found.differing
+        return Check(ok, *sums[1:], found.number, named, len(found.differing), found.left_out)
 
     @property
     def closed(self) -> bool:

@@ -90,7 +90,9 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
             ticket.wait(GENEROUS_S)
             other.delete_many([f"/{i}" for i in range(0, 5000, 5)]).wait(GENEROUS_S)
             reader.continue_process()
-            wait_for("the other to be complete", lambda: other.verify().compared_at >= ticket.wait(0).revision)
+            wait_for(
+                "the other to be complete", lambda: other.verify(contents=False).compared_at >= ticket.wait(0).revision
+            )
             said = reader.ask("content", at_least=other.position[1])
             assert said["digest"] == digest_of(dict(other)) and said["ok"]
             assert "/10" not in other and "/2" not in other and other["/3"] == b"x" * 100 and len(other) == said["keys"]
