@@ -20,15 +20,15 @@ import os
 import resource
 import signal
 import sys
-import time
+from collections.abc import Iterator
 from typing import Any
 
-from chp_server import main
+from chp_server import main, reactor
 from chp_server.core import ServerCore
-from chp_server.reactor import Server
+from chp_server.performing import Step
 from chp_server.snapshots import Snapshotter
 from chp_server.sql_store import SqlStore
-from chp_server.turn import Append
+from chp_server.turn import Append, Turn
 
 WHEN = os.environ["DIE_WHEN"]
 CHUNKS = 2  # of a snapshot, before a death in its middle
@@ -53,28 +53,23 @@ def at(point: str) -> None:
 
 
 def patch_turn() -> None:
-    """The points of a turn."""
-    write, server_write, in_time = Snapshotter.write, Server._write, ServerCore.in_time
+    """The points of a turn: before the steps of chp_server.performing, where they have something to do."""
+    perform = reactor.steps
 
-    def dying_write(self: Snapshotter, ops: Any, core: ServerCore) -> None:
-        appends = any(isinstance(op, Append) for op in ops)
-        if appends:
-            at("before-append")
-        write(self, ops, core)
-        if appends:
-            at("before-sync")
+    def dying_steps(core: ServerCore, turn: Turn, ports: Any) -> Iterator[Step]:
+        appends = any(isinstance(op, Append) for op in turn.journal)
+        points = {
+            Step.JOURNAL: appends and "before-append",
+            Step.SYNC: appends and "before-sync",
+            Step.PUBLISH: turn.journal and "before-publish",
+            Step.ACKS: turn.acks and "before-ack",
+        }
+        for step in perform(core, turn, ports):
+            if point := points.get(step):
+                at(str(point))
+            yield step
 
-    def dying_server_write(self: Server, turn: Any) -> None:
-        server_write(self, turn)
-        at("before-publish")
-
-    def dying_in_time(self: ServerCore, acks: Any, _now: float) -> Any:
-        at("before-ack")
-        return in_time(self, acks, time.monotonic())  # as if stopped just before the clock was read
-
-    Snapshotter.write = dying_write
-    Server._write = dying_server_write
-    ServerCore.in_time = dying_in_time
+    reactor.steps = dying_steps
 
 
 def patch_snapshots() -> None:
