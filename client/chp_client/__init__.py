@@ -15,7 +15,7 @@ from .aio import AsyncClone
 from .aioparts import AsyncLease, AsyncWatch
 from .clone import Clone
 from .codecs import Codec
-from .errors import Closed, Conflict, Forked, Full, Lagging, Refused
+from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
 from .events import Ack, Changed, State
 from .lease import Lease
 from .reading import Entry
@@ -26,5 +26,5 @@ from .worth import Check
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
     "BadValue", "Change", "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
-    "Full", "Lagging", "Lease", "Refused", "State", "Ticket", "Watch",
+    "Full", "Lagging", "Lease", "NotRetained", "Refused", "State", "Ticket", "Watch",
 ]  # fmt: skip

@@ -233,11 +233,11 @@ class Agent:
 
     def _perform(self, effects: Effects) -> None:
         sockets = self._sockets
+        for i, topic in effects.unsubscribe:  # first: who wants a topic anew takes it back and gives it again
+            sockets[i][UPDATES].setsockopt(zmq.UNSUBSCRIBE, topic)
+            self._unread.add((i, UPDATES))
         for i, topic in effects.subscribe:
             sockets[i][UPDATES].setsockopt(zmq.SUBSCRIBE, topic)
-            self._unread.add((i, UPDATES))
-        for i, topic in effects.unsubscribe:
-            sockets[i][UPDATES].setsockopt(zmq.UNSUBSCRIBE, topic)
             self._unread.add((i, UPDATES))
         for i in effects.reconnect:  # between two messages, so that libzmq may take the old pipe away
             endpoint = self._endpoints[i][UPDATES]
@@ -275,6 +275,8 @@ class Agent:
         for changed in effects.changes:
             for watch in watches:
                 watch.offer(changed)
+        for watch, missed in effects.missed:
+            watch.begin(missed)
         for note in effects.notes:
             log.info("%s", note)
         for state in effects.states:

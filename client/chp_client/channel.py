@@ -87,6 +87,7 @@ class Channel:
         self.at = 0
         self.live = False
         self.synced_once = False
+        self.first_at = 0  # where it was complete for the first time
         self.anew = False  # what is held is of a history that is over: its revisions say nothing of the next snapshot
         self.sync: Sync | None = None
         self.watching = False
@@ -279,11 +280,13 @@ class Channel:
             changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=self.anew)
             self.anew = False
             if changed is not None and changed.keys:
-                self.changes.append(changed)
+                self.changes.append(changed._replace(first=not self.synced_once))
         self.sync, self._held = None, None
         self._stats["resyncs_resumed" if resumed else "resyncs_snapshot"] += 1
         self.at = number
         self.digest = _digest_in(header, 7)
+        if not self.synced_once:
+            self.first_at = number
         self.live = self.synced_once = True
         if (count, revsum) != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1

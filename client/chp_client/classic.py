@@ -208,7 +208,7 @@ class Classic:
         changed = channel.replica.replace(fresh, 0, sequence if channel.watching else 0, anew=channel.anew)
         channel.anew = False
         if changed is not None and changed.keys:
-            core.effects.changes.append(changed)
+            core.effects.changes.append(changed._replace(first=not channel.synced_once))
         channel.at, channel.live, channel.synced_once = sequence, True, True
         core.stats["updates_synced"] += len(fresh)
         self._hugz_is_number = self._hugz_is_number or differs

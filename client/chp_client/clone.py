@@ -146,7 +146,8 @@ class Clone(Writing, Worth):
     ) -> Watch:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
-        start      "now"; "snapshot": first everything held, as sets; a revision: first everything held that is newer
+        start      "now"; "snapshot": first everything held, as sets; a revision: first every change after it, deletes
+                   too, from the log of the active. If that does not reach back so far, reading raises `NotRetained`
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
                    changes behind: one more, and reading it raises `Lagging`
 
@@ -156,16 +157,20 @@ class Clone(Writing, Worth):
         if start not in ("now", "snapshot") and (type(start) is not int or start < 0):
             raise BadInput(f"start={start!r} is not 'now', 'snapshot' or a revision")
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
-        queue = WatchQueue(prefix, conflate, limit)
+        queue = WatchQueue(prefix, conflate, limit, start)
         hub = self._hub
         with hub.lock:
             if hub.room < 0:
                 raise hub.why_not()
-            if start != "now":
-                held = self._core.held(prefix, 0 if start == "snapshot" else int(start))
-                queue.preload(held)
+            if start == "snapshot":
+                queue.preload(self._core.held(prefix, hub.unsent_keys()))
             hub.watches = [*hub.watches, queue]
             self._core.watch(True)
+            if isinstance(start, int):
+                self._core.catch_up(queue, prefix, start)
+                hub.commands.append(self._core.ask_missed)
+                if hub.sleeping:
+                    hub.wake()
         watch = Watch(queue, None if self._codec is None else self._codec.decode, _ender(hub, queue), self)
         weakref.finalize(watch, _forget, hub, queue).atexit = False
         return watch

@@ -29,7 +29,7 @@ from chp.numbers import U64_MASK, epoch_of, unpack
 
 from .channel import Channel, own_number
 from .corestate import PULSE, Timing
-from .events import Changed, State
+from .events import Changed, State, in_order
 from .link import AWAY, SPEAKS, Link
 from .outbox import echoed
 from .sending import Sending
@@ -45,22 +45,18 @@ class ClientCore(Sending):
         for channel in self.channels:
             channel.watching = on and not self.write_only
 
+    def catch_up(self, handle: Any, prefix: str, after: int) -> None:
+        """A watch begins at a revision: what it missed comes as the effect `missed`, with its handle."""
+        self.backlogs.add(handle, prefix, after, self.channels)
+
     @property
     def position(self) -> int:
         """The highest number up to which everything held is complete."""
         return min(channel.at for channel in self.channels)
 
-    def held(self, prefix: str, after: int) -> Changed:
-        """What is confirmed under a prefix and newer than a revision, by revision."""
-        keys: list[str] = []
-        values: list[bytes | None] = []
-        revisions: list[int] = []
-        for channel in self.channels:
-            found = channel.replica.held(prefix, after)
-            keys += found.keys
-            values += found.values
-            revisions += found.revision_column()
-        return Changed(keys, values, revisions)
+    def held(self, prefix: str, unsent: set[str]) -> Changed:
+        """What is confirmed under a prefix, by revision; no key of an own set that is not (`unsent`, and others)."""
+        return in_order([channel.replica.held(prefix, unsent) for channel in self.channels])
 
     def verify(self) -> tuple[bool, int, int, int]:
         """Whether each channel's sums are those of its map; keys and revision sum in all; the number last compared."""
@@ -244,6 +240,8 @@ class ClientCore(Sending):
                 due = min(due, channel.sync.progress_at + self.timing.sync_retry_s)
         if self.outbox.batches:
             due = min(due, self._progress_at + self._resend_wait_s)
+        if self.active is not None:
+            due = min(due, self.backlogs.next_due())
         return min(due, leases_due)
 
     def on_timer(self, now: float) -> None:
@@ -253,6 +251,7 @@ class ClientCore(Sending):
                 self.submit(segment, None, now)
         self.classic.on_timer(now)
         if self.classic.following:
+            self.ask_missed(now)
             return
         if self._silent(now):
             if now >= self._vote_at:
@@ -270,6 +269,7 @@ class ClientCore(Sending):
     def _put_off(self, now: float) -> None:
         """Nobody is there to ask or send to again: look at what is overdue with the next vote, not at once for ever."""
         self._progress_at = max(self._progress_at, self._vote_at - self._resend_wait_s)
+        self.backlogs.put_off(self._vote_at)
         for channel in self.channels:
             if channel.sync is not None:
                 channel.sync.progress_at = max(channel.sync.progress_at, self._vote_at - self.timing.sync_retry_s)
@@ -277,6 +277,7 @@ class ClientCore(Sending):
     def _retry(self, now: float) -> None:
         active = self.active
         assert active is not None, "not silent, so somebody is followed"
+        self.ask_missed(now)
         for channel in self.channels:
             if channel.sync is not None and now - channel.sync.progress_at >= self.timing.sync_retry_s:
                 self.stats["sync_retries"] += 1

@@ -15,6 +15,7 @@ from chp.keys import session_topic
 from chp.limits import DEFAULT, Limits
 from chp.messages import HUGZ
 
+from .backlog import Backlogs
 from .channel import Channel
 from .classic import Classic
 from .events import Effects, State
@@ -65,6 +66,7 @@ class CoreState:
             Channel(s, self.shown, self.stats, limits.join_buffer_bytes, self._own_batches)
             for s in (subtrees or (PULSE,))
         ]
+        self.backlogs = Backlogs(limits.join_buffer_bytes)
         self.active: Link | None = None
         self.epoch = 0
         self.state = State.CONNECTING

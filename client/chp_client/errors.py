@@ -3,6 +3,7 @@
     Closed      the Clone has been closed                  Full      the window of unacknowledged sets is full
     Forked      used in a child of the process it lives in  Lagging   a watcher, or the Clone, fell too far behind
     Refused     the server took none of a batch of sets    Conflict  ... because a key's revision was another
+    NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
 
 A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
 """
@@ -10,6 +11,7 @@ A wait that runs out raises the built-in `TimeoutError`, which says what it wait
 from __future__ import annotations
 
 from chp.errors import ChpError
+from chp.numbers import describe
 
 
 class Closed(ChpError):
@@ -26,6 +28,19 @@ class Full(ChpError):
 
 class Lagging(ChpError):
     """A reader is further behind than it allowed itself to be."""
+
+
+class NotRetained(ChpError):
+    """The records after `after` can't be had; `oldest` is the oldest number the active's log follows on, if known."""
+
+    def __init__(self, after: int, oldest: int | None) -> None:
+        known = f"; its log begins after {describe(oldest)}" if oldest else ""
+        super().__init__(
+            f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
+            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
+        )
+        self.after = after
+        self.oldest = oldest
 
 
 class Refused(ChpError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chp.numbers import epoch_of, sequence_of
@@ -42,16 +43,29 @@ def ack_of(revision: int, durability: str) -> Ack:
 
 
 class Changed(NamedTuple):
-    """Confirmed changes in their order; a value of None is a delete; one revision for all, or one each."""
+    """Confirmed changes in their order; a value of None is a delete; one revision for all, or one each.
+
+    `first`: they are what there was when the copy became complete for the first time, and older than that.
+    """
 
     keys: list[str]
     values: list[bytes | None]
     revisions: int | list[int]
+    first: bool = False
 
     def revision_column(self) -> list[int]:
         """A revision for each change."""
         revisions = self.revisions
         return revisions if isinstance(revisions, list) else [revisions] * len(self.keys)
+
+
+def in_order(found: list[Changed]) -> Changed:
+    """What several channels have, as one, the lowest revision first."""
+    if len(found) == 1:
+        return found[0]
+    rows = [row for each in found for row in zip(each.keys, each.values, each.revision_column(), strict=True)]
+    rows.sort(key=itemgetter(2))
+    return Changed([k for k, _, _ in rows], [v for _, v, _ in rows], [r for _, _, r in rows])
 
 
 @dataclass(slots=True)
@@ -65,6 +79,7 @@ class Effects:
     publish: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P+2, on the XPUB
     settled: list[tuple[Any, Ack | Exception]] = field(default_factory=list)  # what `submit` was given, result
     changes: list[Changed] = field(default_factory=list)
+    missed: list[tuple[Any, list[Changed] | Exception]] = field(default_factory=list)  # a watch, what it missed
     states: list[State] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # one line a fact, for logs and transcripts
     lags: list[float] = field(default_factory=list)  # seconds behind, each time it exceeded the bound

@@ -36,26 +36,14 @@ from chp.batch import BATCH, GREETING, HEARTBEAT, RECORDS, SYNC, Segment, check_
 from chp.errors import ChpError
 from chp.headers import State
 from chp.keys import check_subtree
-from chp.numbers import describe, epoch_of, unpack
+from chp.numbers import epoch_of, unpack
 
 from .checks import endpoints_of
+from .errors import NotRetained
 from .feedlink import Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
 
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
 RETRY_S = 0.25
-
-
-class NotRetained(ChpError):
-    """The records after `after` can't be had; `oldest` is the oldest number the active's log follows on, if known."""
-
-    def __init__(self, after: int, oldest: int | None) -> None:
-        known = f"; its log begins after {describe(oldest)}" if oldest else ""
-        super().__init__(
-            f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
-            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
-        )
-        self.after = after
-        self.oldest = oldest
 
 
 class OtherStore(ChpError):

@@ -146,7 +146,8 @@ class Following(CoreState):
         header = parts[0]
         channel = self._requests.get(header[1]) if type(header[1]) is int else None
         if channel is None:
-            return  # answers to a request given up
+            self._missed(link, parts, now)
+            return
         if header[0] == b.REFUSED:
             self._request_refused(link, channel, header, now)
         elif header[0] in (b.SYNC, b.RECORDS, b.KTHXBAI):
@@ -181,6 +182,30 @@ class Following(CoreState):
         if more:
             body = b.packb({"chp": 2, "id": sync.id, "more": more})
             self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), body]))
+
+    def _missed(self, link: Link, parts: list[Any], now: float) -> None:
+        """What answers the question of a watch for what it missed; else of a request given up."""
+        log = self.backlogs.of(parts[0][1])
+        if log is None or log.server != link.index:
+            return
+        log.due_at = now + self.timing.sync_retry_s
+        more, result = self.backlogs.on_reply(log, parts, now + self.timing.refused_retry_s)
+        if more:
+            body = b.packb({"chp": 2, "id": log.id, "more": more})
+            self._effects.request.append((link.index, [ICANHAZ, b"", body]))
+        if result is not None:
+            self._effects.missed.append((log.handle, result))
+        self.ask_missed(now)
+
+    def ask_missed(self, now: float) -> None:
+        """Ask the active for what watches have missed."""
+        if self.classic.following:
+            self._effects.missed += self.backlogs.fail()
+        elif self.active is not None:
+            for log in self.backlogs.due(self.active.index, now):
+                log.asked(self._next_id(), self.active.index, now + self.timing.sync_retry_s)
+                frames = [ICANHAZ, log.channel.subtree.encode(), b.packb(log.options())]
+                self._effects.request.append((self.active.index, frames))
 
     def _request_refused(self, link: Link, channel: Channel, header: list[Any], now: float) -> None:
         _, request, code, detail = header[:4]

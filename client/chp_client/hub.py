@@ -39,7 +39,7 @@ REFUSED_MAX = 1000
 class Draft:
     """Sets that will travel together."""
 
-    __slots__ = ("deletes", "extras", "keys", "shown", "size", "ticket", "ttls", "values")
+    __slots__ = ("_index", "_indexed", "deletes", "extras", "keys", "shown", "size", "ticket", "ttls", "values")
 
     def __init__(self, ticket: Ticket) -> None:
         self.keys: list[str] = []
@@ -50,6 +50,8 @@ class Draft:
         self.shown = True
         self.size = 0
         self.ticket = ticket
+        self._index: set[str] = set()  # of the first so many keys, for `shows`
+        self._indexed = 0
 
     def segment(self) -> Segment:
         """The columns as the wire has them."""
@@ -58,6 +60,13 @@ class Draft:
         if self.ttls[0]:
             self.extras["t"] = list(self.ttls)
         return Segment(self.keys, self.values, self.extras or None)
+
+    def shows(self, key: str) -> bool:
+        """Whether an own set of this key is shown and in here; however often asked, it looks at each key once."""
+        if self.shown and self._indexed < len(self.keys):
+            self._index.update(self.keys[self._indexed :])
+            self._indexed = len(self.keys)
+        return key in self._index
 
 
 class Hub:
@@ -117,6 +126,16 @@ class Hub:
         self.sealed.append(draft)
         if self.sleeping:
             self.wake()
+
+    def is_own(self, key: str) -> bool:
+        """Locked: whether what is shown of a key is an own set that is not confirmed, here or in the core."""
+        if any(draft.shows(key) for draft in (self.open, *self.sealed)):
+            return True
+        return self.core.channel_of(key).replica.is_own(key)
+
+    def unsent_keys(self) -> set[str]:
+        """Locked: the keys of own sets that the agent has not taken yet."""
+        return {key for draft in (self.open, *self.sealed) if draft.shown for key in draft.keys}
 
     def grown(self, draft: Draft) -> None:
         """Locked: something was added to a batch in the queue."""

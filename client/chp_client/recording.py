@@ -45,7 +45,8 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import describe, epoch_of, number, sequence_of
 
-from .feed import Feed, FeedRecord, NotRetained, OtherStore
+from .errors import NotRetained
+from .feed import Feed, FeedRecord, OtherStore
 
 
 def need_parquet() -> tuple[Any, Any, Any]:

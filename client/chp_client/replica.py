@@ -101,7 +101,7 @@ class Pending:
 class Replica:
     """A channel's keys, as confirmed and as shown."""
 
-    __slots__ = ("map", "orphans", "pending", "shown")
+    __slots__ = ("map", "orphans", "pending", "shown", "untold")
 
     def __init__(self, shown: dict[str, bytes]) -> None:
         self.shown = shown
@@ -109,6 +109,7 @@ class Replica:
         self.map.values = shown
         self.pending = Pending()
         self.orphans: set[str] = set()  # shown, then refused: to go with the next snapshot unless it has them
+        self.untold: set[str] = set()  # left out of what a watch began with, as an own set of them was pending
 
     def show(self, segment: Segment) -> None:
         """Show an own set at once."""
@@ -147,15 +148,17 @@ class Replica:
     def replace(self, fresh: Hashmap, own: int, want_changes: int = 0, *, anew: bool = False) -> Changed | None:
         """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0.
 
-        `anew`: it is of another history, in which the same revision means another set.
+        The difference is what a watcher was not told: other values, by revision, then what is gone. A key that has the
+        value it had, though it was set again, is no difference. `anew`: it is of another history, in which the same
+        revision means another set.
         """
         if own:
             self.pending.confirm(own)
         old = self.map
         gone = old.revisions.keys() - fresh.revisions.keys() if old.revisions else set()
-        known = {} if anew else old.revisions
-        changed = self._difference(known, fresh, gone, want_changes) if want_changes else None
+        changed = self._difference(fresh, gone, want_changes, anew) if want_changes else None
         gone |= self.orphans - fresh.revisions.keys()
+        self.untold = self.untold & self.pending.keys() if self.untold else self.untold
         self.orphans = set()
         values = fresh.values
         if self.pending:
@@ -168,30 +171,36 @@ class Replica:
         self.map = fresh
         return changed
 
-    @staticmethod
-    def _difference(known: dict[str, int], fresh: Hashmap, gone: set[str], number: int) -> Changed:
-        newer = [k for k, _ in fresh.revisions.items() - known.items()] if known else list(fresh.revisions)
-        revision = fresh.revisions
+    def _difference(self, fresh: Hashmap, gone: set[str], number: int, anew: bool) -> Changed:
+        known, told, revision, value = self.map.revisions, self.shown, fresh.revisions, fresh.values
+        own = self.pending.keys() | self.orphans  # what is shown of these is not what was told
+        untold = self.untold & self.orphans
+        differs = revision if anew else [k for k, r in revision.items() if known.get(k) != r or k in untold]
+        newer = [k for k in differs if k not in known or k in own or told.get(k) != value[k]]
         newer.sort(key=revision.__getitem__)
-        values: list[bytes | None] = list(map(fresh.values.__getitem__, newer))
-        revisions = list(map(revision.__getitem__, newer))
         lost = sorted(gone)
-        none: list[bytes | None] = [None] * len(lost)
-        return Changed(lost + newer, none + values, [number] * len(lost) + revisions)
+        values: list[bytes | None] = list(map(value.__getitem__, newer))
+        values += [None] * len(lost)
+        return Changed(newer + lost, values, list(map(revision.__getitem__, newer)) + [number] * len(lost))
 
-    def held(self, prefix: str, after: int) -> Changed:
-        """What is confirmed, begins with `prefix` and is newer than `after`; the oldest revision first.
+    def held(self, prefix: str, unsent: set[str]) -> Changed:
+        """What is confirmed and begins with `prefix`; the oldest revision first.
 
-        A key with a pending own set is left out: its echo will tell.
+        A key with an own set that is pending, or in `unsent` on its way here, is left out: its echo will tell.
         """
-        waiting, shown = self.pending.keys(), self.shown
+        waiting, shown = self.pending.keys() | self.orphans | unsent, self.shown
         found = [
             (revision, key)
             for key, revision in self.map.revisions.items()
-            if revision > after and key.startswith(prefix) and key not in waiting and key in shown
+            if key.startswith(prefix) and key not in waiting and key in shown
         ]
         found.sort()
+        self.untold |= {key for key in waiting if key.startswith(prefix)}
         return Changed([k for _, k in found], [shown[k] for _, k in found], [r for r, _ in found])
+
+    def is_own(self, key: str) -> bool:
+        """Whether what is shown of a key is an own set that is not confirmed."""
+        return key in self.orphans or bool(self.pending.among([key]))
 
     def check(self) -> None:
         """Assert that the map is consistent in itself; raises AssertionError naming what is not."""

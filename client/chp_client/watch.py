@@ -38,8 +38,11 @@ class Change(NamedTuple):
 class WatchQueue:
     """Between the agent and one watcher."""
 
-    def __init__(self, prefix: str, conflate: bool, queue_max: int) -> None:
+    def __init__(self, prefix: str, conflate: bool, queue_max: int, start: str | int = "now") -> None:
         self.prefix = prefix
+        self._whole = start == "snapshot"  # also what there was before the copy was complete for the first time
+        self._after = start if isinstance(start, int) else 0
+        self._waits = isinstance(start, int)  # for what it missed: what comes is kept until that is here
         self.conflate = conflate
         self.queue_max = queue_max
         self.closed = False
@@ -54,6 +57,10 @@ class WatchQueue:
 
     def offer(self, changed: Changed) -> None:
         """Take what touches the prefix; by the agent."""
+        if changed.first or self._after:
+            changed = self._newer(changed)
+            if not changed.keys:
+                return
         keys = changed.keys
         if self.prefix and not (min(keys).startswith(self.prefix) and max(keys).startswith(self.prefix)):
             changed = narrow(changed, self.prefix)
@@ -62,7 +69,9 @@ class WatchQueue:
         with self._lock:
             if self.error is not None or self.closed:
                 return
-            if self.conflate:
+            if changed.first:
+                self.preload(changed)
+            elif self.conflate:
                 self._conflate(changed)
             else:
                 self._append(changed)
@@ -71,7 +80,7 @@ class WatchQueue:
             self.on_offer()
 
     def preload(self, changed: Changed) -> None:
-        """Begin with what is held, however much it is; before anybody else knows this queue."""
+        """Begin with what is held, however much it is; before anybody else knows this queue, or with the lock."""
         if not changed.keys:
             return
         if self.conflate:
@@ -80,6 +89,31 @@ class WatchQueue:
             self.columns.append(changed)
             self.waiting += len(changed.keys)
             self.queue_max += len(changed.keys)
+
+    def _newer(self, changed: Changed) -> Changed:
+        """What is not older than where this watch begins."""
+        if changed.first:
+            return changed if self._whole else Changed([], [], 0)
+        if type(changed.revisions) is int:
+            return changed if changed.revisions > self._after else Changed([], [], 0)
+        return pick(changed, [i for i, revision in enumerate(changed.revision_column()) if revision > self._after])
+
+    def begin(self, missed: list[Changed] | Exception) -> None:
+        """What was missed since the revision at which this watch begins, or why that can't be had; by the agent."""
+        with self._lock:
+            self._waits = False
+            came, self.columns = self.columns, deque()
+            latest, self.latest = self.latest, {}
+            if isinstance(missed, Exception):
+                self.error, self.waiting = missed, 0
+            elif self.error is None:
+                for changed in missed:
+                    self.preload(changed)
+                self.columns += came
+                self.latest = {**{k: v for k, v in self.latest.items() if k not in latest}, **latest}
+            self._ring()
+        if self.on_offer is not None:
+            self.on_offer()
 
     def _conflate(self, changed: Changed) -> None:
         for key, value, revision in zip(changed.keys, changed.values, changed.revision_column(), strict=True):
@@ -104,6 +138,8 @@ class WatchQueue:
             return self._take()
 
     def _take(self) -> Changed | None:
+        if self._waits and self.error is None:
+            return None
         if self.latest:
             latest, self.latest = self.latest, {}
             return Changed(list(latest), [v for v, _ in latest.values()], [r for _, r in latest.values()])
@@ -121,7 +157,8 @@ class WatchQueue:
         until = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:
-                if self.columns or self.latest or self.error is not None or self.closed:
+                came = (self.columns or self.latest) and not self._waits
+                if came or self.error is not None or self.closed:
                     return self._take()
                 self._sleepers += 1
             try:
@@ -157,10 +194,14 @@ class WatchQueue:
 
 def narrow(changed: Changed, prefix: str) -> Changed:
     """Only what lies under `prefix`."""
-    keys, values, revisions = changed
-    places = [i for i, key in enumerate(keys) if key.startswith(prefix)]
+    return pick(changed, [i for i, key in enumerate(changed.keys) if key.startswith(prefix)])
+
+
+def pick(changed: Changed, places: list[int]) -> Changed:
+    """Only the items at these places."""
+    keys, values, revisions, first = changed
     picked = [revisions[i] for i in places] if type(revisions) is list else revisions
-    return Changed([keys[i] for i in places], [values[i] for i in places], picked)
+    return Changed([keys[i] for i in places], [values[i] for i in places], picked, first)
 
 
 class Watch:
@@ -189,16 +230,18 @@ class Watch:
 
         Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value.
         """
-        while True:
-            try:
-                key, value, revision = self._rest.popleft()
-            except IndexError:
-                columns = self.queue.take(timeout)
-                if columns is None:
-                    raise StopIteration from None
-                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
-            else:
-                return change_of(key, value, revision, self.decode)
+        while (row := self._next_row()) is None:  # not in a handler: what is raised would seem to come of it
+            columns = self.queue.take(timeout)
+            if columns is None:
+                raise StopIteration
+            self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
+        return change_of(*row, self.decode)
+
+    def _next_row(self) -> tuple[str, bytes | None, int] | None:
+        try:
+            return self._rest.popleft()
+        except IndexError:  # looked at and taken in one step, as several threads may iterate
+            return None
 
     def batches(self, timeout: float | None = None) -> Iterator[list[Change]]:
         """Changes by the list, as they arrived together: a good deal faster than one by one; raises as `get` does."""

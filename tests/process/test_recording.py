@@ -21,7 +21,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 from chp.batch import BATCH  # noqa: E402
 from chp.errors import BadInput  # noqa: E402
 from chp_client import Clone  # noqa: E402
-from chp_client.feed import Feed, FeedRecord, NotRetained  # noqa: E402
+from chp_client.errors import NotRetained  # noqa: E402
+from chp_client.feed import Feed, FeedRecord  # noqa: E402
 from chp_client.recording import FILE_BYTES, Writer, files, record  # noqa: E402
 from chp_client.replaying import Replayed, replay  # noqa: E402
 from chp_server.config import Config  # noqa: E402

@@ -69,6 +69,7 @@ class Talk:
         self.states: list[State] = []
         self.topics: list[set[bytes]] = [set() for _ in range(servers)]
         self.lags: list[float] = []
+        self.missed: list[tuple[Any, list[Changed] | Exception]] = []
         self.numbers = count(1)
         self.take()
 
@@ -95,6 +96,7 @@ class Talk:
         self.changes += effects.changes
         self.states += effects.states
         self.lags += effects.lags
+        self.missed += effects.missed
         self.core.check()
 
     def wait(self, seconds: float) -> None:

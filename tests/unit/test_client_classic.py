@@ -141,7 +141,7 @@ def test_a_lower_number_in_hugz_is_a_server_that_began_anew() -> None:
     assert talk.stats["histories_restarted"] == 1
     talk.answer(1, ("/b", 1, b"1"))
     assert talk.map == {"/b": b"1"}
-    assert talk.changes[-1].keys == ["/a", "/b"] and talk.changes[-1].values == [None, b"1"]
+    assert talk.changes[-1].keys == ["/b", "/a"] and talk.changes[-1].values == [b"1", None]
     talk.kvpub("/c", 2, b"1")
     assert talk.map == {"/b": b"1", "/c": b"1"}
 

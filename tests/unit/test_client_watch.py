@@ -8,7 +8,7 @@ import pytest
 
 from chp.errors import BadValue
 from chp_client.codecs import Json
-from chp_client.errors import Closed, Lagging
+from chp_client.errors import Closed, Lagging, NotRetained
 from chp_client.events import Ack, Changed
 from chp_client.tickets import Ticket
 from chp_client.watch import Change, Watch, WatchQueue, changes_of
@@ -51,23 +51,155 @@ class TestWhatTheCoreTells:
         talk.core.watch(True)
         talk.heartbeat(n(3), count=9)
         talk.snapshot(n(9), {"/a": (b"/a=1", n(1)), "/b": (b"new", n(8)), "/d": (b"4", n(7))})
-        assert all_of(talk) == [("/c", None, n(9)), ("/d", b"4", n(7)), ("/b", b"new", n(8))]
+        assert all_of(talk) == [("/d", b"4", n(7)), ("/b", b"new", n(8)), ("/c", None, n(9))]
 
-    def test_a_history_that_began_anew_is_told_whole_as_its_revisions_mean_something_else(self) -> None:
+    def test_after_a_snapshot_only_what_differs_from_what_was_told_by_revision(self) -> None:
+        held = {f"/{i}": n(100 - i) for i in range(25)}
+        talk = Talk().joined(n(100), **held)
+        talk.core.watch(True)
+        talk.greet(told=n(150, 2))
+        again = {k: (f"{k}={r}".encode(), n(120 + i, 2)) for i, (k, r) in enumerate(held.items())}  # by a replay, say
+        news = {f"/new/{i}": (b"new", n(120 - i, 2)) for i in range(9)}
+        talk.snapshot(n(150, 2), {**news, **again, "/3": (b"other", n(115, 2))})
+        told = all_of(talk)
+        assert {key for key, _, _ in told} == {*news, "/3"}
+        assert [r for _, _, r in told] == sorted(r for _, _, r in told)
+
+    def test_a_key_of_an_own_set_is_told_whatever_is_shown_of_it(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
         talk.core.watch(True)
+        talk.set({"/a": b"theirs"})
+        talk.heartbeat(n(3), count=9)
+        talk.snapshot(n(9), {"/a": (b"theirs", n(8)), "/b": (b"/b=" + str(n(2)).encode(), n(2))})
+        assert all_of(talk) == [("/a", b"theirs", n(8))]
+
+    def test_a_key_left_out_of_the_start_for_an_own_set_that_is_refused_is_told_then(self) -> None:
+        talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
+        talk.core.watch(True)
+        talk.set({"/a": b"mine"})
+        assert talk.core.held("", set()).keys == ["/b"]
+        talk.refuse(1, "access", "no")
+        talk.snapshot(n(3), {"/a": (b"1", n(1)), "/b": (b"2", n(2))})
+        assert all_of(talk) == [("/a", b"1", n(1))]
+
+    def test_a_history_that_began_anew_is_told_by_value_as_its_revisions_mean_something_else(self) -> None:
+        talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/same": n(2)})
+        talk.core.watch(True)
         talk.greet(told=n(3), uuid=b"T" * 16)
-        talk.snapshot(n(3), {"/a": (b"another", n(1)), "/c": (b"3", n(3))})
-        assert all_of(talk) == [("/b", None, n(3)), ("/a", b"another", n(1)), ("/c", b"3", n(3))]
+        same = {"/same": (f"/same={n(2)}".encode(), n(3))}
+        talk.snapshot(n(3), {"/a": (b"another", n(1)), "/c": (b"3", n(3)), **same})
+        assert all_of(talk) == [("/a", b"another", n(1)), ("/c", b"3", n(3)), ("/b", None, n(3))]
         talk.heartbeat(n(9), count=9)
-        talk.snapshot(n(9), {"/a": (b"another", n(1)), "/c": (b"4", n(9))})
+        talk.snapshot(n(9), {"/a": (b"another", n(1)), "/c": (b"4", n(9)), **same})
         assert all_of(talk)[3:] == [("/c", b"4", n(9))]
 
     def test_what_is_held_can_be_told_first(self) -> None:
         talk = Talk().joined(n(3), **{"/x/a": n(3), "/x/b": n(1), "/y": n(2)})
         talk.set({"/x/pending": b"1"})
-        assert talk.core.held("/x/", 0).keys == ["/x/b", "/x/a"]
-        assert talk.core.held("", n(1)).keys == ["/y", "/x/a"]
+        assert talk.core.held("/x/", set()).keys == ["/x/b", "/x/a"]
+        assert talk.core.held("", {"/x/b"}).keys == ["/y", "/x/a"]
+
+    def test_what_several_subtrees_hold_comes_in_one_order(self) -> None:
+        talk = Talk("/x/", "/y/").joined(n(4), **{"/x/a": n(1), "/y/b": n(2), "/x/c": n(3), "/y/d": n(4)})
+        held = talk.core.held("", set())
+        assert held.keys == ["/x/a", "/y/b", "/x/c", "/y/d"] and held.revisions == [n(1), n(2), n(3), n(4)]
+
+
+class TestWhereAWatchBegins:
+    def watched(self, start: str | int, conflate: bool = False) -> tuple[Talk, WatchQueue]:
+        """A watch made before anything is held; then a snapshot comes, and a batch."""
+        talk, queue = Talk(), WatchQueue("", conflate, 3, start)
+        talk.core.watch(True)
+        if isinstance(start, int):
+            talk.core.catch_up(queue, "", start)
+        talk.joined(n(4), **{"/a": n(1), "/b": n(2), "/c": n(3), "/d": n(4)})
+        talk.batch(n(4), n(5), {"/e": b"5"})
+        return talk, queue
+
+    def told(self, talk: Talk, queue: WatchQueue) -> list[str]:
+        for changed in talk.changes:
+            queue.offer(changed)
+        for made, missed in talk.missed:
+            assert made is queue
+            queue.begin(missed)
+        talk.changes, talk.missed = [], []
+        return [f"{change.operation} {change.key}" for c in iter(queue.poll, None) for change in changes_of(c, None)]
+
+    def test_now_is_not_what_was_there_before_the_first_sync(self) -> None:
+        assert self.told(*self.watched("now")) == ["set /e"]
+
+    def test_a_snapshot_is_all_of_it_however_short_the_queue(self) -> None:
+        assert self.told(*self.watched("snapshot")) == ["set /a", "set /b", "set /c", "set /d", "set /e"]
+
+    def records(self, talk: Talk, *items: list[object]) -> None:
+        server, _, options = talk.requests[-1]
+        assert options["feed"] and server == 0
+        talk.reply(n(4), [4, options["id"], 0], *items)
+        talk.reply(n(4), [5, options["id"], n(4), 0, 0, None, False])
+
+    @pytest.mark.parametrize("conflate", [False, True])
+    def test_a_revision_is_every_change_since_from_the_log_deletes_too(self, conflate: bool) -> None:
+        talk, queue = self.watched(n(1), conflate)
+        assert self.told(talk, queue) == []
+        talk.wait(0.01)
+        assert talk.requests[-1][2]["from"] == n(1) and talk.requests[-1][2]["until"] == n(4)
+        gone = [["/gone", "/b"], [b"", b"2"], {"d": [0]}]
+        self.records(
+            talk,
+            [[1, n(0), n(1), n(1), 0, [], False], [["/a"], [b"1"], None]],
+            [[1, n(1), n(2), n(2), 0, [], True], gone],
+            [[1, n(2), n(3), n(4), 0, [], False], [["/c", "/d"], [b"3", b"4"], None]],
+        )
+        assert self.told(talk, queue) == ["delete /gone", "set /b", "set /c", "set /d", "set /e"]
+
+    def test_if_the_log_does_not_reach_back_it_says_so(self) -> None:
+        talk, queue = self.watched(n(1))
+        talk.wait(0.01)
+        talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", n(3)])
+        with pytest.raises(NotRetained, match=r"after 1\.1 are not retained.*begins after 1\.3; begin anew"):
+            self.told(talk, queue)
+
+    def test_a_server_that_does_not_answer_is_asked_again_and_so_is_its_successor(self) -> None:
+        talk, queue = self.watched(n(1))
+        for _ in range(12):
+            talk.wait(0.25)
+            talk.heartbeat(n(5))
+        asked = [options for _, _, options in talk.requests if options.get("feed")]
+        assert len(asked) == 2 and len({options["id"] for options in asked}) == 2
+        talk.reply(n(5), [7, asked[-1]["id"], "passive", 4])
+        assert self.told(talk, queue) == []
+        talk.greet(told=n(5, 3), uuid=b"T" * 16)
+        talk.reply(n(5, 3), [5, talk.last_id(), n(5, 3), *talk.core.channels[0].replica.map.fingerprint(), None, True])
+        for _ in range(5):
+            talk.heartbeat(n(5, 3))
+            talk.wait(0.25)
+        self.records(talk, [[1, n(1), n(2), n(2), 0, [], False], [["/b"], [b""], {"d": [0]}]])
+        assert self.told(talk, queue) == ["delete /b", "set /e"]
+
+    def test_what_is_more_than_may_be_gathered_is_an_error_with_a_remedy(self) -> None:
+        talk, queue = Talk(limits={"join_buffer_bytes": 100}).joined(n(4)), WatchQueue("", False, 3, n(1))
+        talk.core.catch_up(queue, "", n(1))
+        talk.wait(0.01)
+        self.records(talk, [[1, n(1), n(2), n(2), 0, [], False], [["/b"], [b"x" * 101], None]])
+        with pytest.raises(Lagging, match="start='snapshot'"):
+            self.told(talk, queue)
+
+    def test_a_server_of_chp1_has_no_log(self) -> None:
+        talk, queue = Talk(), WatchQueue("", False, 3, n(1))
+        talk.core.catch_up(queue, "", n(1))
+        talk.core.classic.following = True
+        talk.core.ask_missed(talk.now)
+        talk.core.classic.following = False
+        talk.take()
+        with pytest.raises(NotRetained):
+            self.told(talk, queue)
+
+    def test_what_comes_while_it_waits_is_bounded(self) -> None:
+        talk, queue = self.watched(n(1))
+        for i in range(3):
+            talk.batch(n(5 + i), n(6 + i), {"/f": b"%d" % i})
+        with pytest.raises(Lagging):
+            self.told(talk, queue)
 
 
 class TestQueue:
@@ -103,7 +235,7 @@ class TestQueue:
         queue = WatchQueue("", False, 2)
         queue.preload(Changed([f"/{i}" for i in range(10)], [b""] * 10, [1] * 10))
         queue.offer(Changed(["/x"], [b""], 2))
-        assert len(queue.poll() or Changed([], [], 0)) == 3
+        assert len((queue.poll() or Changed([], [], 0)).keys) == 10
 
     def test_closing_wakes_who_waits(self) -> None:
         queue = WatchQueue("", False, 10)
@@ -134,6 +266,16 @@ class TestQueue:
         assert queue.take(60) == Changed(["/a"], [b"1"], 1)
         assert queue._sleepers == 0
         assert queue._bell.empty(), "who left is not rung for"
+
+    @pytest.mark.parametrize("error", [Lagging("slow"), Closed("closed"), KeyboardInterrupt()])
+    def test_what_ends_it_shows_nothing_from_inside(self, error: BaseException) -> None:
+        class Ending(WatchQueue):
+            def take(self, timeout: float | None) -> Changed | None:
+                raise error
+
+        with pytest.raises(type(error)) as raised:
+            next(watch_of(Ending("", False, 10)))
+        assert raised.value.__context__ is None and raised.value.__cause__ is None
 
     def test_a_wait_is_bounded(self) -> None:
         with pytest.raises(TimeoutError, match="no change under '/p/'"):

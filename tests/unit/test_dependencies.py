@@ -23,7 +23,7 @@ PURE = {
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",
-        "events",
+        "events", "backlog",
     ],
 }  # fmt: skip
 

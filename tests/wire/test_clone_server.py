@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chp_client import AsyncClone, BadInput, BadKey, Change, Clone, Closed, Conflict, Full, State
+from chp_client import AsyncClone, BadInput, BadKey, Change, Clone, Closed, Conflict, Full, NotRetained, State
 from chp_server.testing import Pair, TestServer
 from tests.wire.classic import ClassicServer
 
@@ -160,6 +160,26 @@ class TestOneServer:
             ]  # fmt: skip
             until(lambda: len(latest.queue.latest) == 2)
             assert [c.key for c in next(latest.batches(WAIT_S))] == ["/w/1", "/w/3"]
+
+    def test_a_watch_made_before_the_first_sync_begins_where_it_says(self, lone: TestServer, clone: Clone) -> None:
+        clone.set_many({f"/w/{i}": b"old" for i in range(25)}).wait(WAIT_S)
+        mark = clone.set("/w/0", b"mark").wait(WAIT_S)
+        clone.delete("/w/1").wait(WAIT_S)
+        clone.set("/w/2", b"2").wait(WAIT_S)
+        with Clone(lone.address) as late:
+            starts = ("now", mark.revision, "snapshot")
+            watches = [late.watch("/w/", start=start) for start in starts]  # type: ignore[arg-type]
+            late.wait_until_synced(WAIT_S)
+            clone.set("/w/end", b"").wait(WAIT_S)
+            told = {start: [] for start in starts}
+            for start, watch in zip(starts, watches, strict=True):
+                while not told[start] or told[start][-1] != ("/w/end", b"", "set"):
+                    told[start].append(watch.get(WAIT_S)[:3])
+            assert told["now"] == [("/w/end", b"", "set")]
+            assert told[mark.revision] == [("/w/1", None, "delete"), ("/w/2", b"2", "set"), ("/w/end", b"", "set")]
+            assert len(told["snapshot"]) == 25
+            with late.watch(start=1) as unknown, pytest.raises(NotRetained, match="begin anew from a snapshot"):
+                unknown.get(WAIT_S)
 
     def test_a_writer_in_the_way_of_a_full_window(self, lone: TestServer) -> None:
         with Clone(lone.address, window_bytes=10_000, on_full="raise") as fast:
