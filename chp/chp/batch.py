@@ -287,6 +287,7 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.COMMIT: _commit_ok,
     columns.DONE: lambda column, n: type(column) is list and len(column) == 3,
     columns.ABORT: lambda column, n: _id_ok(column),
+    columns.ENDED: lambda column, n: column is True,
     columns.REVISIONS: _runs_ok,
     columns.LEASE: _lease_ok,
     columns.UNLEASE: lambda column, n: _id_ok(column),

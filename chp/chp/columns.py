@@ -20,6 +20,7 @@ REVISIONS: Final = "r"  # as runs
 UUIDS: Final = "u"
 PROPERTIES: Final = "p"
 DONE: Final = "done"  # a commit was made
+ENDED: Final = "ended"  # these deletes, or the end of this lease, are by time
 REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
 KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
 VALUE_BYTES: Final = "v"

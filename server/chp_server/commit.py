@@ -52,7 +52,7 @@ REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
 LATE_ITEMS, LATE_SHARE = 10_000, 8
-SERVERS_OWN = frozenset("rup") | {"done", "refused"}  # sparse columns that only a server may write
+SERVERS_OWN = frozenset("rup") | {"done", "refused", "ended"}  # sparse columns that only a server may write
 
 
 class Committer:
@@ -236,21 +236,20 @@ class Committer:
         self.flush_plain(now)
         self._add(segment, segment.encode(), now)
 
-    def add_deletes(self, keys: list[str], now: float) -> None:
-        """Delete keys because of a ttl or a lease."""
-        self.flush_plain(now)
-        for segment in deletes(keys, self.limits):
-            self._add(segment, segment.encode(), now)
+    def add_ended(self, keys: list[str], now: float) -> None:
+        """Delete keys because their time is over."""
+        for segment in deletes(keys, self.limits, ended=True):
+            self.add_segment(segment, now)
 
     def end_lease(self, lease_id: bytes, now: float) -> None:
-        """A lease is over: its keys go, and then itself."""
-        self._delete_leased(lease_id, now)
-        self.add_segment(Segment([], [], {"unlease": lease_id}), now)
+        """A lease's time is over: its keys go, and then itself."""
+        self.add_ended(sorted(self.state.leases[lease_id].keys), now)
+        self.add_segment(Segment([], [], {"unlease": lease_id, "ended": True}), now)
 
     def _delete_leased(self, lease_id: bytes, now: float) -> None:
         lease = self.state.leases.get(lease_id)
-        if lease is not None:
-            self.add_deletes(sorted(lease.keys), now)
+        for segment in deletes(sorted(lease.keys), self.limits) if lease is not None else ():
+            self.add_segment(segment, now)
 
     # -- CHP/1 updates gather into one segment
 

@@ -136,7 +136,7 @@ class ServerCore:
             return self.now
         due = min(self._next_beat, self._next_hugz)
         expiry = self.state.map.next_deadline() if self.active else None
-        return due if expiry is None else min(due, expiry)
+        return due if expiry is None else min(due, max(expiry, self._hold_until))
 
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""
@@ -344,10 +344,12 @@ class ServerCore:
     def _expire(self) -> None:
         if not self.serving or self.state.late:  # the turn is to leave before a large commit is put into the map
             return
+        if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
+            return
         self.commits.flush_plain(self.now)  # a set that came just before the end of its key's ttl replaces the ttl
         keys = self.state.map.expired(self.now, self.limits.batch_items_max)
         if keys:
-            self.commits.add_deletes(keys, self.now)
+            self.commits.add_ended(keys, self.now)
             self.counts["expired"] += len(keys)
         if self.now >= self._next_beat:
             for lease_id in self.state.expired_leases(self.now):

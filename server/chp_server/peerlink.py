@@ -282,7 +282,6 @@ class PeerLink:
             chunks = chain(segments, state.staging.segments())
             self.follower = Follower(core.limits, state.number, state.number, chunks)
             self.follower.with_state(state.encode_rest(core.now))
-        log.pin = self.follower.position
         core.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:
@@ -298,7 +297,6 @@ class PeerLink:
             return  # of a suffix it has to part with
         was = self.follower.in_sync
         self.follower.confirm(number, core.now, core.config.replica_timeout_s)
-        core.commits.log.pin = self.follower.position
         if self.follower.in_sync and not was:
             core.turn.fact("in_sync", number=describe(self.follower.confirmed))
             core.beat_now()
@@ -322,16 +320,24 @@ class PeerLink:
         core = self._core
         self._confirm()
         self.replay.hand_over()
+        self._note_sync()
+        if core.active and self.follower is not None:
+            self._serve(self.follower)
+        core.commits.log.pin = None if self.follower is None else self.follower.position
+
+    def _note_sync(self) -> None:
+        core = self._core
         if self.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, core.now
             if self._was_in_sync and core.bstate is State.PASSIVE:
                 core.turn.fact("in_sync", number=describe(core.state.number))
-        if not core.active or self.follower is None:
-            return
-        core.turn.to_peer += self.follower.pump(core.commits.log, core.now)
-        overdue = self.follower.in_sync and self.follower.overdue(core.now, core.config.replica_timeout_s)
-        if self.follower.lost or overdue or not self.alive():
-            self._degrade(self.follower)
+
+    def _serve(self, follower: Follower) -> None:
+        core = self._core
+        core.turn.to_peer += follower.pump(core.commits.log, core.now)
+        overdue = follower.in_sync and follower.overdue(core.now, core.config.replica_timeout_s)
+        if follower.lost or overdue or not self.alive():
+            self._degrade(follower)
         elif self.handing_over:
             core.turn.to_peer.append([follow.HANDOVER, pack(core.state.number)])
 

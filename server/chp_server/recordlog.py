@@ -32,7 +32,7 @@ class RecordLog:
         self._limits = limits
         self._records: deque[Record] = deque()
         self.bytes = 0
-        self.pin = 0  # a number that a passive still needs; kept up to replica_bytes_max
+        self.pin: int | None = None  # what follows it a passive still needs: kept up to replica_bytes_max
 
     def __len__(self) -> int:
         return len(self._records)
@@ -53,7 +53,7 @@ class RecordLog:
 
     def _over(self) -> bool:
         bound = self._limits.log_bytes_max
-        if self.pin and self._records[0].last > self.pin:
+        if self.pin is not None and self._records[0].last > self.pin:
             bound = max(bound, self._limits.replica_bytes_max)
         return self.bytes > bound or len(self._records) > self._limits.log_records_max
 

@@ -282,8 +282,9 @@ class ReplicatedState:
         return (key for key in self.map.values if key.startswith(prefix))
 
 
-def deletes(keys: list[str], limits: Limits) -> list[Segment]:
-    """Segments that delete keys, each small enough for a frame however long they are."""
+def deletes(keys: list[str], limits: Limits, *, ended: bool = False) -> list[Segment]:
+    """Segments that delete keys, each small enough for a frame however long they are; `ended`: their time is over."""
+    why = {"ended": True} if ended else {}
     step = limits.sync_chunk_items
     parts = [keys[start : start + step] for start in range(0, len(keys), step)]
-    return [Segment(part, [b""] * len(part), {"d": list(range(len(part)))}) for part in parts]
+    return [Segment(part, [b""] * len(part), {"d": list(range(len(part))), **why}) for part in parts]

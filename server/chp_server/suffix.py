@@ -91,7 +91,7 @@ def _records(suffix: list[Record]) -> Iterator[tuple[int, list[list[Any]], list[
         first = first or record.first
         segments += [segment_of(item) for item in items]
         if not header[6]:
-            yield first, header[5], [s for s in segments if "stage" not in (s.extras or {})]
+            yield first, header[5], [s for s in segments if not {"stage", "ended"} & (s.extras or {}).keys()]
             segments, first = [], 0
 
 

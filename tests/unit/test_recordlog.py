@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from chp.limits import DEFAULT
 from chp_server.recordlog import Record, RecordLog
+from tests.unit.cores import Cores
 
 sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), max_size=30)
 
@@ -66,3 +67,24 @@ def test_a_record_that_does_not_follow_begins_anew() -> None:
     filled([(1, 1)] * 3, log)
     log.append(Record(9, 10, 10, b"xx"))
     assert len(log) == 1 and log.bytes == 2 and log.start == 9 and not log.reaches(2)
+
+
+def test_a_log_that_a_passive_needed_no_more_is_small_again() -> None:
+    """covers: PeerLink lets go of the log when its passive is gone, in sync with nobody, or when it hands over."""
+    limits = replace(DEFAULT, log_bytes_max=4000, replica_bytes_max=400_000)
+    pair = Cores(limits)
+
+    def fill(name: str, first: int) -> int:
+        for no in range(first, first + 40):
+            pair.put(name, name.encode() * 16, no, {"/k": b"v" * 1000})
+            pair.run(0.05)
+        return pair.cores[name].commits.log.bytes
+
+    assert fill("P", 1) < 5500
+    pair.p.begin_turn(pair.now, pair.now)
+    pair.p.link.switch()
+    pair.run(0.5)
+    assert pair.b.active and not pair.p.active
+    assert fill("B", 1) < 5500 and pair.p.commits.log.bytes < 5500, "both are flat after a hand-over"
+    pair.linked = False
+    assert fill("B", 41) < 5500, "and the active is without a passive"

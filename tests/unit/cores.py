@@ -1,0 +1,110 @@
+"""Two server cores and the link between them, by hand: `turn` lets each take one, and carries what they say.
+
+pair = Cores()                        P is active, B follows and is in sync
+pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      to one server, or to "PB"
+pair.linked = False                   nothing passes between the two
+pair.run(2.0)                         both take turns for so long; pair.stopped is left out
+pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from chp.batch import ACK, REFUSED, Segment, split
+from chp.keys import RESERVED_KEY, session_topic
+from chp.limits import DEFAULT, Limits
+from chp.numbers import pack
+from chp_server.binary_star import Event
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.turn import Save, Turn
+
+STEP_S = 0.05
+
+
+class Cores:
+    """P and B."""
+
+    def __init__(self, limits: Limits = DEFAULT, **config: Any) -> None:
+        self.now = 100.0
+        self.limits = limits
+        base = CoreConfig(has_peer=True, durability=1, **config)
+        self.cores = {
+            name: ServerCore(replace(base, primary=name == "P", name=name), name.encode() * 16, self.now, limits)
+            for name in "PB"
+        }
+        self.linked = True
+        self.stopped = ""
+        self.turns: dict[str, list[Turn]] = {"P": [], "B": []}
+        self.saves: list[Save] = []
+        self._mail: dict[str, list[list[bytes]]] = {"P": [], "B": []}
+        self.said: list[tuple[str, list[bytes]]] = []
+        self.run(1.0)
+        assert self.p.active and self.p.link.in_sync(), "the pair is in sync"
+
+    @property
+    def p(self) -> ServerCore:
+        """The primary."""
+        return self.cores["P"]
+
+    @property
+    def b(self) -> ServerCore:
+        """The backup."""
+        return self.cores["B"]
+
+    def turn(self, name: str) -> Turn:
+        """One turn of a server: the peer's messages first."""
+        core = self.cores[name]
+        core.begin_turn(self.now, self.now)
+        mail, self._mail[name] = self._mail[name], []
+        for frames in mail:
+            core.peer_message(frames)
+        turn = core.end_turn()
+        self.saves += turn.saves
+        self.said += [(name, frames) for frames in turn.acks]
+        if self.linked:
+            self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.confirm]
+        self.turns[name].append(turn)
+        return turn
+
+    def late(self, name: str) -> None:
+        """What its peer said lies in no socket of this server's yet: it comes with the next heartbeat."""
+        self._mail[name].clear()
+
+    def run(self, seconds: float) -> None:
+        """Time passes."""
+        for _ in range(round(seconds / STEP_S)):
+            self.now += STEP_S
+            for name in "PB":
+                if name not in self.stopped:
+                    self.turn(name)
+
+    def put(self, servers: str, session: bytes, no: int, items: dict[str, bytes | None], **extras: Any) -> None:
+        """A KVSET to the servers that are named; a value None deletes."""
+        gone = [i for i, value in enumerate(items.values()) if value is None]
+        columns = {**extras, "d": gone} if gone else extras
+        body = Segment(list(items), [value or b"" for value in items.values()], columns or None).encode()
+        for name in servers:
+            self.cores[name].collect([RESERVED_KEY, pack(no), session, b"", body])
+
+    def vote(self, name: str) -> None:
+        """A client asks this server to serve."""
+        self.cores[name].step(Event.VOTE_PEER_SILENT)
+
+    def answers(self, session: bytes, of: str = "PB") -> list[tuple[Any, ...]]:
+        """What a session was told, in the order in which it left."""
+        out: list[tuple[Any, ...]] = []
+        for name, frames in self.said:
+            header = split(frames[4])[0]
+            if name not in of or frames[0] != session_topic(session):
+                continue
+            if header[0] == ACK:
+                out += [(no, "ack", r, header[2]) for first, last, r in header[1] for no in range(first, last + 1)]
+            elif header[0] == REFUSED:
+                out.append(tuple(header[1:4]))
+        return out
+
+    def outcomes(self) -> dict[str, str]:
+        """What became of each key that was saved to a file; the last word counts."""
+        return {update.key: update.outcome for save in self.saves for update in save.updates}

@@ -1,0 +1,91 @@
+"""covers: deletes by time (ttls, leases): who was stopped listens first, and what is over by time is no suffix."""
+
+from typing import Any
+
+from chp.batch import Segment, split
+from chp_server.turn import Append
+from tests.unit.cores import Cores
+
+X, LEASE = b"x" * 16, b"L" * 16
+
+
+def deleted(pair: Cores, name: str, since: int) -> list[str]:
+    """The keys that a server's records delete, of its turns from `since` on."""
+    gone: list[str] = []
+    for turn in pair.turns[name][since:]:
+        for op in (op for op in turn.journal if isinstance(op, Append)):
+            for keys, _, extras in split(op.body)[1:]:
+                gone += [keys[i] for i in (extras or {}).get("d", ())]
+    return gone
+
+
+def held_pair(**extras: Any) -> Cores:
+    """A pair in sync with a key that would be over 1.5 s from now."""
+    pair = Cores()
+    pair.put("P", X, 1, {"/k": b"1"}, **extras)
+    pair.run(0.2)
+    assert pair.answers(X)[-1][1] == "ack"
+    return pair
+
+
+def test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say() -> None:
+    for extras, longer in (
+        ({"t": 1500}, {"t": 9000}),
+        ({"lease": [LEASE, 1500], "l": LEASE}, {"lease": [LEASE, 9000], "l": LEASE}),
+    ):
+        pair = held_pair(**extras)
+        pair.stopped = "P"
+        pair.run(1.2)
+        pair.vote("B")
+        pair.put("B", X, 2, {"/k": b"2"}, **longer)  # it lives on at the successor
+        pair.run(1.0)
+        since = len(pair.turns["P"])
+        pair.late("P")
+        pair.stopped = ""
+        pair.run(0.3)
+        assert not pair.p.active and deleted(pair, "P", since) == [], extras
+        pair.run(0.7)
+        assert pair.b.state.map.values == {"/k": b"2"} == pair.p.state.map.values
+        assert not pair.saves, "and nothing was to be accounted for"
+
+
+def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
+    pair = held_pair(t=1500)
+    pair.stopped = "PB"
+    pair.run(2.0)
+    pair.stopped = ""
+    pair.turn("P")
+    assert pair.p.next_deadline() > pair.now, "it does not spin meanwhile"
+    assert "/k" in pair.p.state.map.values
+    pair.run(2.0)
+    assert "/k" not in pair.p.state.map.values and "/k" not in pair.b.state.map.values
+
+
+def test_what_is_over_by_time_is_no_suffix() -> None:
+    """Both are active; what ended on the side that gives way lives on the other, where its holder refreshed it."""
+    for extras in ({"t": 900}, {"lease": [LEASE, 900], "l": LEASE}):
+        pair = held_pair(**extras)
+        pair.linked = False
+        pair.run(1.2)
+        pair.vote("B")
+        pair.put("B", X, 2, {"/k": b"1"}, **extras)
+        pair.run(0.1)
+        assert "/k" not in pair.p.state.map.values, "it ended here"
+        pair.linked = True
+        pair.run(0.5)
+        assert pair.b.state.map.values == {"/k": b"1"} == pair.p.state.map.values
+        assert "/k" not in pair.outcomes()
+
+
+def test_a_lease_that_its_holder_ended_is_suffix() -> None:
+    pair = held_pair(lease=[LEASE, 60_000], l=LEASE)
+    pair.linked = False
+    pair.run(1.2)
+    pair.cores["P"].collect([b"\x02\x03", (2).to_bytes(8, "big"), X, b"", Segment([], [], {"unlease": LEASE}).encode()])
+    pair.run(0.1)
+    pair.vote("B")
+    pair.run(0.1)
+    pair.linked = True
+    pair.run(1.0)
+    assert pair.b.state.map.values == {} == pair.p.state.map.values
+    assert not pair.b.state.leases and pair.outcomes() == {"/k": "replayed"}
