@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from chp.batch import ACK, REFUSED, Segment, split
-from chp.keys import RESERVED_KEY, session_topic
+from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.binary_star import Event
@@ -97,7 +97,7 @@ class Cores:
         out: list[tuple[Any, ...]] = []
         for name, frames in self.said:
             header = split(frames[4])[0]
-            if name not in of or frames[0] != session_topic(session):
+            if name not in of or frames[0] != session_topic(public_session(session)):
                 continue
             if header[0] == ACK:
                 out += [(no, "ack", r, header[2]) for first, last, r in header[1] for no in range(first, last + 1)]
