@@ -125,6 +125,7 @@ class ServerCore:
         self.link.end_turn()
         self._release()
         self._beat()
+        self.state.gather()
         if self.active:
             self.requests.pump()
         turn, self.turn = self.turn, Turn()
@@ -132,7 +133,7 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
-        if self.requests.ready or self.link.ready or self.state.late:
+        if self.requests.ready or self.link.ready or self.state.late or self.state.gathering:
             return self.now
         due = min(self._next_beat, self._next_hugz)
         expiry = self.state.map.next_deadline() if self.active else None

@@ -25,6 +25,7 @@ from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.numbers import describe, pack
 
+from .image import NOT_YET
 from .recordlog import RecordLog
 from .state import ReplicatedState
 from .turn import Frames
@@ -74,6 +75,8 @@ class Follower:
             if segment is None:
                 out.append([END, self._state_body])
                 self._chunks = None
+                break
+            if segment is NOT_YET:
                 break
             out.append([SYNC_CHUNK, join([SYNC, 0, self._chunk_index], [segment])])
             self._chunk_index += 1

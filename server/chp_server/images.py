@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from chp.batch import Segment, packb
 from chp.limits import Limits
 
-from .syncs import Image
+from .image import Image
 
 
 @dataclass(slots=True)
@@ -77,9 +77,9 @@ class Images:
             shared.parts = parts
 
     def part(self, name: bytes, part: int, now: float) -> Image | None:
-        """A slice of an image; None if the image is not here, or has no such slice."""
+        """A slice of an image; None if the image is not here or not whole, or has no such slice."""
         shared = self._shared.get(name)
-        if shared is None or not 0 <= part < shared.parts:
+        if shared is None or not shared.image.ready or not 0 <= part < shared.parts:
             return None
         shared.touched = now
         shared.asked.add(part)

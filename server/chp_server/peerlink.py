@@ -23,7 +23,6 @@ from . import follow
 from .binary_star import Event, peer_event
 from .follow import Follower, Loader, begins_snapshot
 from .replay import Replay
-from .syncs import Image
 from .turn import Replace
 
 if TYPE_CHECKING:
@@ -277,9 +276,9 @@ class PeerLink:
         if state.in_history(after) and (log.reaches(after) or after == state.number):
             self.follower = Follower(core.limits, after, state.number)
         else:
-            image = Image(state.map, "", state.number)
+            image = state.image("")
             segments = (segment.encode() for segment in image.chunks(core.limits, lambda: core.now))
-            chunks = chain(segments, state.staging.segments())
+            chunks = chain(image.waiting(), segments, state.staging.segments())
             self.follower = Follower(core.limits, state.number, state.number, chunks)
             self.follower.with_state(state.encode_rest(core.now))
         core.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))

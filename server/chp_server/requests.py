@@ -23,16 +23,17 @@ from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
 
 from .commit import HEADER_BYTES_MAX
+from .image import GATHER_ITEMS, Image
 from .images import Images, packed
 from .recordlog import Record
-from .syncs import Image, Stream, Syncs, plain_parts, reply, resume_parts, snapshot_parts
+from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
 from .turn import Frames
 
 if TYPE_CHECKING:
     from .core import ServerCore
 
 FEED_PAGE_BYTES = 4 << 20
-LOOKED_AT_MAX = 500_000  # keys in a turn, for images: some 100 ms
+LOOKED_AT_MAX = 2 * GATHER_ITEMS  # keys in a turn, for images
 EPOCHS_AHEAD_MAX = 64
 Options = dict[str, Any]
 
@@ -46,8 +47,7 @@ class Requests:
         self.images = Images(core.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
-        self._sums: dict[str, tuple[int, int]] = {}  # and so do their fingerprints
-        self._looked_at = 0  # keys in this turn, for these two
+        self._looked_at = 0  # keys in this turn, for that
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
             "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
@@ -159,8 +159,9 @@ class Requests:
         """Whether a copy of the subtree is to wait: enough keys were looked at in this turn, and those of others."""
 
         def wait() -> bool:
-            known = subtree in self._fresh or subtree in self._sums
-            return self._core.state.late or (self._looked_at >= LOOKED_AT_MAX and not known)
+            known = subtree in self._fresh
+            busy = self._core.state.gathering or self._looked_at >= LOOKED_AT_MAX
+            return self._core.state.late or (busy and not known)
 
         return wait
 
@@ -168,26 +169,23 @@ class Requests:
         """The subtree as it is now; made once a turn, since it takes a look at every key."""
         state, fresh = self._core.state, self._fresh.get(subtree)
         if fresh is None:
-            self._looked_at += len(state.map)
-            fresh = self._fresh[subtree] = Image(state.map, subtree, state.number)
+            self._looked_at += min(len(state.map), GATHER_ITEMS)
+            fresh = self._fresh[subtree] = state.image(subtree)
         return fresh
 
     def _resume(self, after: int, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
         core = self._core
         core.counts["resumes"] += 1
-        end = [KTHXBAI, request_id, core.state.number, *self._fingerprint(subtree), session_no, True]
-        end += core.commits.channels.digest_of(subtree)
-        return resume_parts(iter(core.commits.log.after(after, 1 << 62)), after, subtree, end, core.limits)
-
-    def _fingerprint(self, subtree: str) -> tuple[int, int]:
-        hashmap = self._core.state.map
-        if not subtree:
-            return hashmap.fingerprint()
-        if subtree not in self._sums:
-            self._looked_at += len(hashmap)
-            revisions = [revision for key, revision in hashmap.revisions.items() if key.startswith(subtree)]
-            self._sums[subtree] = len(revisions), sum(revisions) & ((1 << 64) - 1)
-        return self._sums[subtree]
+        number, records = core.state.number, core.commits.log.after(after, 1 << 62)
+        digest = core.commits.channels.digest_of(subtree)
+        if subtree:
+            image = self._image_of(subtree)
+            yield from gathered(image)
+            fingerprint = image.fingerprint()
+        else:
+            fingerprint = core.state.map.fingerprint()
+        end = [KTHXBAI, request_id, number, *fingerprint, session_no, True, *digest]
+        yield from resume_parts(iter(records), after, subtree, end, core.limits)
 
     # -- images
 
@@ -200,7 +198,8 @@ class Requests:
             return
         image = self.images.part(name, options["part"], core.now) if type(options["part"]) is int else None
         if image is None:
-            self._answer(identity, join([REFUSED, request_id, "image", "it is not kept here, or has no such part"]))
+            text = "it is not kept here, not whole yet, or has no such part"
+            self._answer(identity, join([REFUSED, request_id, "image", text]))
         else:
             encode = packed if options.get("packed") else Segment.encode
             parts = snapshot_parts(image, request_id, None, core.limits, lambda: core.now, encode=encode)
@@ -220,10 +219,14 @@ class Requests:
                 self._answer(identity, join([REFUSED, request_id, "busy", text]))
                 return
             core.counts["images"] += 1
-            number = core.state.number
-            image = self.images.same(number, prefix) or Image(core.state.map, prefix, number)
+            image = self.images.same(core.state.number, prefix) or core.state.image(prefix)
         self.images.keep(options["image"], image, parts, core.now)
-        self.answer(identity, request_id, {"number": image.number, "keys": len(image.keys), "store": core.state.store})
+        self._stream(identity, request_id, self._about(image, request_id), 1)
+
+    def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
+        yield from gathered(image)
+        facts = {"number": image.number, "keys": len(image.keys), "store": self._core.state.store}
+        yield [reply(pack(image.number), join([REPLY, request_id, facts]))]
 
     # -- the feed
 
@@ -298,7 +301,6 @@ class Requests:
         for identity, part in self.syncs.pump(self.blocked, core.now):
             core.turn.replies.append((identity, part))
         self._fresh.clear()
-        self._sums.clear()
         self._looked_at = 0
 
     def clear(self) -> None:

@@ -16,8 +16,8 @@ from chp.limits import Limits
 from .commit import Committer
 from .core import ServerCore
 from .follow import Loader
+from .image import NOT_YET, Image
 from .journal import Journal
-from .syncs import Image
 from .turn import Append, DropAfter, Replace
 
 
@@ -42,7 +42,8 @@ class Snapshotter:
             return False
         body = next(self._bodies, None)
         if body is not None:
-            self._journal.put_snapshot(body)
+            if body is not NOT_YET:
+                self._journal.put_snapshot(body)
             return False
         self._bodies = None
         self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
@@ -66,26 +67,28 @@ class Snapshotter:
 
     def replace(self, core: ServerCore) -> None:
         """Write the state as it is now, all of it, in place of whatever the journal holds."""
-        self.begin(core)
+        self.begin(core).gather_all()
         for body in self._bodies or ():
             self._journal.put_snapshot(body)
         self._bodies = None
         self._journal.commit_snapshot(keep_after=self.number)  # older rows are another history
 
-    def begin(self, core: ServerCore) -> None:
+    def begin(self, core: ServerCore) -> Image:
         """Begin one of the state as it is now."""
         self.number = core.state.number
         self._journal.begin_snapshot(self.number)
-        self._bodies = self._chunks(core)
+        image = core.state.image("")
+        self._bodies = self._chunks(core, image)
+        return image
 
-    def _chunks(self, core: ServerCore) -> Iterator[bytes]:
-        image = Image(core.state.map, "", self.number)
+    def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
         image.deadlines = dict(image.deadlines)  # nothing follows in a backup that would put a later ttl right
         rest = core.state.encode_rest(core.now)
         staged = core.state.staging.segments()
         chunks = image.chunks(self._limits, lambda: core.now)
 
         def bodies() -> Iterator[bytes]:
+            yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
                 yield join([SYNC, 0, i, round(core.wall * 1000)], [segment])  # its ttls count from here
             yield rest

@@ -22,6 +22,7 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
+from .image import Image
 from .staging import Staging
 
 FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
@@ -58,6 +59,7 @@ class ReplicatedState:
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
         self._map = Hashmap()
         self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
+        self._gathering: deque[Image] = deque()  # to be told of what is about to change
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
@@ -85,13 +87,39 @@ class ReplicatedState:
         left = items
         while self._late and (left is None or left > 0):
             segment, revision, now = self._late.popleft()
-            self._map.apply(segment, revision, now)
+            self._to_map(segment, revision, now)
             left = None if left is None else left - len(segment.keys)
+
+    def _to_map(self, segment: Segment, revision: int, now: float) -> None:
+        for image in self._gathering:
+            image.before(segment)
+        self._map.apply(segment, revision, now)
 
     @property
     def late(self) -> bool:
         """Whether the map has to catch up when it is looked at, which may take a second."""
         return bool(self._late)
+
+    # -- images
+
+    def image(self, subtree: str) -> Image:
+        """A subtree as it is now; of a large map it is gathered in the turns to come (`gather`)."""
+        image = Image(self.map, subtree, self.number)
+        if not image.ready:
+            self._gathering.append(image)
+        return image
+
+    @property
+    def gathering(self) -> bool:
+        """Whether an image is not whole yet."""
+        return bool(self._gathering)
+
+    def gather(self) -> None:
+        """A turn's share of the oldest image that is not whole."""
+        if self._gathering:
+            self._gathering[0].gather()
+            if self._gathering[0].ready:
+                self._gathering.popleft()
 
     # -- records
 
@@ -103,7 +131,9 @@ class ReplicatedState:
         if late:
             self._late.append((segment, revision, now))
         else:
-            self.map.apply(segment, revision, now)
+            if self._late:
+                self.catch_up()
+            self._to_map(segment, revision, now)
         if self.lease_of:
             self._detach(segment)
         if segment.extras:

@@ -1,31 +1,28 @@
 """Snapshots and resumes under way: streams of chunks, each sent only when its reader has room (SPEC.md, section 17).
 
-A stream holds an image of its subtree: lists of references made in one go, so it is consistent while the server goes
-on serving. Chunks are encoded when they are sent, and a CHP/2 reader never has more in flight than the credit it
-gave. A CHP/1 reader gives no credit; its KVSYNCs go out a portion a turn, as fast as its socket takes them: the
-reactor tells who is blocked.
+A stream holds an image of its subtree (image.py), which is consistent while the server goes on serving. Chunks are
+encoded when they are sent, and a CHP/2 reader never has more in flight than the credit it gave. A CHP/1 reader gives no
+credit; its KVSYNCs go out a portion a turn, as fast as its socket takes them: the reactor tells who is blocked.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
-from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, runs_of, segment_of, split
+from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, segment_of, split
 from chp.digest import NOTHING
 from chp.errors import BadInput
-from chp.hashmap import Hashmap, ms_until, sync_segment
+from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
 from chp.messages import kthxbai
 from chp.numbers import pack
 from chp.properties import with_ttl_until
 
+from .image import Image
 from .recordlog import Record
 
 Frames = list[bytes]
@@ -55,65 +52,6 @@ class Stream:
             return [reply(pack(0), join([REFUSED, self.request_id, "retained", str(error)]))]
 
 
-class Image:
-    """A subtree at one number: parallel lists of keys, values and revisions."""
-
-    def __init__(self, hashmap: Hashmap, subtree: str, number: int) -> None:
-        self.number = number
-        self.prefix = subtree
-        values, revisions = hashmap.values, hashmap.revisions
-        self.deadlines = hashmap.deadlines  # as they are when a chunk is made; what changed them follows
-        self.keys = [key for key in values if key.startswith(subtree)] if subtree else list(values)
-        if len(self.keys) < len(values):
-            self.values = list(map(values.__getitem__, self.keys))
-            self.revisions = list(map(revisions.__getitem__, self.keys))
-            return
-        self.values = list(values.values())
-        if self.keys == list(revisions):  # both have mostly met the same keys in the same order
-            self.revisions = list(revisions.values())
-        else:
-            self.revisions = list(map(revisions.__getitem__, self.keys))
-
-    def part(self, i: int, n: int) -> Image:
-        """Slice `i` of `n`: together they are the image, and none of them overlap."""
-        size = len(self.keys)
-        where = slice(i * size // n, (i + 1) * size // n)
-        sliced = copy(self)
-        sliced.keys, sliced.values, sliced.revisions = self.keys[where], self.values[where], self.revisions[where]
-        return sliced
-
-    def fingerprint(self) -> tuple[int, int]:
-        """As `Hashmap.fingerprint`."""
-        return len(self.keys), sum(self.revisions) & ((1 << 64) - 1)
-
-    def chunks(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
-        """The image as segments of at most `sync_chunk_items` and `sync_chunk_bytes`, or one key."""
-        start = 0
-        while start < len(self.keys):
-            stop = self._chunk_end(start, limits)
-            keys = self.keys[start:stop]
-            column = self.revisions[start:stop]
-            same = column.count(column[0]) == len(column)  # written together: seen at once
-            runs = [[column[0], len(column)]] if same else runs_of(column)
-            yield sync_segment(keys, self.values[start:stop], runs, self._ttls(keys, now()))
-            start = stop
-
-    def _chunk_end(self, start: int, limits: Limits) -> int:
-        stop = min(start + limits.sync_chunk_items, len(self.keys))
-        keys, values, room = self.keys[start:stop], self.values[start:stop], limits.sync_chunk_bytes
-        if len("".join(keys).encode()) + sum(map(len, values)) <= room:
-            return stop
-        sizes = accumulate(len(key.encode()) + len(value) for key, value in zip(keys, values, strict=True))
-        return start + max(1, bisect_right(list(sizes), room))
-
-    def _ttls(self, keys: list[str], now: float) -> tuple[list[int], list[int]] | None:
-        deadlines = self.deadlines
-        if not deadlines or deadlines.keys().isdisjoint(keys):
-            return None
-        places = [i for i, key in enumerate(keys) if key in deadlines]
-        return places, [ms_until(deadlines[keys[i]], now) for i in places]
-
-
 def snapshot_parts(
     image: Image,
     request_id: int,
@@ -124,12 +62,18 @@ def snapshot_parts(
     encode: Callable[[Segment], bytes] = Segment.encode,
     digest: tuple[int, int] = NOTHING,
 ) -> Iterator[list[Frames]]:
-    """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message."""
+    """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message, once the image is whole."""
+    yield from gathered(image)
     number = pack(image.number)
     for i, segment in enumerate(image.chunks(limits, now)):
         yield [reply(number, join([SYNC, request_id, i], [encode(segment)]))]
     end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False, *digest]
     yield [reply(number, join(end))]
+
+
+def gathered(image: Image) -> Iterator[list[Frames]]:
+    """Nothing to send, as often as somebody asks before the image is whole."""
+    return ([] for _ in image.waiting())
 
 
 def resume_parts(
@@ -171,6 +115,7 @@ def narrow_items(body: bytes, subtree: str) -> tuple[list[Any], list[bytes]]:
 
 def plain_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
     """KVSYNCs in portions, and the KTHXBAI, as RFC 12 has them: for a CHP/1 reader."""
+    yield from gathered(image)
     portion: list[Frames] = []
     size = 0
     for key, value, revision in zip(image.keys, image.values, image.revisions, strict=True):
@@ -260,6 +205,8 @@ class Syncs:
                     self._next(key, stream)
                     continue
                 stream.touched = now
+                if not part:
+                    continue  # its image is not whole yet
                 stream.credit -= stream.counted
                 room -= sum(len(frames[-1]) for frames in part)
                 self._streams[key] = self._streams.pop(key)  # behind those that had no turn

@@ -4,11 +4,12 @@ import msgpack
 import pytest
 
 from chp.batch import split
+from chp.hashmap import Hashmap
 from chp.keys import RESERVED_KEY
 from chp.messages import KTHXBAI
-from chp_server import requests
+from chp_server import requests, state
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.syncs import Image
+from chp_server.image import Image
 from chp_server.turn import Turn
 
 REQUESTS = 300
@@ -32,11 +33,11 @@ def ends(turns: list[Turn]) -> dict[int, int]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     subtrees: list[str] = []
 
-    def image(hashmap: object, subtree: str, number: int) -> Image:
+    def image(hashmap: Hashmap, subtree: str, number: int) -> Image:
         subtrees.append(subtree)
-        return Image(hashmap, subtree, number)  # type: ignore[arg-type]
+        return Image(hashmap, subtree, number)
 
-    monkeypatch.setattr(requests, "Image", image)
+    monkeypatch.setattr(state, "Image", image)
     return subtrees
 
 

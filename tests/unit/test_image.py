@@ -1,0 +1,123 @@
+"""An image is of one number, whatever is written while it is gathered. covers: image.py, and who waits for one."""
+
+import random
+from itertools import count
+
+import msgpack
+import pytest
+
+from chp.batch import Segment
+from chp.limits import DEFAULT
+from chp_server import image as image_module
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.image import Image
+from chp_server.state import ReplicatedState
+
+SLICE = 50
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_module, "GATHER_ITEMS", SLICE)
+
+
+def filled(keys: int) -> ReplicatedState:
+    state = ReplicatedState(DEFAULT)
+    for i in range(keys):
+        state.apply(Segment([f"/{'ab'[i % 2]}/{i}"], [b"%d" % i], None), i + 1, 0.0)
+        state.number = i + 1
+    return state
+
+
+def content(state: ReplicatedState, subtree: str) -> list[tuple[str, bytes, int]]:
+    items = [(key, value, state.map.revisions[key]) for key, value in state.map.values.items()]
+    return sorted(item for item in items if item[0].startswith(subtree))
+
+
+def held(image: Image) -> list[tuple[str, bytes, int]]:
+    return sorted(zip(image.keys, image.values, image.revisions, strict=True))
+
+
+@pytest.mark.parametrize("subtree", ["", "/a/", "/none/"])
+def test_a_map_of_one_slice_is_there_at_once(subtree: str) -> None:
+    state = filled(SLICE)
+    image = state.image(subtree)
+    assert image.ready and not state.gathering
+    assert held(image) == content(state, subtree)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("subtree", ["", "/a/"])
+def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str) -> None:
+    chance, state, revision = random.Random(seed), filled(6 * SLICE + 7), count(10_000)
+    image, was = state.image(subtree), content(state, subtree)
+    only_values = seed % 3 == 0  # then the map's own order can be walked to the end
+    while not image.ready:
+        for _ in range(chance.randrange(4)):
+            i, n = chance.randrange(400), chance.randrange(1, 5)
+            keys = [f"/{'ab'[j % 2]}/{j}" for j in range(i, i + n)]
+            keys = [key for key in keys if not only_values or key in state.map.values]
+            deletes = {"d": list(range(len(keys)))} if not only_values and keys and chance.random() < 0.4 else None
+            state.apply(Segment(keys, [b"new"] * len(keys), deletes), next(revision), 0.0)
+        state.gather()
+    assert held(image) == was
+    assert image.fingerprint() == (len(was), sum(r for _, _, r in was) & (1 << 64) - 1)
+    assert not state.gathering
+
+
+def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> None:
+    """A dict's walk notices that its size has changed, and not that it has changed twice."""
+    state = filled(4 * SLICE)
+    image, was = state.image(""), content(state, "")
+    state.apply(Segment(["/a/0"], [b""], {"d": [0]}), 1000, 0.0)
+    state.apply(Segment(["/a/new"], [b"x"], None), 1001, 0.0)
+    while not image.ready:
+        state.gather()
+    assert held(image) == was
+
+
+def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
+    state = filled(4 * SLICE)
+    image, was = state.image(""), content(state, "")
+    state.apply(Segment(["/b/199"], [b"late"], None), 1000, 0.0, late=True)
+    while not image.ready:
+        state.gather()
+    assert held(image) == was
+    assert state.map.values["/b/199"] == b"late"
+
+
+def test_slices_of_an_image_are_the_image() -> None:
+    image = filled(SLICE).image("")
+    parts = [image.part(i, 7) for i in range(7)]
+    assert [item for part in parts for item in held(part)] and sum(len(part.keys) for part in parts) == SLICE
+    assert sum(part.fingerprint()[1] for part in parts) == image.fingerprint()[1]
+
+
+def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> None:
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core.begin_turn(0.1, 1e9)
+    core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
+    core.request([b"reader", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 2, "id": 1, "credit": 64})])
+    quiet = 0
+    while not core.end_turn().replies:
+        quiet += 1
+        assert core.next_deadline() <= core.now, "it goes on at once"
+        core.begin_turn(0.2 + quiet / 1000, 1e9)
+    assert quiet == 3, "one slice when it was asked for, one each turn: three to go"
+    assert not core.state.gathering
+
+
+def test_who_joins_while_an_image_is_gathered_waits_for_its_own() -> None:
+    """One at a time, so that however many join, a turn has one slice."""
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core.begin_turn(0.1, 1e9)
+    core.state.apply(Segment([f"/k/{i}" for i in range(3 * SLICE)], [b"v"] * (3 * SLICE), None), 1, 0.0)
+    for reader, subtree in enumerate([b"/k/", b"/k/", b"", b"/x/"]):
+        core.request([b"%d" % reader, b"ICANHAZ?", subtree, msgpack.packb({"chp": 2, "id": 1, "credit": 64})])
+    answered: dict[bytes, int] = {}
+    for at in range(20):
+        assert len(core.state._gathering) <= 1
+        for identity, _ in core.end_turn().replies:
+            answered.setdefault(identity, at)
+        core.begin_turn(0.2 + at / 1000, 1e9)
+    assert answered[b"0"] == answered[b"1"] < answered[b"2"] < answered[b"3"]
