@@ -187,7 +187,7 @@ def test_a_resume_brings_exactly_what_was_missed(hand: Hand) -> None:
         session.put({"/a/1": b"", "/b/3": b"3", "/a/3": b"3"}, d=[0]),
     ]
     for each, wanted in ((replica, [revisions[0], revisions[2]]), (everything, revisions)):
-        *chunks, ((kind, _, number, count, total, _, resumed),) = hand.sync(each.subtree, **{"from": left_at})
+        *chunks, ((kind, _, number, count, total, _, resumed, *_),) = hand.sync(each.subtree, **{"from": left_at})
         assert (kind, resumed) == (END, True)
         bodies = [body for header, *items in chunks for body in items if header[0] == RECORDS]
         assert [header[2] for header, *_ in bodies] == wanted, "these records and no others"
