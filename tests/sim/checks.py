@@ -107,40 +107,52 @@ class Checks:
                 else:
                     self._not_early(node, op.body)
 
-    def told_peer(self, frames: list[bytes]) -> None:
-        """A record has left for the other server."""
+    def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:
+        """A message has left for the other server: a record, or the word that one is in the journal."""
         if frames[0] == b"RECORD":
             self.oracle.nodes[msgpack.unpackb(frames[1], strict_map_key=False)[0][3]].public = True
+        elif frames[0] == b"CONFIRM":
+            self._on_disk(node, "confirms", int.from_bytes(frames[1], "big"))
 
     def synced(self, node: ServerNode, turn: Turn) -> None:
-        """What a turn appended is on the disk; its publications are about to leave."""
+        """What a turn appended is on the disk."""
         for op in turn.journal:
             if isinstance(op, Append):
                 self.oracle.nodes[op.last].public = True
                 epoch = epoch_of(op.last)
                 if node.core.active and epoch == node.core.state.epoch and epoch not in self.active_since:
                     self.active_since[epoch] = (node.name, self.world.time.now)
-        for frames in turn.publish:
-            self._published_in_order(node, frames)
 
-    def _published_in_order(self, node: ServerNode, frames: list[bytes]) -> None:
-        """The numbers on a channel, and of KVPUBs, strictly increase."""
+    def publishes(self, node: ServerNode, messages: list[list[bytes]]) -> None:
+        """Publications leave: in order, and none of what is not on the disk."""
+        for frames in messages:
+            number = self._published_in_order(node, frames)
+            if number:
+                self._on_disk(node, "publishes", number)
+
+    def _on_disk(self, node: ServerNode, does: str, number: int) -> None:
+        if node.disk.durability and not self.oracle.on_path(number, node.disk.number):
+            self.fail(f"{node.name} {does} #{describe(number)}, and its journal ends at {describe(node.disk.number)}")
+
+    def _published_in_order(self, node: ServerNode, frames: list[bytes]) -> int:
+        """The numbers on a channel, and of KVPUBs, strictly increase. Returns the number; 0 if there is none."""
         topic = frames[0]
         if topic[:1] == b"\x02":
             header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
             if header[0] != 1 or header[6]:
-                return
-            number = header[3]
+                return 0
+            number = int(header[3])
             if header[1] >= number:
                 self.fail(f"{node.name} publishes #{describe(number)} after #{describe(header[1])}")
         elif topic in (b"HUGZ", b"KTHXBAI"):
-            return
+            return 0
         else:
             number, topic = int.from_bytes(frames[1], "big"), b"kvpub"
         last = self.last_published.get((node.name, topic), 0)
         if number <= last:
             self.fail(f"{node.name} publishes #{describe(number)} on {topic!r} after #{describe(last)}")
         self.last_published[node.name, topic] = number
+        return number
 
     def server_turned(self, node: ServerNode, turn: Turn) -> None:
         """A server has done its turn."""

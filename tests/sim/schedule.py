@@ -18,7 +18,7 @@ TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
-POINTS = ("to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
+POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
 
 @dataclass
@@ -213,7 +213,8 @@ class _Maker:
 
     def _pause_at(self) -> list[str]:
         name = self.rng.choice("PB")
-        return [f"pause {name} at sync", self._call(), self._wait(), self._call(), f"resume {name}"]
+        point = self.rng.choice(("sync", "sync", *POINTS[:-1]))
+        return [f"pause {name} at {point}", self._call(), self._wait(), self._call(), f"resume {name}"]
 
     def _wall(self) -> list[str]:
         return [f"wall {self.rng.choice(('P', 'B', *self.clients))} {self.rng.choice((-7200, -3, 3, 7200, 1e6)):.0f}"]

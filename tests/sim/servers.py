@@ -2,7 +2,7 @@
 
 Recovery, the order of inputs and that of effects are `chp_server.performing`'s, which is pulled a step at a time. With
 a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
-`crash_at` names a step of the turn before which the process dies.
+`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .network import Conn, Frames
 if TYPE_CHECKING:
     from .world import World
 
-CRASH_POINTS = ("to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
+POINTS = (*Step, "end")  # where a process can die or be stopped: before a step that has something to do, or after all
 SPIN_TURNS = 2000
 KINDS = {Port.PEER: "peer", Port.UPDATES: "upd", Port.COLLECTOR: "set", Port.SNAPSHOT: "req"}
 
@@ -41,8 +41,7 @@ class ServerNode:
         self.started_at = 0.0
         self.core: Any = None
         self.line: Line | None = None  # to the arbiter, if there is one
-        self.crash_at = ""
-        self.pause_at_sync = False
+        self.crash_at = self.pause_at = ""
         self.turns = 0
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
@@ -62,8 +61,8 @@ class ServerNode:
     def start(self) -> None:
         """Recover from the journal and take the ports."""
         self._forget()
-        self.running, self.paused, self.busy, self.crash_at = True, False, False, ""
-        self.pause_at_sync = False
+        self.running, self.paused, self.busy = True, False, False
+        self.crash_at = self.pause_at = ""
         self.starts += 1
         self.started_at = self.world.time.now
         server = bytes([ord(self.name)]) + self.starts.to_bytes(15, "big")
@@ -108,7 +107,7 @@ class ServerNode:
 
     def resume(self) -> None:
         """SIGCONT."""
-        self.pause_at_sync = False
+        self.pause_at = ""
         if self.paused:
             self.paused = False
             self.world.checks.resumed(self)
@@ -202,22 +201,23 @@ class ServerNode:
         """Do one step after the other, unless the process dies, is busy or stopped before one."""
         try:
             for step in self._steps:
-                busy_s = self._before(step)
+                if not self._has(step):
+                    continue
+                busy_s = self.world.sync_s() if step is Step.SYNC else 0.0
+                if self.pause_at == step:
+                    self.paused, self.pause_at = True, ""
                 if busy_s > 0 or self.paused:
                     self._wait(busy_s, step)
                     return
-                if not self._begin(step):
+                if self._dies_at(step):
                     return
             self._end_turn()
         except JournalError as error:
             self.world.checks.fail(f"{self.name}: the journal refused: {error}")
 
-    def _before(self, step: Step) -> float:
-        """What happens between two steps: time passes, the process may be stopped."""
-        if step is not Step.SYNC or not self._performed.journal:
-            return 0.0
-        self.paused, self.pause_at_sync = self.pause_at_sync, False
-        return self.world.sync_s()
+    def _has(self, step: Step) -> bool:
+        """Whether the turn has something for a step to do."""
+        return bool(getattr(self._performed, Step.JOURNAL if step is Step.SYNC else step))
 
     def _wait(self, busy_s: float, step: Step) -> None:
         self.busy = True
@@ -231,20 +231,17 @@ class ServerNode:
             self._resume.append(lambda: self._waited(starts, step))
             return
         self.busy = False
-        if self._begin(step):
+        if not self._dies_at(step):
             self._go_on()
 
-    def _begin(self, step: str) -> bool:
-        """Whether the process lives to do this step."""
-        if self.crash_at == step:
-            self.crash()
+    def _dies_at(self, step: str) -> bool:
+        if self.crash_at != step:
             return False
-        if step is Step.PUBLISH:
-            self.world.checks.synced(self, self._performed)
+        self.crash()
         return True
 
     def _end_turn(self) -> None:
-        if self._begin("end"):
+        if not self._dies_at("end"):
             self.snapshotter.step(self.core)
             self.world.checks.server_turned(self, self._performed)
             self._wake()
@@ -284,7 +281,7 @@ class ServerNode:
                 self.core.counts["peer_dropped"] += 1
             else:
                 self.world.net.send(conn, "up", frames)
-                self.world.checks.told_peer(frames)
+                self.world.checks.told_peer(self, frames)
 
     def write(self, ops: Sequence[Any]) -> None:
         """To the disk's open operations."""
@@ -295,9 +292,14 @@ class ServerNode:
     def sync(self) -> None:
         """To the disk."""
         self.disk.sync()
+        self.world.checks.synced(self, self._performed)
 
     def publish(self, messages: list[Frames]) -> None:
         """To all connections that subscribed to it."""
+        self.world.checks.publishes(self, messages)
+        self._broadcast(messages)
+
+    def _broadcast(self, messages: list[Frames]) -> None:
         net = self.world.net
         for conn in net.of[self.name]:
             if conn.kind == "upd" and conn.up and conn.topics:
@@ -309,7 +311,7 @@ class ServerNode:
     def acknowledge(self, acks: list[Frames]) -> None:
         """The same way, and every word of it is checked."""
         self.world.checks.acknowledges(self, acks)
-        self.publish(acks)
+        self._broadcast(acks)
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
         """To the connection that asked, if it is there."""

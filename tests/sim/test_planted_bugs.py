@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from chp.hashmap import Hashmap
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
+from chp_server import performing
 from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
 from chp_server.peerlink import PeerLink
+from chp_server.performing import Step
 from chp_server.replay import Replay
 from chp_server.suffix import Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
@@ -45,6 +48,42 @@ def wrap(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, around: Callabl
     """Put `around(original, *args)` in the place of a method."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **more: around(original, *args, **more))
+
+
+def order(mp: pytest.MonkeyPatch, first: Step, then: Step) -> None:
+    """Do `first` just before `then`, in the order in which servers perform their turns."""
+    moved = next(item for item in performing.ORDER if item[0] is first)
+    rest = [item for item in performing.ORDER if item[0] is not first]
+    at = next(i for i, (step, _) in enumerate(rest) if step is then)
+    mp.setattr(performing, "ORDER", (*rest[:at], moved, *rest[at:]))
+
+
+def published_before_the_sync(mp: pytest.MonkeyPatch) -> None:
+    order(mp, Step.PUBLISH, Step.SYNC)
+
+
+def acknowledged_before_the_sync(mp: pytest.MonkeyPatch) -> None:
+    order(mp, Step.ACKS, Step.SYNC)
+
+
+def confirmed_before_the_sync(mp: pytest.MonkeyPatch) -> None:
+    order(mp, Step.CONFIRM, Step.SYNC)
+
+
+def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(performing, "ORDER", tuple(item for item in performing.ORDER if item[0] is not Step.SYNC))
+
+
+def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ServerCore, "in_time", lambda self, acks, now: acks)
+
+
+def recovery_forgets_the_last_row(mp: pytest.MonkeyPatch) -> None:
+    def load(original: Any, self: Disk) -> Any:
+        loaded = original(self)
+        return replace(loaded, rows=iter(list(loaded.rows)[:-1]))
+
+    wrap(mp, Disk, "load", load)
 
 
 def reissued_epoch(mp: pytest.MonkeyPatch) -> None:
@@ -192,6 +231,12 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("plant", "word"),
     [
+        (published_before_the_sync, "publishes"),
+        (acknowledged_before_the_sync, "does not hold it"),
+        (confirmed_before_the_sync, "confirms"),
+        (sync_forgotten, "its journal ends at"),
+        (stopped_and_acknowledges_all_the_same, "acknowledges in epoch"),
+        (recovery_forgets_the_last_row, "journal"),
         (reissued_epoch, "issued twice"),
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),

@@ -28,7 +28,7 @@ from .clock import LocalClock, Timeline
 from .disk import Disk
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
-from .servers import CRASH_POINTS, ServerNode
+from .servers import POINTS, ServerNode
 
 EVENTS_AT_ONCE = 20_000
 
@@ -170,19 +170,21 @@ class World:
         node = self.nodes[name]
         if not node.running:
             node.start()
+        elif isinstance(node, ServerNode):
+            node.crash_at = ""  # it never came to where it was to crash
 
     def _do_crash(self, name: str, at: str = "", point: str = "") -> None:
         node = self.nodes[name]
         if point:
-            assert point in CRASH_POINTS, f"a server can crash at {', '.join(CRASH_POINTS)}"
+            assert point in POINTS, f"a server can crash at {', '.join(POINTS)}"
             node.crash_at = point
         else:
             node.crash()
 
     def _do_pause(self, name: str, at: str = "", point: str = "") -> None:
         if point:
-            assert point == "sync", "a server can be paused at sync: when its turn is written and nothing has left"
-            self.nodes[name].pause_at_sync = True
+            assert point in POINTS[:-1], f"a server can be paused at {', '.join(POINTS[:-1])}"
+            self.nodes[name].pause_at = point
         else:
             self.nodes[name].pause()
 
@@ -351,7 +353,7 @@ class World:
         for node in self.nodes.values():
             node.resume()
             if isinstance(node, ServerNode):
-                node.crash_at, node.pause_at_sync = "", False
+                node.crash_at = node.pause_at = ""
                 node.clock.drift(1.0)
         for node in self.nodes.values():
             if not node.running:
