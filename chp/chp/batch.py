@@ -44,6 +44,7 @@ from .headers import (
     header_of,
 )
 from .limits import DEFAULT
+from .unpacking import BODY, SEGMENT, TooMuch, unpack
 
 __all__ = [
     "ACK",
@@ -110,10 +111,12 @@ def packb(thing: object) -> bytes:
     return packed
 
 
-def unpackb(body: bytes, what: str) -> Any:
-    """The one msgpack object in `body`; `BadFrame` naming `what` for anything else."""
+def unpackb(body: bytes, what: str, weight_max: int | None = BODY) -> Any:
+    """The one msgpack object in `body`; `BadFrame` naming `what` for anything else, or more than `weight_max`."""
     try:
-        return msgpack.unpackb(body)
+        return unpack(body, weight_max)
+    except TooMuch as error:
+        raise BadFrame(f"{what} is too much: {error}; see SPEC.md") from None
     except Exception as error:
         # msgpack raises ValueError, its subclasses, and OverflowError for ill-formed input
         raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
@@ -145,9 +148,9 @@ def decode(body: bytes) -> tuple[Header, list[Any]]:
     return header, parts
 
 
-def split(body: bytes) -> list[Any]:
+def split(body: bytes, weight_max: int | None = BODY) -> list[Any]:
     """A body's header and items as msgpack decoded them, the header checked for kind and length."""
-    parts = unpackb(body, "the body")
+    parts = unpackb(body, "the body", weight_max)
     if type(parts) is not list or not parts:
         raise BadFrame("the body is not an array that begins with a header")
     check_header(parts[0])
@@ -180,7 +183,7 @@ def check_header(header: object) -> list[Any]:
 
 def decode_segment(body: bytes) -> Segment:
     """The segment in the body of a KVSET."""
-    return segment_of(unpackb(body, "the batch"))
+    return segment_of(unpackb(body, "the batch", SEGMENT))
 
 
 def segment_of(thing: object) -> Segment:

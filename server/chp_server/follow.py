@@ -24,6 +24,7 @@ from chp.batch import SYNC, join, peek_header, segment_of, split
 from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.numbers import describe, pack
+from chp.unpacking import WHOLE_STATE
 
 from .image import NOT_YET
 from .recordlog import RecordLog
@@ -152,7 +153,7 @@ class Loader:
 
     def finish(self, body: bytes, now: float) -> ReplicatedState:
         """END: the state as a whole."""
-        header, rest = split(body)
+        header, rest = split(body, WHOLE_STATE)
         told = tuple(header[2:])
         if told != self.state.measure()[: len(told)]:  # a snapshot in an older journal tells less
             raise BadFrame(f"chunks of the snapshot at {describe(header[1])} are missing; it has to begin anew")

@@ -18,6 +18,7 @@ from chp.batch import EPOCH, packb, unpackb
 from chp.errors import BadFrame, BadInput
 from chp.headers import State
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, unpack
+from chp.unpacking import QUESTION
 
 from . import follow
 from .binary_star import Event, peer_event
@@ -130,7 +131,7 @@ class PeerLink:
             raise BadFrame(f"a peer message {frames[0]!r} is ill-formed: {error!r}") from None
 
     def _on_state(self, body: bytes) -> None:
-        core, said = self._core, unpackb(body, "the peer's STATE")
+        core, said = self._core, unpackb(body, "the peer's STATE", QUESTION)
         state, server = State(said["state"]), said["server"]
         number, epoch, follows = said["number"], said["epoch"], said["follows"]
         peer = Peer(state, number, epoch, server, core.now, said["name"], said["in_sync"], follows)
@@ -238,6 +239,8 @@ class PeerLink:
         core, commits = self._core, self._core.commits
         if core.bstate is not State.PASSIVE:
             return
+        if self.loader is None and not self._unanswered:
+            return  # nobody asked for it, and it would be read whole
         earlier = self.loader is None and self._unanswered > 0  # as in _on_sync; or of a state without a key
         loader, self.loader = self.loader or Loader(core.limits), None
         try:
@@ -268,7 +271,7 @@ class PeerLink:
         core = self._core
         if not core.active:
             return
-        after = unpackb(body, "WANT")["from"]
+        after = unpackb(body, "WANT", QUESTION)["from"]
         _check_epoch(epoch_of(after))
         core.commit()
         core.rise_above(epoch_of(after))

@@ -21,6 +21,7 @@ from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
+from chp.unpacking import QUESTION
 
 from .commit import HEADER_BYTES_MAX
 from .image import GATHER_ITEMS, Image
@@ -72,7 +73,7 @@ class Requests:
         yield from plain_parts(self._image_of(subtree), subtree, core.wall, lambda: core.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> None:
-        options = unpackb(options_frame, "the options of ICANHAZ?")
+        options = unpackb(options_frame, "the options of ICANHAZ?", QUESTION)
         if type(options) is not dict or type(options.get("id")) is not int:
             raise BadFrame("the options of ICANHAZ? are a msgpack map with an 'id', a number")
         if subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:

@@ -12,6 +12,7 @@ from itertools import chain
 
 from chp.batch import STATE, SYNC, join, split
 from chp.limits import Limits
+from chp.unpacking import WHOLE_STATE
 
 from .commit import Committer
 from .core import ServerCore
@@ -108,7 +109,7 @@ def recovering(
     """As `recover_snapshot`, a chunk at a time."""
     loader = Loader(limits)
     for body in bodies:
-        header = split(body)[0]
+        header = split(body, WHOLE_STATE)[0]
         if header[0] == STATE:
             commits.state = loader.finish(body, now)
         else:
