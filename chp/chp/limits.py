@@ -20,6 +20,7 @@ class Limits:
     batch_items_max: int = 65_536  # bounds the time one batch holds the server's turn: about 30 ms
     batch_bytes_max: int = 16 * MIB  # bounds the memory one frame can ask of a peer
     frame_bytes_max: int = 17 * MIB  # a batch and its columns' overhead; sockets refuse more (ZMQ_MAXMSGSIZE)
+    question_bytes_max: int = 64 << 10  # a request on the snapshot port: a subtree and a dozen options
     ttl_s_max: float = 315_360_000.0  # ten years; what is meant to live longer needs no ttl
     properties_bytes_max: int = 4096  # RFC 12 names one property; the rest is somebody's note
     property_bytes_max: int = 1024
@@ -34,6 +35,8 @@ class Limits:
     # -- a server
     turn_messages_max: int = 1000  # messages drained from the collector before it acts: bounds a turn
     turn_bytes_max: int = MIB // 2  # of one turn, so of one record as it is published: what a slow reader's mark counts
+    record_items_max: int = 32_768  # of an open record; then a new one is begun, as a reader weighs it (unpacking.py)
+    record_segments_max: int = 2048  # the same
     log_bytes_max: int = 64 * MIB  # records kept in memory for clients that come back
     log_records_max: int = 100_000
     pending_bytes_max: int = 64 * MIB  # of a passive: sets not yet seen published

@@ -1,7 +1,7 @@
 """msgpack that strangers sent, unpacked within bounds: what a body can make us build, and for how long.
 
-A frame of 17 MiB can say seventeen million empty lists, which msgpack builds in ten seconds and a gigabyte before anyone
-can look at them. So objects are weighed while they are built, and a body that is too heavy ends where that shows:
+A frame of 17 MiB can say seventeen million empty lists, which msgpack builds in ten seconds and a gigabyte before
+anyone can look at them. So objects are weighed while they are built, and a body that is too heavy ends there:
 
 - `list_hook` and `object_hook` weigh each container when it is complete. Nothing is called for keys and values, so a
   batch of a thousand costs what it did.
@@ -52,10 +52,10 @@ def unpack(body: bytes, weight_max: int | None = BODY) -> Any:
         return msgpack.unpackb(body, ext_hook=_no_extension, max_ext_len=0, max_array_len=max(64, size // 2))
     try:
         return _unpack(body, weight_max, min(SHORT, size // 2) if size <= LARGE else SHORT_IN_LARGE)
-    except TooMuch:
+    except BadFrame:
         raise
     except ValueError:  # a longer array, most of all
-        thing = _unpack(_FILLING + body, weight_max + _FILLING_WEIGHT, DEFAULT.batch_items_max)
+        thing = _unpack(_FILLING + body, weight_max + _FILLING_WEIGHT, DEFAULT.batch_items_max + 1)
     for _ in _FILLING:
         (thing,) = thing
     return thing

@@ -48,7 +48,6 @@ from .verdicts import Crowded, Refusal
 Acks = dict[bytes, list[list[int]]]
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 2000  # ... which are at most so many; each takes up to 28 bytes
-SEGMENTS_MAX = 4096  # of an open record: a reader of it weighs what it holds (chp/unpacking.py)
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
@@ -87,9 +86,9 @@ class Committer:
     def full(self, size: int) -> bool:
         """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
         limits = self.limits
-        items = self._items + len(self._plain)
-        crowd = items >= limits.batch_items_max // 2 or len(self._origins) >= ORIGINS_MAX
-        return crowd or len(self._bodies) >= SEGMENTS_MAX or self._bytes + size > limits.batch_bytes_max
+        items = self._items + len(self._plain) >= limits.record_items_max
+        crowd = len(self._origins) >= ORIGINS_MAX or len(self._bodies) >= limits.record_segments_max
+        return items or crowd or self._bytes + size > limits.batch_bytes_max
 
     @property
     def revision(self) -> int:
@@ -307,12 +306,10 @@ class Committer:
                 turn.acks += self._ack_messages(self._acks, self.durability)
         self._clear()
 
-    def _too_large(self) -> bool:
-        return self._bytes > self.limits.batch_bytes_max or self._items > 2 * self.limits.batch_items_max
-
     def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
         origins = [[session_id, no] for session_id, no in self._origins.items()]
-        if self._too_large() and len(self._bodies) > 1:  # deletes of our own have no such bound
+        large = self._bytes > self.limits.batch_bytes_max or self._items > 2 * self.limits.batch_items_max
+        if large and len(self._bodies) > 1:  # deletes of our own have no such bound
             self._record_in_parts(turn, (self._segments, self._bodies), origins, now, wall_s)
             return
         prev, first = self.state.number, self.revision

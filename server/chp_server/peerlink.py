@@ -241,7 +241,7 @@ class PeerLink:
             return
         if self.loader is None and not self._unanswered:
             return  # nobody asked for it, and it would be read whole
-        earlier = self.loader is None and self._unanswered > 0  # as in _on_sync; or of a state without a key
+        earlier = self.loader is None  # as in _on_sync; or of a state without a key
         loader, self.loader = self.loader or Loader(core.limits), None
         try:
             after = loader.finish(body, core.now)

@@ -26,6 +26,7 @@ Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
 # A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
+COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
 QUIET_S = 0.5
 LEAVING_MAX = 10_000  # of one look
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -41,9 +42,9 @@ class Sockets:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
         self._plain, self._quiet_at = 0, 0.0
-        self.snapshot = self._make(context, zmq.ROUTER, limits.frame_bytes_max)
+        self.snapshot = self._make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
-        self.updates = self._make(context, zmq.XPUB, limits.property_bytes_max * 4)
+        self.updates = self._make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
         self._leaving = self.updates.get_monitor_socket(zmq.EVENT_DISCONNECTED)
