@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import Any
 from zlib import crc32
 
+from chp import columns
 from chp.batch import BATCH, Segment, join, narrow
 from chp.digest import NOTHING, link
 from chp.hashmap import SUM_KEYS_MAX, Hashmap
@@ -26,8 +27,10 @@ from chp.numbers import U64_MASK, ZERO, pack
 from chp.properties import with_ttl_s
 
 from .recordlog import grouped, numbered
+from .shares import Subtrees
 
 Frames = list[bytes]
+FEW = 4  # channels: up to here each looks at a column, which takes two comparisons
 LOOKED_AT_MAX = 2_000_000  # keys a heartbeat looks at for the fingerprints of channels: some 100 ms
 PREFIXES_MAX = 1000  # beyond so many CHP/1 subscriptions, sorting the updates is left to the socket
 
@@ -98,6 +101,8 @@ class Channels:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.by_topic: dict[bytes, Channel] = {}
+        self._subtrees = Subtrees()  # of those
+        self._touched: dict[str, Channel] = {}  # those for which the open record has something
         self.plain: Counter[bytes] = Counter()
         self.plain_joins = 0
         self.refused = 0
@@ -120,6 +125,7 @@ class Channels:
                 self.refused += 1
                 return None
             channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False, since=state.number)
+            self._subtrees.add(subtree)
         channel.subscribers += 1
         return channel
 
@@ -136,9 +142,12 @@ class Channels:
             channel.subscribers -= 1
             if channel.subscribers <= 0:
                 del self.by_topic[topic]
+                self._subtrees.remove(channel.subtree)
+                self._touched.pop(channel.subtree, None)
 
     def reset(self, state: Any) -> None:
         """Start every channel anew, after the state was replaced as a whole."""
+        self._touched.clear()
         for channel in self.by_topic.values():
             channel.last = state.number
             channel.parts.clear()
@@ -176,43 +185,53 @@ class Channels:
 
     def note(self, segment: Segment, encoded: bytes, revision: int, before: Hashmap) -> None:
         """Give each channel its part of a segment, before the map has it."""
-        for channel in self.by_topic.values():
-            part = narrow(segment, channel.subtree)
-            if part is not None:
-                if channel.subtree:
-                    channel.note(part, revision, before)
-                channel.parts.append(encoded if part is segment else part.encode())
+        for channel, part in self._shares(segment):
+            if channel.subtree:
+                channel.note(part, revision, before)
+            channel.parts.append(encoded if part is segment else part.encode())
 
     def gather(self, segment: Segment, encoded: bytes) -> None:
         """As `note`, of much: the fingerprints are let go, as adding up what the map has is the cheaper way then."""
-        for channel in self.by_topic.values():
-            part = narrow(segment, channel.subtree)
-            if part is not None:
-                channel.known = False
-                channel.parts.append(encoded if part is segment else part.encode())
+        for channel, part in self._shares(segment):
+            channel.known = False
+            channel.parts.append(encoded if part is segment else part.encode())
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
         """As `note`, on a passive server: channels move, and nothing is published."""
-        for channel in self.by_topic.values():
-            part = narrow(segment, channel.subtree)
-            if part is not None:
-                if channel.subtree:
-                    channel.note(part, revision, before)
-                channel.parts.append(b"")
+        for channel, part in self._shares(segment):
+            if channel.subtree:
+                channel.note(part, revision, before)
+            channel.parts.append(b"")
+
+    def _shares(self, segment: Segment) -> Iterator[tuple[Channel, Segment]]:
+        """The channels that a segment concerns, each with its part."""
+        if not segment.keys or (segment.extras and columns.STAGE in segment.extras):
+            return
+        if len(self.by_topic) <= FEW:
+            for channel in self.by_topic.values():
+                part = narrow(segment, channel.subtree)
+                if part is not None:
+                    self._touched[channel.subtree] = channel
+                    yield channel, part
+        else:
+            for subtree, part in self._subtrees.shares(segment):
+                channel = self._touched[subtree] = self.by_topic[channel_topic(subtree)]
+                yield channel, part
+
+    def _take_touched(self) -> Iterator[Channel]:
+        touched, self._touched = self._touched, {}
+        return (channel for channel in touched.values() if channel.parts)
 
     def skip(self, last: int) -> None:
         """The record that `follow` was told of is complete."""
-        for channel in self.by_topic.values():
-            if channel.parts:
-                channel.parts, channel.last = [], last
+        for channel in self._take_touched():
+            channel.parts, channel.last = [], last
 
     def publish(self, header: list[Any], record_body: bytes, items: int) -> list[Frames]:
         """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
         out: list[Frames] = []
         prev, last = header[1], header[3]
-        for channel in self.by_topic.values():
-            if not channel.parts:
-                continue
+        for channel in self._take_touched():
             if not channel.subtree and channel.last == prev and len(channel.parts) == items:
                 body = record_body
             else:
@@ -226,9 +245,7 @@ class Channels:
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
         """As `publish`, of a record that may be large: several BATCHes a channel, of which the last has the origins."""
         out: list[Frames] = []
-        for channel in self.by_topic.values():
-            if not channel.parts:
-                continue
+        for channel in self._take_touched():
             groups = grouped(channel.parts, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, channel.last, first, last):
                 body = join([BATCH, before, start, end, wall_ms, [] if more else origins, more], group)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import accumulate, compress, islice
 
+from chp import columns
 from chp.batch import Segment, runs_of
 from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.limits import Limits
@@ -95,7 +96,7 @@ class Image:
         for key in dict.fromkeys(segment.keys).keys() - self._values_were.keys():
             self._values_were[key] = values.get(key, b"")  # of no use for one that was not there
             self._revisions_were[key] = revisions.get(key, 0)
-        if (segment.extras and "d" in segment.extras) or not revisions.keys() >= set(segment.keys):
+        if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
             self._walk = None  # a key comes or goes
 
     def _as_they_were(

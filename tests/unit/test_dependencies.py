@@ -18,7 +18,7 @@ IMPURE = {
 PURE = {
     "chp_server": [
         "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
-        "replay", "plain", "peerlink", "requests", "image", "images", "core", "turn", "verdicts",
+        "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "performing", "snapshots",
     ],
     "chp_client": [

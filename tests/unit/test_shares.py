@@ -1,0 +1,92 @@
+"""What each subtree has of a segment, found by directories, is what a pass finds. covers: shares.py, Channels"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chp.batch import BATCH, Segment, narrow
+from chp.hashmap import Hashmap
+from chp.keys import channel_topic
+from chp.limits import DEFAULT
+from chp_server import channels as channels_module
+from chp_server.channels import Channels
+from chp_server.shares import Subtrees
+
+NAMES = st.sampled_from(["a", "b", "ab", "", "c/d", "é"])
+ODD = NAMES.map("x".__add__)
+KEYS = st.lists(st.builds("/".join, st.lists(NAMES, min_size=1, max_size=4)).map("/".__add__) | ODD, min_size=1)
+PATHS = st.lists(NAMES, max_size=3).map(lambda names: "/" + "".join(f"{name}/" for name in names))
+SUBTREES = st.sets(PATHS | st.just(""))
+
+
+def wanted(subtrees: set[str]) -> Subtrees:
+    made = Subtrees()
+    for subtree in [*subtrees, "/gone/", *subtrees]:
+        made.add(subtree)
+    if "/gone/" not in subtrees:
+        made.remove("/gone/")
+    return made
+
+
+def by_passes(segment: Segment, subtrees: set[str]) -> dict[str, list[object]]:
+    parts = {subtree: narrow(segment, subtree) for subtree in subtrees}
+    return {subtree: [part.keys, part.values, part.extras] for subtree, part in parts.items() if part is not None}
+
+
+@given(KEYS, SUBTREES, st.booleans())
+def test_directories_find_what_a_pass_over_the_column_finds(keys: list[str], subtrees: set[str], timed: bool) -> None:
+    values = [b"%d" % i for i in range(len(keys))]
+    segment = Segment(keys, values, {"d": [0], "t": [[len(keys) - 1], [5]]} if timed else None)
+    found = {subtree: [part.keys, part.values, part.extras] for subtree, part in wanted(subtrees).shares(segment)}
+    assert found == by_passes(segment, subtrees)
+
+
+def test_all_of_a_segment_is_the_segment_itself_so_that_its_bytes_are_used_again() -> None:
+    segment = Segment(["/a/b/1", "/a/c/2"], [b"1", b"2"], None)
+    assert {subtree: part is segment for subtree, part in wanted({"", "/a/", "/a/b/"}).shares(segment)} == {
+        "": True, "/a/": True, "/a/b/": False,
+    }  # fmt: skip
+
+
+def test_what_nobody_wants_costs_no_part() -> None:
+    assert not list(wanted({"/b/", "/a/1/"}).shares(Segment(["/a/1"], [b"1"], None)))
+
+
+def published(few: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
+    monkeypatch.setattr(channels_module, "FEW", few)
+    channels, hashmap = Channels(DEFAULT), Hashmap()
+    for subtree in ("", "/a/", "/a/b/", "/c/", "/d/"):
+        channels.subscribe(channel_topic(subtree), State())
+    out = []
+    for no, keys in enumerate((["/a/1"], ["/a/b/1", "/c/1"], ["/x"], ["/a/1", "/a/b/1"], ["/d/1", "/c/1"])):
+        segment = Segment(keys, [b"v"] * len(keys), None)
+        channels.note(segment, segment.encode(), no + 1, hashmap)
+        hashmap.apply(segment, no + 1, 0.0)
+        out += sorted(channels.publish([BATCH, no, no + 1, no + 1, 0, [], False], b"whole", 1))
+    out += sorted([c.subtree.encode(), b"%d %d" % c.fingerprint(hashmap)] for c in channels.by_topic.values())
+    return out
+
+
+class State:
+    number = 0
+
+
+def test_many_channels_get_what_few_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert published(0, monkeypatch) == published(100, monkeypatch)
+
+
+def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: no channel but those above the key is looked at."""
+    channels = Channels(DEFAULT)
+    for i in range(1000):
+        channels.subscribe(channel_topic(f"/s{i}/"), State())
+    looks: list[object] = []
+    monkeypatch.setattr(channels_module, "narrow", lambda *_: looks.append(1))
+    segment = Segment([f"/s7/{i}" for i in range(1000)], [b"v"] * 1000, None)
+    channels.note(segment, segment.encode(), 1, Hashmap())
+    assert not looks
+    (channel,) = (c for c in channels.by_topic.values() if c.parts)
+    assert channel.subtree == "/s7/"
+    channels.unsubscribe(channel_topic("/s7/"))
+    channels.note(segment, segment.encode(), 1, Hashmap())
+    assert not channels.publish([BATCH, 0, 1, 1, 0, [], False], b"whole", 1)
