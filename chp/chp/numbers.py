@@ -11,8 +11,9 @@ ones, and a lone server is a primary. Epochs stay below 32,768, so that a number
 """
 
 import struct
+from typing import Self
 
-from .errors import BadFrame
+from .errors import BadFrame, BadInput
 
 EPOCH_SHIFT = 48
 SEQUENCE_MASK = (1 << EPOCH_SHIFT) - 1
@@ -50,6 +51,42 @@ def next_epoch(seen: int, *, odd: bool) -> int:
     """The smallest epoch above `seen` that this side may open: odd for the primary, even for the backup."""
     epoch = seen + 1
     return epoch if epoch % 2 == odd else epoch + 1
+
+
+class Revision(int):
+    """A number that shows itself as `epoch.sequence`, and is made of that text too; in all else an int.
+
+    Who writes JSON writes its text: as a number it is beyond what most readers of JSON keep exactly.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, given: int | str = 0) -> Self:
+        return super().__new__(cls, parse(given) if isinstance(given, str) else given)
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return int.__format__(self, spec) if spec[-1:] in _INT_FORMATS else format(describe(self), spec)
+
+
+_INT_FORMATS = tuple("bcdoxXneEfFgG%")
+UNKNOWN = Revision(1)  # `0.1`: no key ever has it, so a condition made of it fails
+
+
+def parse(text: str) -> int:
+    """The number that `epoch.sequence`, or its digits, stand for; `BadInput` for any other text."""
+    epoch, dot, sequence = text.strip().rpartition(".")
+    digits = epoch + sequence
+    if not (digits.isascii() and digits.isdigit() and sequence) or bool(dot) is not bool(epoch) or len(digits) > 20:
+        raise BadInput(f"{text!r:.40} is not a revision; give it as shown, such as 1.42")
+    made = number(int(epoch), int(sequence)) if dot else int(sequence)
+    if epoch_of(made) > EPOCH_MAX or (dot and int(sequence) > SEQUENCE_MASK):
+        raise BadInput(f"{text!r:.40}: the epoch is at most {EPOCH_MAX} and the sequence at most {SEQUENCE_MASK}")
+    return made
 
 
 def describe(n: int) -> str:

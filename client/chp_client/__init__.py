@@ -10,6 +10,7 @@ watch, tickets, lease, codecs                      what their names say
 """
 
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
+from chp.numbers import Revision
 
 from .aio import AsyncClone
 from .aioparts import AsyncLease, AsyncWatch
@@ -26,5 +27,5 @@ from .worth import Check
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
     "BadValue", "Change", "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
-    "Full", "Lagging", "Lease", "NotRetained", "Refused", "State", "Ticket", "Watch",
+    "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
 ]  # fmt: skip

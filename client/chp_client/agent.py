@@ -126,6 +126,10 @@ class Agent:
 
     def _end(self, failure: Exception | None) -> None:
         hub = self._hub
+        with hub.lock:
+            hub.core.settle_held(all_of_them=True)
+            effects = hub.core.take()
+        self._report(effects, hub.watches)
         hub.shut(failure)
         with hub.lock:
             hub.sleeping = False
@@ -217,7 +221,7 @@ class Agent:
         hub = self._hub
         if hub.stop_at is None:
             return False
-        idle = not (hub.keys or hub.sealed or hub.core.outbox.batches)
+        idle = not (hub.keys or hub.sealed or hub.core.open_batches)
         return idle or monotonic() >= hub.stop_at
 
     def _on_link(self, i: int, frames: list[bytes], now: float) -> None:

@@ -17,6 +17,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from chp.numbers import Revision
+
 from .aioparts import AsyncLease, AsyncWatch, Items, call_soon
 from .checks import wait_s
 from .clone import Clone
@@ -126,7 +128,7 @@ class AsyncClone(Mapping[str, Any]):
         return self._clone.stats
 
     @property
-    def revision(self) -> int:
+    def revision(self) -> Revision:
         """As of `Clone`."""
         return self._clone.revision
 
@@ -170,7 +172,7 @@ class AsyncClone(Mapping[str, Any]):
         key: str,
         value: Any,
         ttl: float | None = None,
-        if_revision: int | None = None,
+        if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Set a key; returns when it is acknowledged.
@@ -280,7 +282,7 @@ class AsyncClone(Mapping[str, Any]):
     def watch(
         self,
         prefix: str = "",
-        start: Literal["now", "snapshot"] | int = "now",
+        start: int | str = "now",
         *,
         conflate: bool = False,
         queue_max: int | None = None,

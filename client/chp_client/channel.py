@@ -28,7 +28,7 @@ from chp.digest import NOTHING, link
 from chp.errors import BadFrame
 from chp.hashmap import Hashmap
 from chp.keys import channel_topic
-from chp.numbers import epoch_of
+from chp.numbers import Revision, epoch_of
 
 from .events import Changed
 from .outbox import Batch
@@ -341,7 +341,7 @@ def changed_by(segment: Segment, revision: int) -> Changed | None:
     values: list[bytes | None] = list(segment.values)
     for i in deletes or ():
         values[i] = None
-    return Changed(segment.keys, values, revision)
+    return Changed(segment.keys, values, Revision(revision))
 
 
 def _digest_in(header: list[Any], place: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import Any
 from chp.errors import BadInput, BadKey, BadTtl, BadValue
 from chp.keys import check_key, check_subtree
 from chp.limits import DEFAULT, Limits
+from chp.numbers import Revision
 from chp.properties import ttl_ms
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
@@ -144,6 +145,25 @@ def ttl_in_ms(ttl: float | None) -> int | None:
     if not ttl > 0:
         raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0, or None for a key that stays")
     return ttl_ms(ttl)
+
+
+def revision(name: str, given: object) -> Revision:
+    """A revision: a number, or text such as 1.42."""
+    if isinstance(given, str):
+        return Revision(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 1 << 63:
+        raise BadInput(f"{name}={given!r:.40} is not a revision; take it from entry(key).revision, or 0")
+    return Revision(given)
+
+
+def start_of(start: object) -> str | Revision:
+    """Where a watch begins."""
+    if start in ("now", "snapshot"):
+        return str(start)
+    try:
+        return revision("start", start)
+    except BadInput:
+        raise BadInput(f"start={start!r:.40} is not 'now', 'snapshot' or a revision such as 1.42") from None
 
 
 def value_bytes(value: object) -> bytes:

@@ -139,7 +139,7 @@ class Clone(Writing, Worth):
     def watch(
         self,
         prefix: str = "",
-        start: Literal["now", "snapshot"] | int = "now",
+        start: int | str = "now",
         *,
         conflate: bool = False,
         queue_max: int | None = None,
@@ -154,8 +154,7 @@ class Clone(Writing, Worth):
         The `Watch` is an iterator of `Change(key, value, operation, revision)`. Raises `BadInput`, `Closed`, `Forked`.
         """
         checks.prefix_and_queue(prefix, queue_max, self.subtrees)
-        if start not in ("now", "snapshot") and (type(start) is not int or start < 0):
-            raise BadInput(f"start={start!r} is not 'now', 'snapshot' or a revision")
+        start = checks.start_of(start)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         queue = WatchQueue(prefix, conflate, limit, start)
         hub = self._hub

@@ -117,7 +117,7 @@ class ClientCore(Sending):
                 self._on_channel(link, channel, parts, frames[4], now)
         elif topic == self._own_topic and epoch_of(number) >= self.epoch:
             if kind == b.ACK:
-                self._acks(header, now)
+                self._acks(header, number, now)
             elif kind == b.REFUSED:
                 self._refused(link, header, now)
 

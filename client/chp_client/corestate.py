@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chp.errors import ChpError
 from chp.keys import session_topic
@@ -18,7 +19,7 @@ from chp.messages import HUGZ
 from .backlog import Backlogs
 from .channel import Channel
 from .classic import Classic
-from .events import Effects, State
+from .events import Ack, Effects, State
 from .leases import Leases
 from .link import Link
 from .outbox import Batch, Outbox
@@ -80,6 +81,7 @@ class CoreState:
         self._requests: dict[int, Channel] = {}
         self._votes: dict[int, int] = {}  # the newest vote by server
         self._last_id = 0
+        self._unsettled: list[tuple[list[Channel], int, Any, Ack | Exception]] = []
         self._vote_at = now + self.timing.silence_s
         self._progress_at = now
         self._resend_wait_s = self.timing.resend_s
@@ -115,7 +117,22 @@ class CoreState:
 
     def full(self) -> bool:
         """Whether no more batches should be submitted for now."""
-        return len(self.outbox) >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
+        return self.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
+
+    @property
+    def open_batches(self) -> int:
+        """Own batches that are not settled: not acknowledged, or not in the copy yet."""
+        return len(self.outbox) + len(self._unsettled)
+
+    def settle_held(self, *, all_of_them: bool = False) -> None:
+        """Settle what waited until the copy holds it; the application then reads at least what it was told."""
+        held, self._unsettled = self._unsettled, []
+        for entry in held:
+            channels, upto, handle, result = entry
+            if all_of_them or all(channel.live and channel.at >= upto for channel in channels):
+                self._effects.settled.append((handle, result))
+            else:
+                self._unsettled.append(entry)
 
     @property
     def active_address(self) -> str | None:
@@ -144,6 +161,8 @@ class CoreState:
         return self.active is None or now - self.active.heard_at > self.silence_s()
 
     def _update_state(self, now: float) -> None:
+        if self._unsettled:
+            self.settle_held()
         following = self.classic.is_alive(now) if self.classic.following else not self._silent(now)
         if self.closed:
             state = State.CLOSED
@@ -175,7 +194,7 @@ class CoreState:
     def _resend(self, link: Link, start: int) -> None:
         raise NotImplementedError
 
-    def settle(self, batch: Batch, revision: int, durability: str) -> None:
+    def settle(self, batch: Batch, revision: int, durability: str, known_at: int = 0) -> None:
         """A batch is acknowledged."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ A wait that runs out raises the built-in `TimeoutError`, which says what it wait
 from __future__ import annotations
 
 from chp.errors import ChpError
-from chp.numbers import describe
+from chp.numbers import Revision, describe
 
 
 class Closed(ChpError):
@@ -39,8 +39,8 @@ class NotRetained(ChpError):
             f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
             "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
         )
-        self.after = after
-        self.oldest = oldest
+        self.after = Revision(after)
+        self.oldest = None if oldest is None else Revision(oldest)
 
 
 class Refused(ChpError):
@@ -59,15 +59,16 @@ class Conflict(Refused):
     """A conditional set found another revision; `revisions` are the present ones (0: the key is absent)."""
 
     @property
-    def revisions(self) -> dict[str, int]:
+    def revisions(self) -> dict[str, Revision]:
         """The present revision of each key whose condition failed."""
-        return self.detail if isinstance(self.detail, dict) else {}
+        found = self.detail.items() if isinstance(self.detail, dict) else ()
+        return {key: Revision(revision) for key, revision in found if isinstance(revision, int)}
 
 
 def refusal(code: str, detail: object) -> Refused:
     """The error for a REFUSED."""
     if code == "revision":
-        found = list(detail.items())[:4] if isinstance(detail, dict) else []
-        shown = ", ".join(f"{key!r} is at {revision}" for key, revision in found) or detail
+        found = list(Conflict("", code, detail).revisions.items())[:4]
+        shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
         return Conflict(f"nothing was set: {shown}; read the entry again and retry", code, detail)
     return Refused(f"the server refused the batch ({code}): {detail}", code, detail)

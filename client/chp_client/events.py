@@ -12,7 +12,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from chp.numbers import epoch_of, sequence_of
+from chp.numbers import Revision, epoch_of, sequence_of
 
 
 class State(StrEnum):
@@ -32,9 +32,9 @@ class Ack(NamedTuple):
     durability: str
 
     @property
-    def revision(self) -> int:
-        """The revision that the keys of this set got; 1 if the answer was lost and no server remembers it."""
-        return self.epoch << 48 | self.sequence
+    def revision(self) -> Revision:
+        """The revision that the keys of this set got; 0.1 if the answer was lost and no server remembers it."""
+        return Revision(self.epoch << 48 | self.sequence)
 
 
 def ack_of(revision: int, durability: str) -> Ack:
@@ -53,10 +53,12 @@ class Changed(NamedTuple):
     revisions: int | list[int]
     first: bool = False
 
-    def revision_column(self) -> list[int]:
+    def revision_column(self) -> list[Revision]:
         """A revision for each change."""
         revisions = self.revisions
-        return revisions if isinstance(revisions, list) else [revisions] * len(self.keys)
+        if isinstance(revisions, list):
+            return list(map(Revision, revisions))
+        return [Revision(revisions)] * len(self.keys)
 
 
 def in_order(found: list[Changed]) -> Changed:

@@ -56,6 +56,7 @@ class Following(CoreState):
         went_back = link.epoch < self.epoch or (link is self.active and link.epoch == self.epoch)
         if went_back:
             self.stats["histories_restarted"] += 1
+            self.settle_held(all_of_them=True)  # its numbers may never be reached
         self.classic.stop()
         self.active, self.epoch = link, link.epoch
         self._lag_base = None

@@ -165,7 +165,7 @@ class Hub:
         limits, outbox = self.core.limits, self.core.outbox
         return (
             outbox.size + self.sealed_bytes >= limits.window_bytes
-            or len(outbox) + len(self.sealed) >= limits.window_batches
+            or self.core.open_batches + len(self.sealed) >= limits.window_batches
         )
 
     def _no_room(self) -> bool:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from chp.errors import BadValue
+from chp.numbers import UNKNOWN, Revision
 
 from .codecs import Codec, undecodable
 from .core import ClientCore
@@ -22,12 +23,22 @@ from .views import ItemsNow, KeysNow, ValuesNow
 
 
 class Entry(NamedTuple):
-    """A key with what the servers know of it; revision 0 while only an own set is known, ttl in seconds left."""
+    """A key, its value, the revision that the value has, and its ttl in seconds left.
+
+    While the value is an own set that the servers have not confirmed, it has no revision yet: `pending` is True, the
+    revision is 0.1, which no key ever has (so that a condition made of it is never met), and the ttl None. Wait for the
+    set's ticket first: once that is settled, the entry is the servers'.
+    """
 
     key: str
     value: Any
-    revision: int
+    revision: Revision
     ttl: float | None
+
+    @property
+    def pending(self) -> bool:
+        """Whether the value is an own set that is not confirmed."""
+        return self.revision == UNKNOWN
 
 
 class Reading(Mapping[str, Any]):
@@ -93,13 +104,14 @@ class Reading(Mapping[str, Any]):
         return self._shown.copy() if self._codec is None else dict(self.decoded_items())
 
     def entry(self, key: str) -> Entry | None:
-        """The key with its revision and remaining ttl; None if it is not there."""
+        """The key with its value and what belongs to that, revision and remaining ttl; None if it is not there."""
         with self._hub.lock:
             value = self._shown.get(key)
             if value is None:
                 return None
             hashmap = self._core.channel_of(key).replica.map
-            revision = hashmap.revisions.get(key, 0)
-            left = hashmap.remaining_ms(key, monotonic())
+            own = self._hub.is_own(key)
+            revision = UNKNOWN if own else Revision(hashmap.revisions.get(key, 0))
+            left = None if own else hashmap.remaining_ms(key, monotonic())
         decoded = value if self._codec is None else self._codec.decode(value)
         return Entry(key, decoded, revision, None if left is None else left / 1000)

@@ -43,7 +43,7 @@ from typing import Any
 
 from chp.errors import BadInput
 from chp.limits import MIB
-from chp.numbers import describe, epoch_of, number, sequence_of
+from chp.numbers import Revision, describe, epoch_of, number, sequence_of
 
 from .errors import NotRetained
 from .feed import Feed, FeedRecord, OtherStore
@@ -367,14 +367,14 @@ class Writer:
     def _read_position(self) -> tuple[int, str]:
         try:
             position = json.loads((self.folder / POSITION).read_text())
-            return int(position["number"]), str(position["store"])
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or not ours
+            return int(Revision(str(position["number"]))), str(position["store"])
+        except (OSError, ValueError, KeyError, TypeError, BadInput):  # not there, or not ours
             return 0, ""
 
     def _write_position(self) -> None:
         self._noted_at = time.monotonic()
         draft = self.folder / (POSITION + ".part")
-        draft.write_text(json.dumps({"number": self.reached, "store": self.store}))
+        draft.write_text(json.dumps({"number": describe(self.reached), "store": self.store}))
         os.replace(draft, self.folder / POSITION)
 
 

@@ -13,9 +13,11 @@ from chp import batch as b
 from chp.batch import Segment
 from chp.errors import BadFrame
 from chp.keys import session_topic
+from chp.numbers import UNKNOWN
 
-from .errors import refusal
-from .events import ack_of
+from .channel import Channel
+from .errors import Conflict, refusal
+from .events import Ack, ack_of
 from .following import Following
 from .link import Link
 from .outbox import Batch, keys_of
@@ -88,7 +90,7 @@ class Sending(Following):
         link.sent = max(start, self.outbox.first) - 1
         self._pump()
 
-    def _acks(self, header: list[Any], now: float) -> None:
+    def _acks(self, header: list[Any], number: int, now: float) -> None:
         _, runs, durability = header[:3]
         if type(runs) is not list or durability not in (0, 1, 2):
             raise BadFrame("an ACK has runs and a durability")
@@ -98,7 +100,7 @@ class Sending(Following):
                 raise BadFrame("a run of an ACK is [from, to, revision]")
             first, last, revision = run[:3]
             for batch in self.outbox.take_run(first, last):
-                self.settle(batch, revision, name)
+                self.settle(batch, revision, name, number)
         self._answered(oldest, now)
         self._pump()
 
@@ -108,10 +110,24 @@ class Sending(Following):
         if self.outbox.first > oldest:  # or an answer that was lost would never be asked for again
             self._progress_at = now
 
-    def settle(self, batch: Batch, revision: int, durability: str) -> None:
-        """A batch is acknowledged."""
+    def settle(self, batch: Batch, revision: int, durability: str, known_at: int = 0) -> None:
+        """A batch is acknowledged; `known_at` is the server's number then, if its revision is not known."""
         self.stats[f"acks_{durability}"] += 1
-        self._effects.settled.append((batch.handle, ack_of(revision, durability)))
+        self._settle(batch, ack_of(revision, durability), known_at if revision == UNKNOWN else revision)
+
+    def _settle(self, batch: Batch, result: Ack | Exception, upto: int) -> None:
+        """Tell who waits, at once or as soon as the copy holds everything up to a number."""
+        if lacking := self._lacking(batch, upto):
+            self._unsettled.append((lacking, upto, batch.handle, result))
+        else:
+            self._effects.settled.append((batch.handle, result))
+
+    def _lacking(self, batch: Batch, upto: int) -> list[Channel]:
+        """The channels of the batch's keys that are not complete up to a number."""
+        if self.write_only or not batch.keys or (batch.extras and "stage" in batch.extras):
+            return []
+        behind = [channel for channel in self.channels if not channel.live or channel.at < upto]
+        return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
 
     def _refused(self, link: Link, header: list[Any], now: float) -> None:
         _, no, code, detail = header[:4]
@@ -129,7 +145,11 @@ class Sending(Following):
     def refuse(self, batch: Batch, code: str, detail: object, now: float) -> None:
         """A batch was taken by nobody: tell its owner, and bring the confirmed values back if it was shown."""
         self.stats["refusals"] += 1
-        self._effects.settled.append((batch.handle, refusal(code, detail)))
+        error = refusal(code, detail)
+        if isinstance(error, Conflict):
+            self._settle(batch, error, max(error.revisions.values(), default=0))
+        else:
+            self._effects.settled.append((batch.handle, error))
         if not batch.shown:
             return
         for channel in self.channels:

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from chp.errors import BadValue
+from chp.numbers import Revision
 
 from .checks import wait_s
 from .codecs import undecodable
@@ -23,7 +24,7 @@ from .errors import Forked, Lagging
 from .events import Changed
 
 SET, DELETE = "set", "delete"
-Rest = deque[tuple[str, bytes | None, int]]  # taken from the queue and not read yet: key, value, revision
+Rest = deque[tuple[str, bytes | None, Revision]]  # taken from the queue and not read yet: key, value, revision
 
 
 class Change(NamedTuple):
@@ -32,7 +33,7 @@ class Change(NamedTuple):
     key: str
     value: Any
     operation: str
-    revision: int
+    revision: Revision
 
 
 class WatchQueue:
@@ -237,7 +238,7 @@ class Watch:
             self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
         return change_of(*row, self.decode)
 
-    def _next_row(self) -> tuple[str, bytes | None, int] | None:
+    def _next_row(self) -> tuple[str, bytes | None, Revision] | None:
         try:
             return self._rest.popleft()
         except IndexError:  # looked at and taken in one step, as several threads may iterate
@@ -276,7 +277,7 @@ class Watch:
         return f"<Watch {queue.prefix!r}: {waiting} changes to be read{', closed' if queue.closed else ''}>"
 
 
-def change_of(key: str, value: bytes | None, revision: int, decode: Callable[[bytes], Any] | None) -> Change:
+def change_of(key: str, value: bytes | None, revision: Revision, decode: Callable[[bytes], Any] | None) -> Change:
     """One change; a value that can't be decoded is named by its key."""
     if value is None or decode is None:
         return Change(key, value, DELETE if value is None else SET, revision)

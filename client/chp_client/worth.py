@@ -9,7 +9,7 @@ import heapq
 from time import monotonic
 from typing import NamedTuple
 
-from chp.numbers import epoch_of, sequence_of
+from chp.numbers import Revision, epoch_of, sequence_of
 
 from . import checks, comparing
 from .core import ClientCore
@@ -83,9 +83,9 @@ class Worth:
         return self._core.lag_s
 
     @property
-    def revision(self) -> int:
+    def revision(self) -> Revision:
         """The number up to which everything held is complete."""
-        return self._core.position
+        return Revision(self._core.position)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Worth:
     def window(self) -> tuple[int, int]:
         """Unacknowledged batches and bytes, those on their way to the agent included."""
         hub, outbox = self._hub, self._core.outbox
-        return len(outbox) + len(hub.sealed) + bool(hub.keys), outbox.size + hub.sealed_bytes
+        return self._core.open_batches + len(hub.sealed) + bool(hub.keys), outbox.size + hub.sealed_bytes
 
     def describe(self) -> str:
         """The state and the servers, in a line."""

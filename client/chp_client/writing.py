@@ -17,7 +17,6 @@ from itertools import repeat
 from time import monotonic
 from typing import Any
 
-from chp.errors import BadInput
 from chp.keys import check_column
 
 from . import checks
@@ -41,13 +40,14 @@ class Writing(Reading, MutableMapping[str, Any]):
         key: str,
         value: Any,
         ttl: float | None = None,
-        if_revision: int | None = None,
+        if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ticket:
         """Set a key; the ticket is settled when the pair has taken it.
 
         ttl          seconds after which the servers delete it: above 0, at most ten years; None for no end
-        if_revision  only if the key's revision is this one (0: if it is absent); shown once it is acknowledged
+        if_revision  only if the key's revision is this one, a number or text such as 1.42 (0: if it is absent); shown
+                     once it is acknowledged
         timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
 
         Raises `BadKey` (also for a key outside what is held), `BadValue`, `BadTtl`, `BadInput`, `Full` (with
@@ -79,12 +79,16 @@ class Writing(Reading, MutableMapping[str, Any]):
         if self._holds and hub.keys and hub.keys[-1] is key:
             self._shown[key] = value
 
-    def _set(self, key: str, value: Any, ttl: float | None, if_revision: int | None, timeout: float | None) -> Ticket:
+    def _set(
+        self, key: str, value: Any, ttl: float | None, if_revision: int | str | None, timeout: float | None
+    ) -> Ticket:
         if self._codec is not None:
             value = self._codec.encode(value)
         data = checks.value_bytes(value)
         checks.held_key(key, self.subtrees)
         ms = checks.ttl_in_ms(ttl)
+        if if_revision is not None:
+            if_revision = checks.revision("if_revision", if_revision)
         hub = self._hub
         with hub.lock:
             if len(hub.keys) >= hub.room or len(data) > SMALL or if_revision is not None:
@@ -111,13 +115,11 @@ class Writing(Reading, MutableMapping[str, Any]):
             return draft.ticket
 
     def _conditional(self, key: str, data: bytes, ms: int | None, if_revision: int) -> Ticket:
-        if type(if_revision) is not int or not 0 <= if_revision < 1 << 63:
-            raise BadInput(f"if_revision={if_revision!r} is not a revision; take it from entry(key).revision, or 0")
         hub = self._hub
         hub.seal()
         draft = hub.draft()
         draft.keys, draft.values, draft.shown = [key], [data], False
-        draft.extras = {"c": [[0], [if_revision]]}
+        draft.extras = {"c": [[0], [int(if_revision)]]}
         if ms is not None:
             draft.extras["t"] = ms
         hub.push(draft)

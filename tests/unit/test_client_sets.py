@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chp_client.errors import Conflict, Refused
 from chp_client.events import Ack, State
-from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, n, own_topic
+from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, message, n, own_topic
 
 
 def sent(talk: Talk, server: int = 0) -> list[int]:
@@ -176,6 +176,7 @@ class TestAnswered:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.set({"/b": b"1"})
+        talk.heartbeat(n(7), n(0))
         talk.ack(1, 2, n(7), durability=1)
         assert talk.settled == [(1, Ack(1, 7, "journaled")), (2, Ack(1, 7, "journaled"))]
         assert talk.stats["acks_journaled"] == 2 and not talk.core.outbox.batches
@@ -183,6 +184,7 @@ class TestAnswered:
     def test_an_ack_of_everything_there_ever_was_costs_nothing(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
+        talk.heartbeat(n(7), n(0))
         talk.ack(0, 1 << 60, n(7))
         assert len(talk.settled) == 1
 
@@ -214,6 +216,7 @@ class TestAnswered:
         talk = Talk().joined()
         for i in range(3):
             talk.set({f"/{i}": b"mine"}, handle=f"ticket {i}")
+        talk.batch(n(0), n(1), {"/0": b"mine"}, origins=[[SESSION, 1]])
         talk.ack(1, 1, n(1))
         talk.sent.clear()
         talk.refuse(2, "session", 1)
@@ -223,9 +226,9 @@ class TestAnswered:
         assert talk.sent == [], "not before its acknowledgements can be heard"
         talk.greet()
         assert [(no, s) for _, no, s, _ in talk.sent] == [(1, talk.core.outbox.session), (2, talk.core.outbox.session)]
-        talk.batch(n(0), n(9), {"/1": b"theirs"}, origins=[[OTHER, 1]], last=n(9))
+        talk.batch(n(1), n(9), {"/1": b"theirs"}, origins=[[OTHER, 1]], last=n(9))
         assert talk.map["/1"] == b"mine"
-        talk.ack(1, 2, n(11))
+        talk.ack(1, 2, n(9))
         assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
 
     def test_a_server_that_lost_what_it_acknowledged_gets_a_new_session(self) -> None:
@@ -237,11 +240,12 @@ class TestAnswered:
         assert talk.stats["sessions_reopened"] == 1
 
     def test_a_failed_condition_tells_the_present_revision(self) -> None:
-        talk = Talk().joined()
+        talk = Talk().joined(n(3), **{"/a": n(3)})
         talk.set({"/a": b"1"}, shown=False, c=[[0], [5]])
-        talk.refuse(1, "revision", {"/a": n(3)})
+        talk.refuse(1, "revision", {"/a": n(3), "/b": 0})
         error = talk.settled[0][1]
-        assert isinstance(error, Conflict) and error.revisions == {"/a": n(3)}
+        assert isinstance(error, Conflict) and error.revisions == {"/a": n(3), "/b": 0}
+        assert str(error) == "nothing was set: '/a' is at 1.3, '/b' is not there; read the entry again and retry"
         assert len(talk.requests) == 1, "nothing was shown, so nothing is fetched"
 
     def test_busy_is_final_since_the_server_has_counted_the_number(self) -> None:
@@ -265,6 +269,83 @@ class TestAnswered:
         talk.snapshot(n(1), {"/a": (b"confirmed", n(1))})
         assert talk.map == {"/a": b"confirmed", "/later": b"mine"}
         assert talk.stats["refusals"] == 1 and talk.core.state is State.SYNCED
+
+
+class TestSettledOnceTheCopyHoldsIt:
+    """What a ticket says is in the copy when it is settled, at that revision or a later one."""
+
+    def lagging(self, *subtrees: str) -> Talk:
+        """A client that is joined and misses what comes next."""
+        talk = Talk(*subtrees).joined()
+        for subtree in subtrees or ("",):
+            talk.set({f"{subtree}/k": b"mine"})
+        return talk
+
+    def test_an_acknowledgement_that_comes_before_its_batch_waits_for_it(self) -> None:
+        talk = self.lagging()
+        talk.ack(1, 1, n(3))
+        assert talk.settled == [] and talk.core.open_batches == 1
+        talk.batch(n(0), n(1), {"/other": b"theirs"}, origins=[[OTHER, 1]])
+        assert talk.settled == []
+        talk.batch(n(1), n(3), {"/k": b"mine"}, origins=[[SESSION, 1]])
+        assert talk.settled == [(1, Ack(1, 3, "replicated"))] and not talk.core.open_batches
+        assert talk.core.channels[0].replica.map.revisions["/k"] == n(3)
+        assert not talk.core.channels[0].replica.is_own("/k")
+
+    def test_one_that_comes_in_a_resync_waits_for_its_end(self) -> None:
+        talk = self.lagging()
+        talk.heartbeat(n(9), count=7)
+        talk.batch(n(0), n(3), {"/k": b"mine"}, origins=[[SESSION, 1]])
+        talk.ack(1, 1, n(3))
+        assert talk.settled == []
+        talk.snapshot(n(9), {"/k": (b"later", n(8))}, session_no=1)
+        assert len(talk.settled) == 1 and talk.map == {"/k": b"later"}
+
+    def test_of_several_subtrees_only_that_of_its_keys_counts(self) -> None:
+        talk = self.lagging("/a/", "/b/")
+        talk.heartbeat(n(9), count=7, on="/a/")
+        talk.ack(2, 2, n(0))
+        assert [handle for handle, _ in talk.settled] == [2]
+        talk.ack(1, 1, n(0))
+        assert [handle for handle, _ in talk.settled] == [2]
+
+    def test_a_revision_that_is_not_known_is_at_most_the_servers_number(self) -> None:
+        talk = self.lagging()
+        where = own_topic()
+        talk.update(message(where, n(5), [6, [[1, 1, 1]], 2]))
+        assert talk.settled == []
+        talk.heartbeat(n(5), n(0))
+        assert talk.settled == [(1, Ack(0, 1, "replicated"))]
+
+    def test_a_conflict_waits_for_the_revision_that_it_tells(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/k": b"mine"}, shown=False, c=[[0], [0]])
+        talk.refuse(1, "revision", {"/k": n(2)})
+        assert talk.settled == []
+        talk.batch(n(0), n(2), {"/k": b"theirs"}, origins=[[OTHER, 1]])
+        assert isinstance(talk.settled[0][1], Conflict)
+
+    def test_what_is_staged_or_held_by_nobody_here_waits_for_nothing(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/k": b"1"}, shown=False, stage=[b"T" * 16, "0.0"])
+        talk.ack(1, 1, n(3))
+        writer = Talk(write_only=True).joined()
+        writer.set({"/k": b"1"})
+        writer.ack(1, 1, n(3))
+        assert len(talk.settled) == len(writer.settled) == 1
+
+    def test_those_that_wait_fill_the_window(self) -> None:
+        talk = Talk(limits={"window_batches": 2}).joined()
+        for i in range(2):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(1, 2, n(2))
+        assert talk.core.full()
+
+    def test_a_history_that_began_anew_lets_them_go(self) -> None:
+        talk = self.lagging()
+        talk.ack(1, 1, n(300))
+        talk.greet(told=n(3), uuid=b"T" * 16)
+        assert len(talk.settled) == 1
 
 
 def test_leases_are_refreshed_at_a_third_of_their_ttl() -> None:

@@ -10,7 +10,9 @@ from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Value
 
 import pytest
 
+from chp.batch import Segment
 from chp.errors import BadKey, BadTtl, BadValue
+from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, State
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
@@ -209,3 +211,39 @@ def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
     assert "127.0.0.1:9 not heard from" in clone.describe()
     clone.close(0.0)
     assert clone.state is State.CLOSED
+
+
+class TestEntry:
+    """Value and revision belong together, wherever an own set is on its way."""
+
+    @pytest.fixture
+    def held(self, empty: Clone) -> Clone:
+        """With keys that a server confirmed."""
+        empty._core.channels[0].replica.apply([Segment(["/a", "/b"], [b"1", b"2"])], number(1, 7), 0, False, 0.0)
+        return empty
+
+    def test_what_the_servers_confirmed_has_its_revision(self, held: Clone) -> None:
+        entry = held.entry("/a")
+        assert entry == ("/a", b"1", number(1, 7), None) and not entry.pending and str(entry.revision) == "1.7"
+        assert held.entry("/none") is None
+
+    @pytest.mark.parametrize("many", [1, 3000])
+    def test_an_own_value_has_none_that_a_condition_could_be_built_on(self, held: Clone, many: int) -> None:
+        held.set_many({"/a": b"mine", **{f"/{i}": b"" for i in range(many)}})
+        entry = held.entry("/a")
+        assert entry is not None and entry.pending and (entry.value, entry.revision) == (b"mine", UNKNOWN)
+        assert held.entry("/new") is None and held.entry("/0").revision == UNKNOWN  # type: ignore[union-attr]
+        assert not held.entry("/b").pending  # type: ignore[union-attr]
+
+    def test_nor_has_one_that_was_refused_and_is_shown_still(self, held: Clone) -> None:
+        held._core.channels[0].replica.orphans.add("/a")
+        assert held.entry("/a").pending  # type: ignore[union-attr]
+
+    def test_a_conditional_set_on_its_way_changes_nothing_yet(self, held: Clone) -> None:
+        held.set("/a", b"mine", if_revision="1.7")
+        assert held.entry("/a") == ("/a", b"1", number(1, 7), None)
+
+    @pytest.mark.parametrize("wrong", [True, -1, 1.5, "1.2.3", "x", 1 << 63])
+    def test_what_is_no_revision_is_refused(self, held: Clone, wrong: object) -> None:
+        with pytest.raises(BadInput, match="not a revision"):
+            held.set("/a", b"", if_revision=wrong)  # type: ignore[arg-type]

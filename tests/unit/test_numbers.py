@@ -1,11 +1,26 @@
 """Numbers: epoch and sequence in 8 bytes, odd epochs for the primary."""
 
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chp.errors import BadFrame
-from chp.numbers import EPOCH_MAX, SEQUENCE_MASK, describe, epoch_of, next_epoch, number, pack, sequence_of, unpack
+from chp.errors import BadFrame, BadInput
+from chp.numbers import (
+    EPOCH_MAX,
+    SEQUENCE_MASK,
+    UNKNOWN,
+    Revision,
+    describe,
+    epoch_of,
+    next_epoch,
+    number,
+    pack,
+    sequence_of,
+    unpack,
+)  # fmt: skip
 
 
 @given(st.integers(0, EPOCH_MAX), st.integers(0, SEQUENCE_MASK))
@@ -25,3 +40,34 @@ def test_the_next_epoch_is_higher_and_of_its_side(seen: int, odd: bool) -> None:
 def test_a_frame_of_another_size_is_refused(frame: bytes) -> None:
     with pytest.raises(BadFrame, match="8"):
         unpack(frame)
+
+
+class TestRevision:
+    def test_it_reads_as_epoch_and_sequence_and_is_an_int_in_all_else(self) -> None:
+        revision = Revision(number(1, 7))
+        assert [str(revision), repr(revision), f"{revision}", f"{revision:>5}", "%s" % revision] == [  # noqa: UP031
+            "1.7", "1.7", "1.7", "  1.7", "1.7",
+        ]  # fmt: skip
+        assert f"{revision:d}" == str(number(1, 7)) and f"{revision:x}" == f"{number(1, 7):x}"
+        assert revision == number(1, 7) and hash(revision) == hash(number(1, 7)) and revision < Revision("2.0")
+        assert {revision: 1}[number(1, 7)] == 1 and revision + 1 == number(1, 8)
+
+    def test_copies_and_pickles_are_the_same(self) -> None:
+        revision = Revision(number(3, 12))
+        for other in (copy.copy(revision), copy.deepcopy(revision), pickle.loads(pickle.dumps(revision))):
+            assert other == revision and type(other) is Revision and str(other) == "3.12"
+
+    @given(st.integers(0, EPOCH_MAX), st.integers(0, SEQUENCE_MASK))
+    def test_its_text_is_read_back(self, epoch: int, sequence: int) -> None:
+        revision = Revision(number(epoch, sequence))
+        assert Revision(str(revision)) == revision == Revision(f"{revision:d}")
+
+    @pytest.mark.parametrize(
+        "text", ["", "x", "1.", ".1", "-1", "1.2.3", "1,2", "40000.1", "1.999999999999999", "9" * 25]
+    )
+    def test_any_other_text_is_refused_with_the_remedy(self, text: str) -> None:
+        with pytest.raises(BadInput, match=r"such as 1\.42|at most"):
+            Revision(text)
+
+    def test_one_that_no_key_has(self) -> None:
+        assert UNKNOWN == 1 and str(UNKNOWN) == "0.1"

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from chp.errors import BadInput
 from chp.limits import DEFAULT
-from chp.numbers import EPOCH_MAX, SEQUENCE_MASK, describe, number
+from chp.numbers import Revision, describe
 
-_REVISION = re.compile(r"(?:(?P<epoch>[0-9]{1,5})\.)?(?P<rest>[0-9]{1,19})\Z")
 _DURATION = re.compile(r"(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+) ?(?P<unit>ms|s|m|h|d|)\Z")
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SHOWN_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
@@ -79,17 +79,12 @@ def show_revision(revision: int) -> str:
     return describe(revision)
 
 
-def read_revision(text: str) -> int:
+def read_revision(text: str) -> Revision:
     """A revision as shown, or as the one number; ValueError otherwise."""
-    found = _REVISION.match(text)
-    if not found:
-        raise ValueError("give it as shown by `chp ls --long`, such as 1.42")
-    if found["epoch"] is None:
-        return int(found["rest"])
-    epoch, sequence = int(found["epoch"]), int(found["rest"])
-    if epoch > EPOCH_MAX or sequence > SEQUENCE_MASK:
-        raise ValueError(f"the epoch is at most {EPOCH_MAX} and the sequence at most {SEQUENCE_MASK}")
-    return number(epoch, sequence)
+    try:
+        return Revision(text)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
 
 
 def read_duration(text: str) -> float:
