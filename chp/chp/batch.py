@@ -255,7 +255,9 @@ def _runs_ok(column: object, n: int) -> bool:
 
 
 def _lease_ok(column: object, n: int) -> bool:
-    return type(column) is list and len(column) == 2 and _id_ok(column[0]) and _ttl_ok(column[1])
+    if type(column) is not list or not 2 <= len(column) <= 3:
+        return False
+    return _id_ok(column[0]) and _ttl_ok(column[1]) and all(type(owner) is bytes for owner in column[2:])
 
 
 def _stage_ok(column: object, n: int) -> bool:

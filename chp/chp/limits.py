@@ -66,6 +66,7 @@ class Limits:
     runs_max: int = 50_000  # revisions of batches, remembered over all sessions for those acknowledged again
     refusals_max: int = 10_000  # remembered, so that a batch that comes again is refused again, and not taken for done
     leases_max: int = 100_000
+    leases_of_one_max: int = 10_000  # of one client, so that none takes them all
     staged_bytes_max: int = 1024 * MIB  # waiting for their commit; a larger job commits in several
     staged_idle_s_max: float = 3600.0  # a job that has not gone on for an hour is dead
     transactions_max: int = 1000

@@ -3,8 +3,8 @@
     to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 2, "id": n, ...arguments}
     from P:           STX ETX    number            ""  ""   msgpack [[8, id, map]], or [[7, id, code, detail]]
 
-Commands are "status", "switch", "backup", "restore". Every server answers for itself, active or not: `ask_all` asks
-both at once and returns when both have answered or time is up; `ask_active` finds the one that serves.
+Commands are "status", "switch", "leases", "backup", "restore". Every server answers for itself, active or not:
+`ask_all` asks both at once and returns when both have answered or time is up; `ask_active` finds the one that serves.
 
 A request goes out only over a connection that stands, so it is not left in a queue to be done an hour later; and only
 to a server whose greeting on P+1 shows that it speaks CHP/2, because three frames on P stop the classic programs.

@@ -31,12 +31,13 @@ from chp.batch import (
     split,
 )
 from chp.errors import BadFrame, BadInput
-from chp.keys import check_column, public_session, session_topic
+from chp.keys import CLIENT_BYTES, check_column, public_session, session_topic
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 
+from . import leases
 from .channels import Channels, greeting
 from .plain import PlainSets
 from .recordlog import Record, RecordLog, grouped, numbered
@@ -137,7 +138,7 @@ class Committer:
         self.flush_plain(now)  # conditions look at what came before
         try:
             segment = decode_segment(body)
-            segment, body = self._check(segment, body)
+            segment, body = self._check(segment, body, session_id[:CLIENT_BYTES])
             if segment.extras and "commit" in segment.extras:
                 staged = self._staged(session_id, no, segment.extras["commit"])
         except (Refusal, BadInput) as error:
@@ -162,7 +163,7 @@ class Committer:
         """Whether the open record has written one of the segment's keys."""
         return self.revision in map(self.state.map.revisions.get, segment.keys)
 
-    def _check(self, segment: Segment, body: bytes) -> tuple[Segment, bytes]:
+    def _check(self, segment: Segment, body: bytes, client: bytes) -> tuple[Segment, bytes]:
         check_column(segment.keys, self.state.map.values)
         values_max, body_max = self.limits.value_bytes_max, self.limits.frame_bytes_max - HEADER_BYTES_MAX
         if len(body) > body_max:
@@ -182,11 +183,11 @@ class Committer:
             body = segment.encode()
         if "c" in extras:
             self._check_conditions(segment)
-        if "l" in extras and extras["l"] not in self.state.leases and extras.get("lease", [b""])[0] != extras["l"]:
-            raise Refusal("lease", "the lease has expired or never was; open a new one")
-        leases = self.state.leases
-        if "lease" in extras and extras["lease"][0] not in leases and len(leases) >= self.limits.leases_max:
-            raise Refusal("busy", f"{self.limits.leases_max} leases are open; close some")
+        if not leases.COLUMNS.isdisjoint(extras):
+            self.state.leases.check(extras, client, self.limits)
+            if "lease" in extras:
+                segment = leases.with_owner(segment, client)
+                body = segment.encode()
         if "stage" in extras and (full := self.state.staging.full(extras["stage"][0], len(body))):
             raise Refusal("busy", full)
         if "n" in extras and "stage" not in extras:  # what is staged is compared when it is committed
@@ -246,6 +247,11 @@ class Committer:
         """A lease's time is over: its keys go, and then itself."""
         self.add_ended(sorted(self.state.leases[lease_id].keys), now)
         self.add_segment(Segment([], [], {"unlease": lease_id, "ended": True}), now)
+
+    def close_lease(self, lease_id: bytes, now: float) -> None:
+        """Somebody ends a lease: its keys go, and then itself."""
+        self._delete_leased(lease_id, now)
+        self.add_segment(Segment([], [], {"unlease": lease_id}), now)
 
     def _delete_leased(self, lease_id: bytes, now: float) -> None:
         lease = self.state.leases.get(lease_id)

@@ -6,7 +6,7 @@
     ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` reaches: the numbers alone
     ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
     ICANHAZ? subtree {id, more}                room for more chunks
-    ICANHAZ? STX command ETX {id, ...}         status, switch, backup, restore
+    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, backup, restore
 
 A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
 """
@@ -26,6 +26,7 @@ from chp.unpacking import QUESTION
 from .commit import HEADER_BYTES_MAX
 from .image import GATHER_ITEMS, Image
 from .images import Images, packed
+from .leases import listed
 from .recordlog import Record
 from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
 from .turn import Frames
@@ -52,6 +53,7 @@ class Requests:
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
             "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
+            "leases": self._leases,
         }  # the shell adds those that touch files; each answers when it is done
 
     def message(self, frames: list[bytes]) -> None:
@@ -330,6 +332,26 @@ class Requests:
             handler(identity, options)
         except BadInput as error:
             self.refuse(identity, options["id"], str(error))
+
+    def _leases(self, identity: bytes, options: Options) -> None:
+        """List them, or end one."""
+        core, leases = self._core, self._core.state.leases
+        name, after = options.get("end"), options.get("after", b"")
+        if name is not None and (type(name) is not bytes or name not in leases):
+            raise BadInput("no lease of that name is open; `chp leases` lists them")
+        if name is not None and not core.serving:
+            raise BadInput("this server is not active; end a lease on the one that is")
+        if type(after) is not bytes:
+            raise BadInput("'after' is the name of a lease, 16 bytes")
+        if name is None:
+            self.answer(identity, options["id"], listed(leases, after, core.now))
+            return
+        facts = {"lease": name.hex(), **leases[name].facts(core.now)}
+        core.commit()
+        core.commits.close_lease(name, core.now)
+        core.commit()
+        core.turn.fact("lease ended", "warning", **facts, because="an operator")
+        self.answer(identity, options["id"], facts)
 
     def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """What an admin command did."""

@@ -23,6 +23,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 
 from .image import Image
+from .leases import Leases
 from .staging import Staging
 
 FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
@@ -41,15 +42,6 @@ class Session:
         return next((revision for first, last, revision in reversed(self.runs) if first <= no <= last), FORGOTTEN)
 
 
-@dataclass(slots=True)
-class Lease:
-    """Keys that are deleted together when nobody has refreshed them for `ttl_ms`."""
-
-    ttl_ms: int
-    deadline: float
-    keys: set[str] = field(default_factory=set)
-
-
 class ReplicatedState:
     """Everything that a record can change."""
 
@@ -63,7 +55,7 @@ class ReplicatedState:
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
-        self.leases: dict[bytes, Lease] = {}
+        self.leases = Leases()
         self.lease_of: dict[str, bytes] = {}
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: dict[int, int] = {}  # epoch -> its last number
@@ -142,16 +134,12 @@ class ReplicatedState:
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
         if "lease" in extras:
-            lease_id, ttl_ms = extras["lease"]
-            lease = self.leases.get(lease_id)
-            if lease is None:
-                self.leases[lease_id] = Lease(ttl_ms, now + ttl_ms / 1000)
-            else:
-                lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
+            lease_id, ttl_ms, *owner = extras["lease"]
+            self.leases.keep(lease_id, ttl_ms, owner[0] if owner else b"", now)
         if "l" in extras and extras["l"] in self.leases:
             self._attach(extras["l"], segment)
         if "unlease" in extras:
-            for key in self.leases.pop(extras["unlease"], Lease(0, 0)).keys:
+            for key in self.leases.end(extras["unlease"]):
                 self.lease_of.pop(key, None)
         if "done" in extras:
             application, version, transaction_id = extras["done"]
@@ -270,7 +258,9 @@ class ReplicatedState:
     def encode_rest(self, now: float) -> bytes:
         """Everything but the map, as a STATE body: number, history, sessions, leases, uuids."""
         sessions = [[i, s.no, round((now - s.seen) * 1000), list(s.runs)] for i, s in self.sessions.items()]
-        leases = [[i, v.ttl_ms, round((v.deadline - now) * 1000), sorted(v.keys)] for i, v in self.leases.items()]
+        leases = [
+            [i, v.ttl_ms, round((v.deadline - now) * 1000), sorted(v.keys), v.owner] for i, v in self.leases.items()
+        ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
         rest = [self.number, list(self.history.items()), sessions, leases, list(self.uuids), versions]
         rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
@@ -289,7 +279,10 @@ class ReplicatedState:
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
             self._note_run(i, self.sessions[i], (first, last, revision))
-        self.leases = {i: Lease(ttl, now + left / 1000, set(keys)) for i, ttl, left, keys in leases}
+        self.leases = Leases()
+        for i, ttl_ms, left_ms, keys, owner in leases:
+            self.leases.keep(i, ttl_ms, owner, now)
+            self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, set(keys)
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:

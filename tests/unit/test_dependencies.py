@@ -19,7 +19,7 @@ PURE = {
     "chp_server": [
         "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
         "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
-        "performing", "snapshots",
+        "leases", "performing", "snapshots",
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",

@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.wire.hand import BATCH, END, RECORDS, Hand, Session, arrived, receive
+from chp_server.testing import Pair
+from tests.wire.hand import BATCH, END, RECORDS, REFUSED, REPLY, Hand, Session, arrived, parts_of, receive, until
 
 UNGUESSED = b"\0\0\0\0"
 
@@ -109,3 +110,59 @@ def test_a_session_of_the_last_count_is_heard_and_served(hand: Hand) -> None:
     victim = hand.session(b"an end of it" + b"\xff" * 4)
     assert victim.put({"/last": b"1"}) > 0
     assert victim.put({"/last": b"2"}) > 0 and not victim.refusals
+
+
+def test_a_lease_is_its_clients_alone(hand: Hand, stranger: Hand) -> None:
+    """Its name stands beside its keys for all to read; a stranger's `unlease` of it deleted them once."""
+    lease = b"a lease's name.."
+    holder, other = hand.session(b"twelve bytes" + bytes(4)), stranger.session()
+    holder.put({"/held": b"1"}, lease=[lease, 60_000], l=lease)
+    for extras in ({"unlease": lease}, {"lease": [lease, 1]}, {"l": lease}, {"lease": [lease, 1], "l": lease}):
+        keys = ["/held"] if "l" in extras else []
+        code, detail = other.refused(other.send(keys, [b"x"] * len(keys), extras))
+        assert code == "lease" and "another client's" in detail, extras
+    assert hand.follow("").values == {"/held": b"1"}
+    later = hand.session(holder.id[:12] + b"\0\0\0\1")
+    later.put({"/held": b"2"}, l=lease)
+    later.put({}, lease=[lease, 50_000])
+    later.put({}, unlease=lease)
+    assert hand.follow("").values == {} and not later.refusals
+
+
+def test_nobody_names_the_owner_of_a_lease_itself(hand: Hand, stranger: Hand) -> None:
+    lease = b"a lease's name.."
+    victim, other = hand.session(), stranger.session()
+    victim.put({"/held": b"1"}, lease=[lease, 60_000], l=lease)
+    for name in (lease, b"another's name.."):
+        code, detail = other.refused(other.send([], [], {"lease": [name, 60_000, victim.public[:12]]}))
+        assert code == "bad" and "owner" in detail
+    assert len(listed(hand)) == 1
+
+
+def test_a_lease_stays_its_clients_on_the_other_server(pair: Pair) -> None:
+    """Owners are in records and in the state that a server catches up by; the new active knows whose the lease is."""
+    lease = b"a lease's name.."
+    with Hand(pair.primary.address) as before, Hand(pair.backup.address) as after:
+        until(lambda: before.status()["in_sync"], "in sync")
+        holder = before.session()
+        holder.put({"/held": b"1"}, lease=[lease, 600_000], l=lease)
+        pair.backup.restart()
+        until(lambda: before.status()["in_sync"] and after.status()["number"] == before.status()["number"], "caught up")
+        pair.primary.kill()
+        until(lambda: after.sync("")[-1][0][0] != REFUSED, "the other one to serve")  # each a vote
+        assert [found["owner"] for found in listed(after)] == [holder.public[:12].hex()]
+        other = after.session()
+        assert other.refused(other.send([], [], {"unlease": lease}))[0] == "lease"
+        later = after.session(holder.id)
+        later.no = holder.no
+        later.put({}, unlease=lease)
+        assert after.follow("").values == {}
+
+
+def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
+    """What `chp leases` is told."""
+    dealer = hand.dealer()
+    hand.ask(dealer, b"\x02leases\x03", **options)
+    header = parts_of(receive(dealer))[0]
+    assert header[0] == REPLY, header
+    return list(header[2]["leases"])

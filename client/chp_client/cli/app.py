@@ -22,7 +22,7 @@ from .settings import examples, shared
 
 ORDER = (
     "get", "set", "del", "ls", "watch", "dump", "load", "record", "replay", "status", "top", "bench",
-    "switch", "backup", "restore",
+    "switch", "leases", "backup", "restore",
 )  # fmt: skip
 
 

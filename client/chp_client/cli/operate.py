@@ -1,4 +1,4 @@
-"""`chp switch`, `chp backup`, `chp restore`: what an operator tells a live pair to do.
+"""`chp switch`, `chp leases`, `chp backup`, `chp restore`: what an operator tells a live pair to do.
 
 Each is one admin request to the active server, found by asking; the server does the work and answers when it is done.
 Paths are on the server's machine. A command that the server does not know is refused (exit code 4).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ from .write import somebody_to_ask
 
 LOOK_S = 0.02  # between looks while a hand-over is under way
 HAND_OVER_S = 10.0
+LIST_S = 10.0
 COPY_S = 300.0  # a backup or restore may take its time
 
 
@@ -82,6 +83,57 @@ def _until_active(admin: Admin, server: str) -> None:
     raise Refused(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
 
 
+@click.command(short_help="List the open leases, or end one.", epilog=examples("""
+    chp leases                # name, owner, ttl, what is left of it, and how many keys live with it
+    chp leases --end 3f2a9c0de1b84f7790aa54c1d2e3f405
+"""))  # fmt: skip
+@click.option("--end", "name", metavar="LEASE", help="End this lease: its keys are deleted together.")
+@shared_for(LIST_S)
+@pass_settings
+def leases(settings: Settings, name: str | None) -> None:
+    """List the open leases of the pair, or end one.
+
+    The owner is the public id of the client that opened the lease (SPEC.md, section 14), who alone may refresh it, set
+    with it, or end it; an operator may end any.
+    """
+    out = settings.out
+    with explained(settings), Admin(settings.servers, settings.patience(LIST_S)) as admin:
+        active = _active(admin, "a list of its leases")
+        if name is not None:
+            reply = admin.ask(active.server, "leases", end=_name_of(name))
+            out.record(reply.facts) if out.json else out.line(f"ended {_lease_line(reply.facts)}")
+            return
+        for n, lease in enumerate(_all_leases(admin, active.server)):
+            if out.json:
+                out.record(lease)
+                continue
+            if n == 0:
+                out.line(f"{'LEASE':32}  {'OWNER':24}  {'TTL':>8}  {'LEFT':>8}  KEYS")
+            out.line(_lease_line(lease))
+
+
+def _all_leases(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
+    after = b""
+    while page := admin.ask(server, "leases", after=after).facts["leases"]:
+        yield from page
+        after = bytes.fromhex(page[-1]["lease"])
+
+
+def _lease_line(lease: dict[str, Any]) -> str:
+    times = (f"{lease[name] / 1000:,.1f} s" for name in ("ttl_ms", "remaining_ms"))
+    return "  ".join([lease["lease"], f"{lease['owner']:24}", *(f"{t:>8}" for t in times), show_count(lease["keys"])])
+
+
+def _name_of(text: str) -> bytes:
+    try:
+        name = bytes.fromhex(text)
+    except ValueError:
+        name = b""
+    if len(name) != 16:
+        raise Misused(f"{text!r:.60} is no lease; give its 32 hexadecimal digits, as `chp leases` shows them")
+    return name
+
+
 @click.command(short_help="Have the server write a copy of its state.", epilog=examples("""
     chp backup                        # beside the journal
     chp backup /var/backups/chp.db
@@ -127,12 +179,17 @@ def _absolute(path: str) -> str:
 
 def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
     with explained(settings), Admin(settings.servers, settings.patience(COPY_S)) as admin:
-        seen = pair.views(_quick_look(admin), named=True)
-        active = next((v for v in seen if v.active), None)
-        if active is None:
-            verdict = pair.verdict(seen)
-            raise NoServer(f"no active server to ask for a {command}: {verdict.word}: {verdict.why}")
+        active = _active(admin, f"a {command}")
         _report(settings.out, command, admin.ask(active.server, command, **arguments))
+
+
+def _active(admin: Admin, what: str) -> View:
+    seen = pair.views(_quick_look(admin), named=True)
+    active = next((v for v in seen if v.active), None)
+    if active is None:
+        verdict = pair.verdict(seen)
+        raise NoServer(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
+    return active
 
 
 _TOLD: dict[str, Callable[[Any], str]] = {
@@ -150,4 +207,4 @@ def _report(out: Out, command: str, reply: Reply) -> None:
     out.line(f"{command} done by {reply.server}" + (f": {escape(said)}" if said else ""))
 
 
-COMMANDS = (switch, backup, restore)
+COMMANDS = (switch, leases, backup, restore)

@@ -1,0 +1,101 @@
+"""Leases: whose each is, and what a client may do with one (SPEC.md, section 19).
+
+A lease belongs to the client that opened it: the first part of its sessions' public ids, which its later sessions have
+too. Readers see the names of leases beside the keys, so a name is no right to it. Another client that refreshes, uses
+or ends one is refused. What opens or refreshes a lease stands in the record with its owner, whom everybody who follows
+the record needs; a client can't write that itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Any
+
+from chp.batch import Segment
+from chp.errors import BadFrame
+from chp.limits import Limits
+
+from .verdicts import Refusal
+
+COLUMNS = frozenset({"l", "lease", "unlease"})
+LISTED_MAX = 1000  # in one answer
+NOT_HERE = "the lease has expired or never was; open a new one"
+NOT_YOURS = "the lease is another client's, who alone may refresh it, set with it or end it; open one of your own"
+
+
+@dataclass(slots=True)
+class Lease:
+    """Keys that are deleted together when their owner has not refreshed them for `ttl_ms`."""
+
+    ttl_ms: int
+    deadline: float
+    owner: bytes = b""  # the client; nobody's if a record does not say
+    keys: set[str] = field(default_factory=set)
+
+    def facts(self, now: float) -> dict[str, Any]:
+        """What an operator is shown."""
+        left_ms = max(0, round((self.deadline - now) * 1000))
+        return {"owner": self.owner.hex(), "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
+
+
+class Leases(dict[bytes, Lease]):
+    """All leases by name, and how many each client has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_client: Counter[bytes] = Counter()
+
+    def keep(self, lease_id: bytes, ttl_ms: int, owner: bytes, now: float) -> None:
+        """Open a lease, or refresh it; one of another owner stays as it is."""
+        lease = self.get(lease_id)
+        if lease is None:
+            self[lease_id] = Lease(ttl_ms, now + ttl_ms / 1000, owner)
+            self.of_client[owner] += 1
+        elif lease.owner == owner:
+            lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
+
+    def end(self, lease_id: bytes) -> set[str]:
+        """Forget a lease; its keys."""
+        lease = self.pop(lease_id, None)
+        if lease is None:
+            return set()
+        self.of_client[lease.owner] -= 1
+        if not self.of_client[lease.owner]:
+            del self.of_client[lease.owner]
+        return lease.keys
+
+    def check(self, extras: dict[str, Any], client: bytes, limits: Limits) -> None:
+        """Refuse what names a lease that is not there, is another client's, or is one too many."""
+        opened = extras.get("lease", [None])
+        if len(opened) > 2:
+            raise BadFrame("a KVSET's 'lease' is a name and a ttl; its owner is the server's to write")
+        for name in {extras.get("l"), extras.get("unlease"), opened[0]} - {None}:
+            if name in self and self[name].owner != client:
+                raise Refusal("lease", NOT_YOURS)
+        if "l" in extras and extras["l"] not in self and extras["l"] != opened[0]:
+            raise Refusal("lease", NOT_HERE)
+        if opened[0] is not None and opened[0] not in self:
+            self._check_room(client, limits)
+
+    def _check_room(self, client: bytes, limits: Limits) -> None:
+        if len(self) >= limits.leases_max:
+            raise Refusal("busy", f"{limits.leases_max} leases are open; close some")
+        if self.of_client[client] >= limits.leases_of_one_max:
+            raise Refusal(
+                "busy", f"this client has {limits.leases_of_one_max} leases open, its share of them; close some"
+            )
+
+
+def with_owner(segment: Segment, client: bytes) -> Segment:
+    """A segment that opens or refreshes a lease, as it stands in a record."""
+    extras = dict(segment.extras or {})
+    extras["lease"] = [*extras["lease"][:2], client]
+    return Segment(segment.keys, segment.values, extras)
+
+
+def listed(leases: Leases, after: bytes, now: float) -> dict[str, Any]:
+    """The next leases behind a name, as an operator is shown them; in the order of their names."""
+    names = nsmallest(LISTED_MAX, (name for name in leases if name > after))
+    return {"total": len(leases), "leases": [{"lease": name.hex(), **leases[name].facts(now)} for name in names]}

@@ -1,0 +1,115 @@
+"""Whose a lease is: in the state, in records, and for an operator.
+
+covers: leases.py, `chp leases`.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgpack
+import pytest
+from click.testing import CliRunner, Result
+
+from chp.batch import Segment
+from chp.errors import BadFrame
+from chp.limits import DEFAULT
+from chp_client import Clone
+from chp_client.cli.app import chp
+from chp_server.leases import Leases, listed
+from chp_server.state import ReplicatedState
+from chp_server.testing import TestServer
+from chp_server.verdicts import Refusal
+
+LEASE, ANOTHER = b"L" * 16, b"M" * 16
+A, B = b"client of us", b"another one."
+
+
+def opened() -> Leases:
+    leases = Leases()
+    leases.keep(LEASE, 5000, A, 0.0)
+    return leases
+
+
+def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> None:
+    """As a suffix may bring it: the name is taken there by now."""
+    leases = opened()
+    leases.keep(LEASE, 60_000, B, 1.0)
+    assert (leases[LEASE].owner, leases[LEASE].deadline) == (A, 5.0)
+    leases.keep(LEASE, 60_000, A, 1.0)
+    assert leases[LEASE].deadline == 61.0
+
+
+def test_a_client_has_its_share_of_leases_and_no_more() -> None:
+    leases, limits = opened(), replace(DEFAULT, leases_max=3, leases_of_one_max=2)
+    leases.check({"lease": [ANOTHER, 5000]}, A, limits)
+    leases.keep(ANOTHER, 5000, A, 0.0)
+    with pytest.raises(Refusal, match="share"):
+        leases.check({"lease": [b"N" * 16, 5000]}, A, limits)
+    leases.check({"lease": [LEASE, 5000]}, A, limits)  # to refresh one is not to open one
+    leases.check({"lease": [b"N" * 16, 5000]}, B, limits)
+    leases.keep(b"N" * 16, 5000, B, 0.0)
+    with pytest.raises(Refusal, match="3 leases are open"):
+        leases.check({"lease": [b"O" * 16, 5000]}, B, limits)
+    leases.end(LEASE)
+    leases.check({"lease": [b"O" * 16, 5000]}, A, limits)
+    assert dict(leases.of_client) == {A: 1, B: 1}
+
+
+def test_an_owner_of_its_own_making_is_refused() -> None:
+    with pytest.raises(BadFrame, match="owner"):
+        opened().check({"lease": [LEASE, 5000, A]}, A, DEFAULT)
+
+
+def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
+    state, copy = ReplicatedState(DEFAULT), ReplicatedState(DEFAULT)
+    state.apply(Segment(["/a"], [b"1"], {"lease": [LEASE, 5000, A], "l": LEASE}), 1, 0.0)
+    copy.load_rest(msgpack.unpackb(state.encode_rest(1.0), strict_map_key=False)[1], 1.0)
+    assert copy.leases == state.leases and copy.leases[LEASE].owner == A
+    assert copy.leases.of_client == state.leases.of_client and copy.leases[LEASE].keys == {"/a"}
+
+
+def test_leases_are_listed_a_thousand_at_a_time_in_the_order_of_their_names() -> None:
+    leases = Leases()
+    for i in range(1500):
+        leases.keep(i.to_bytes(16), 5000, A, 0.0)
+    first = listed(leases, b"", 1.0)
+    assert first["total"] == 1500 and len(first["leases"]) == 1000
+    assert first["leases"][0] == {
+        "lease": "00" * 16, "owner": A.hex(), "ttl_ms": 5000, "remaining_ms": 4000, "keys": 0
+    }  # fmt: skip
+    after = bytes.fromhex(first["leases"][-1]["lease"])
+    assert [int(x["lease"], 16) for x in listed(leases, after, 1.0)["leases"]] == list(range(1000, 1500))
+
+
+@pytest.fixture
+def run(lone: TestServer) -> Callable[..., Result]:
+    def run(*args: str) -> Result:
+        return CliRunner().invoke(chp, ["--servers", lone.address, *args], prog_name="chp")
+
+    return run
+
+
+def test_an_operator_sees_leases_and_ends_one(lone: TestServer, run: Callable[..., Result]) -> None:
+    assert run("leases").output == ""
+    with Clone([lone.address]) as clone, clone.lease(ttl=600) as lease, clone.lease(ttl=60) as other:
+        lease.set_many({"/a": b"1", "/b": b"2"}).wait(30)
+        other.set("/c", b"3").wait(30)
+        found = [json.loads(line) for line in run("leases", "--json").output.splitlines()]
+        assert {(x["lease"], x["ttl_ms"], x["keys"]) for x in found} == {
+            (lease.id.hex(), 600_000, 2), (other.id.hex(), 60_000, 1)
+        }  # fmt: skip
+        shown = run("leases").output.splitlines()
+        assert shown[0].split() == ["LEASE", "OWNER", "TTL", "LEFT", "KEYS"] and len(shown) == 3
+        ended = run("leases", "--end", lease.id.hex())
+        assert ended.exit_code == 0 and lease.id.hex() in ended.output
+        clone.set("/after", b"").wait(30)
+        assert sorted(clone) == ["/after", "/c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("12", 2, "32 hexadecimal digits"), ("zz" * 16, 2, "32 hex"), ("ab" * 16, 4, "no lease")]
+)
+def test_a_lease_that_is_none_is_refused(run: Callable[..., Result], name: str, code: int, said: str) -> None:
+    result = run("leases", "--end", name)
+    assert result.exit_code == code and said in result.stderr
