@@ -84,7 +84,7 @@ def _until_active(admin: Admin, server: str) -> None:
 
 
 @click.command(short_help="List the open leases, or end one.", epilog=examples("""
-    chp leases                # name, owner, ttl, what is left of it, and how many keys live with it
+    chp leases                # name, owner, ttl, what is left, number of keys
     chp leases --end 3f2a9c0de1b84f7790aa54c1d2e3f405
 """))  # fmt: skip
 @click.option("--end", "name", metavar="LEASE", help="End this lease: its keys are deleted together.")
