@@ -31,7 +31,7 @@ from chp.batch import (
     split,
 )
 from chp.errors import BadFrame, BadInput
-from chp.keys import CLIENT_BYTES, check_column, public_session, session_topic
+from chp.keys import CLIENT_BYTES, check_column, session_topic
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
@@ -496,10 +496,3 @@ class Committer:
         if held:
             self.log.drop_after(self.state.number)
         return held
-
-
-def by_public_id(frames: list[bytes]) -> list[bytes]:
-    """A CHP/2 KVSET with its session's public id: what is kept of it, sent on or shown is no key to the session."""
-    if len(frames) != 5 or len(frames[2]) != 16:
-        raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
-    return [*frames[:2], public_session(frames[2]), *frames[3:]]

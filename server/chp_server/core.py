@@ -28,10 +28,10 @@ from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unp
 
 from .binary_star import Event, step
 from .channels import alive, greeting, is_session_topic
-from .commit import Committer, by_public_id
+from .commit import Committer
 from .journal import Row
 from .peerlink import PeerLink
-from .pending import Pending, batch_identity
+from .pending import Pending, batch_identity, by_public_id
 from .recordlog import Record
 from .requests import Requests
 from .staging import StagedCommit

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from chp.keys import CLIENT_BYTES
+from chp.errors import BadFrame
+from chp.keys import CLIENT_BYTES, public_session
 from chp.limits import Limits
 
 Frames = list[bytes]
@@ -97,3 +98,10 @@ class Pending:
 def batch_identity(session: bytes, no_frame: bytes) -> bytes:
     """The identity of a CHP/2 batch: 24 bytes, so never a UUID's 16."""
     return session + no_frame
+
+
+def by_public_id(frames: list[bytes]) -> list[bytes]:
+    """A CHP/2 KVSET with its session's public id: what is kept of it, sent on or shown is no key to the session."""
+    if len(frames) != 5 or len(frames[2]) != 16:
+        raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
+    return [*frames[:2], public_session(frames[2]), *frames[3:]]
