@@ -63,7 +63,7 @@ class Copies:
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             _remove(_part(path))
-            self._store = SqliteStore(f"sqlite:{_part(path)}", Options())
+            self._store = SqliteStore(f"sqlite:{_part(path)}", Options(mark=False))
             self._store.load()
             self._asked = (identity, options["id"], path)
             self._snapshotter = Snapshotter(self._store, self._limits)

@@ -29,7 +29,7 @@ from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unp
 from .binary_star import Event, step
 from .channels import alive, greeting, is_session_topic
 from .commit import Committer
-from .journal import Row
+from .journal import Row, cut_short
 from .peerlink import PeerLink
 from .pending import Pending, batch_identity, by_public_id
 from .recordlog import Record
@@ -78,6 +78,8 @@ class ServerCore:
         self.requests = Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
         self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
+        self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
+        self.cut_short = ""  # why it can't; the shell ends the server then
         self.lease_until = 0.0  # with an arbiter: to be active is allowed before this time; the reactor keeps it
         self._want_lease_until = now
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
@@ -246,6 +248,9 @@ class ServerCore:
         after = step(self.bstate, event)
         if after is self.bstate:
             return
+        if after is State.ACTIVE and self.state.number < self.marked:
+            self._miss(event)
+            return
         if after is State.ACTIVE and not self._leased(self.now):
             self._want_lease_until = self.now + WANT_LEASE_S
             return
@@ -256,6 +261,16 @@ class ServerCore:
         else:
             self._become_passive()
         self.beat_now()
+
+    def _miss(self, event: Event) -> None:
+        """We were to serve, and our journal was cut short: that is for the peer to do, if it has more."""
+        if event is Event.ALONE:
+            why = "there is no peer" if not self.config.has_peer else "the peer was not heard"
+        elif event is Event.PEER_BEHIND:
+            why = "the peer has no more than this server"
+        else:
+            return
+        self.cut_short = f"{cut_short(self.state.number, self.marked)} ({why})"
 
     @property
     def wants_lease(self) -> bool:

@@ -14,6 +14,7 @@ Rules:
   disk's answer can't be trusted (a failed fsync, a lost connection) nothing is written until it is opened again.
 - A snapshot becomes the snapshot in one transaction. Rows it made superfluous go a few at a time, in later syncs;
   so call `sync` at every heartbeat too: with nothing to do it costs nothing.
+- A journal that ends before its mark (journal_mark.py) has been cut short, however sound it looks: that is damage too.
 - Damage is never guessed over: `recover="strict"` refuses to open and names the place, `"prefix"` keeps what is
   before it, sets the rest aside (moved, not deleted) and says how much that was.
 - `durability` is what an acknowledgement says without a passive: 1 only when `sync` waits for the disk
@@ -28,12 +29,18 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from chp.errors import ChpError
+from chp.numbers import describe
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn
 META_BYTES_MAX = MIB  # meta values are written whole, so they must stay small
 SYNC_MODES = ("always", "interval", "off")
 RECOVER_MODES = ("strict", "prefix")
+
+CUT_SHORT = (
+    "it ends at {last}, and its mark says that it had been at {mark}: what came after is missing; let the other server "
+    "send its state, restore a backup, or start with --recover prefix to go on without it"
+)
 
 
 class JournalError(ChpError):
@@ -82,6 +89,7 @@ class Loaded:
     rows: Iterator[Row]  # those after the snapshot
     report: str  # one line for the log
     rows_aside: int = 0  # rows set aside by recover="prefix"; -1 when they could not be counted
+    marked: int = 0  # a number that it had been at, beyond `number`: the peer's to tell what is missing (`catch_up`)
     seen_epoch: int = 0  # no epoch up to here may be opened: its numbers may have been issued, and set aside
 
 
@@ -106,8 +114,6 @@ class Report:
 
     def line(self) -> str:
         """The report in one line."""
-        from chp.numbers import describe
-
         if not self.read:
             return f"{self.url}: not checked: {'; '.join(self.problems)}"
         what = (
@@ -115,6 +121,11 @@ class Report:
             f" ({self.bytes:,} bytes) up to {describe(self.number)}"
         )
         return f"{self.url}: {'sound' if self.ok else 'DAMAGED: ' + '; '.join(self.problems)}: {what}"
+
+
+def cut_short(last: int, mark: int) -> str:
+    """What is wrong with a journal that ends before its mark, and what can be done."""
+    return CUT_SHORT.format(last=describe(last), mark=describe(mark))
 
 
 class Journal(Protocol):
@@ -182,6 +193,8 @@ class Options:
     retain_s: float = 3600.0
     interval_s: float = 1.0
     store_id: bytes | None = None
+    catch_up: bool = False  # a journal that was cut short is loaded all the same: the peer may have the rest
+    mark: bool = True  # keep one beside the journal (journal_mark.py)
 
     def __post_init__(self) -> None:
         if self.sync not in SYNC_MODES:
@@ -199,15 +212,16 @@ def open_journal(
     retain_s: float = 3600.0,
     interval_s: float = 1.0,
     store_id: bytes | None = None,
+    catch_up: bool = False,
 ) -> Journal:
     """The journal at `url`: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
     below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
     the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store found there.
+    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from.
     """
-    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id)
+    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
     return _opener(url)(url, options)
 
 

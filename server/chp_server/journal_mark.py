@@ -1,12 +1,12 @@
-"""The mark beside a journal: how far it had been, in a file of its own, so that a journal cut short does not pass for whole.
+"""The mark beside a journal: how far it had been, so that one that was cut short does not pass for whole.
 
     DIR/journal.sqlite.mark     "CHPMARK1", journal's id, boot, sync mode, CRC-32        written when it is opened
                                 at octet 64: last number, CRC-32                         written at every commit
 
 A journal is verified by its checksums and its chain, but a chain that ends sooner is a chain: a log that was cut,
 removed, or put back from an earlier day shows nowhere in it. The mark does. It is written after the commit and before
-anything is acknowledged, so it is never ahead of a sound journal; and before a commit that takes rows back, for the same
-reason. It is not synced (16 octets into the page cache cost a microsecond) but with the snapshots: after a power cut it
+anything is acknowledged, so it is never ahead of a sound journal; and before a commit that takes rows back, likewise.
+It is not synced (16 octets into the page cache cost a microsecond) but with the snapshots: after a power cut it
 may be behind, which hides a loss and never invents one. Where the journal itself is not synced (`interval`, `off`), a
 mark of an earlier boot may be ahead of what a power cut left, as was agreed to; so the boot is part of it.
 """
@@ -27,7 +27,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Mark(NamedTuple):
-    """What a mark says: the journal with this id had been at `number`; what was so far may be on the disk, or must be."""
+    """What a mark says: this journal had been at `number`, and that has to be on the disk if it is `certain`."""
 
     store: bytes
     number: int

@@ -75,6 +75,12 @@ def stored_row(record: tuple[Any, ...]) -> StoredRow:
     return StoredRow(first, last, prev, wrote, crc, bytes(body) if isinstance(body, memoryview) else body)
 
 
+def numbers_in(row: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    """A row's numbers; 0 for what is none: of rows that are to be deleted, nobody looks at the checksum."""
+    first, last, size, wrote = (value if type(value) is int else 0 for value in row)
+    return first, last, size, wrote
+
+
 def row_crc(seed: int, prev: int, row: Row) -> int:
     """The checksum of a row that follows `prev`."""
     return crc32(row.body, crc32(_ROW.pack(prev, row.first, row.last), seed))
@@ -137,7 +143,7 @@ def check_rows(rows: Iterable[StoredRow], seed: int, book: Book) -> Damage | Non
 def _place(row: StoredRow) -> str:
     try:
         return f"row id {row.first}, numbers {describe(row.first)}..{describe(row.last)}"
-    except TypeError:
+    except (TypeError, ValueError):
         return f"row id {row.first}"
 
 

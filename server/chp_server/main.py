@@ -111,6 +111,7 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
             recover=config.recover,
             retain_bytes=config.retain_bytes,
             retain_s=config.retain_s,
+            catch_up=config.peer is not None,
         )
     except OSError as error:
         text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"

@@ -26,10 +26,10 @@ from chp.numbers import describe
 
 from . import logs
 from .arbiter import Arbiter
-from .config import Config
+from .config import Config, without_password
 from .copies import Copies
 from .core import CoreConfig, ServerCore
-from .journal import Journal, JournalError
+from .journal import Journal, JournalDamaged, JournalError
 from .metrics import Metrics
 from .performing import Port, recover, steps, take_inputs
 from .snapshots import Snapshotter
@@ -83,7 +83,10 @@ class Server:
 
     def _recover(self, now: float) -> None:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
-        if loaded.number:
+        if loaded.marked:
+            missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
+            log.warning("the journal was cut short: the peer is to send what is missing", **missing)
+        elif loaded.number:
             say = log.warning if loaded.rows_aside else log.info  # what is set aside is lost to this server
             say("recovered", number=describe(state.number), keys=len(state.map), found=loaded.report)
 
@@ -134,6 +137,8 @@ class Server:
         self._retry_held()
         self._copies.step()
         self.perform(core.end_turn())
+        if core.cut_short:
+            raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
         if not core.state.late:
             self._look_after(core)
 

@@ -20,6 +20,7 @@ from typing import Any
 from zlib import crc32
 
 from .journal import MIB, JournalDamaged, JournalError, Options, WrongStore
+from .journal_mark import MarkFile
 from .journal_rows import Book, StoredRow, meta_crc, stored_row
 
 PAGE_BYTES = 4 * MIB  # read at a time
@@ -57,6 +58,7 @@ class SqlBase(ABC):
         self._shrinking = False
         self._note = ""  # what opening found, for the report
         self._oldest: tuple[int, int, int, int] | None = None
+        self._mark: MarkFile | None = None
         self._unsynced = False
         self._last_durable = perf_counter()
         self._sync_s: deque[float] = deque(maxlen=1024)
@@ -93,6 +95,16 @@ class SqlBase(ABC):
     def _shrink(self) -> bool:
         """Give a bounded piece of free space back, after a sync; whether there may be more."""
         return False
+
+    def _beyond(self, book: Book) -> int:
+        """The number beyond what `book` tells that the journal had been at, as its mark says; 0 if there is none."""
+        return 0
+
+    def _write_mark(self, *, committed: bool) -> None:
+        """The mark follows the journal: forward after a commit, back before it."""
+        mark, last = self._mark, self._book.last
+        if mark is not None and (committed or last < mark.number):
+            mark.write(last)
 
     # -- opening
 
@@ -138,6 +150,8 @@ class SqlBase(ABC):
             with self.errors():
                 for found in list(self._run(_CHUNKS, (key, end))):
                     more, key = True, found[0]
+                    if not isinstance(found[2], bytes | memoryview):
+                        raise JournalDamaged(f"{self.place}: chunk id {key}: its body is not bytes", f"chunk id {key}")
                     yield key, found[1], bytes(found[2])
 
     def _pages(self, after: int, end: int = TOP) -> Iterator[StoredRow]:
@@ -148,7 +162,7 @@ class SqlBase(ABC):
             with self.errors():
                 for record in self._run(_ROWS, (after, end, limit)):
                     row = stored_row(record)
-                    after, got, size = row.first, got + 1, size + len(row.body)
+                    after, got, size = row.first, got + 1, size + len(row.body or b"")
                     yield row
             if got < limit:
                 return
@@ -182,6 +196,7 @@ class SqlBase(ABC):
             with self.errors():
                 self._begin(durable)
                 yield
+                self._write_mark(committed=False)
                 self._commit()
         except BaseException:
             self._meta, self._oldest, self._stale_chunks = before
@@ -192,6 +207,7 @@ class SqlBase(ABC):
         self._kept = copy(self._book)
         self._unsynced = not durable
         self._last_durable = perf_counter() if durable else self._last_durable
+        self._write_mark(committed=True)
 
     def _forget_pending(self) -> None:
         self._clear_pending()

@@ -7,6 +7,7 @@ built on half a history, and the report is complete when the first chunk is appl
     the snapshot         refuse     refuse: a part of a state is not an earlier state
     a row it covers      refuse     set the covered rows aside; no history is lost
     a row after it       refuse     keep what is before, set the row and all after it aside
+    its end (the mark)   refuse, unless a peer may have it          go on without
 
 Numbers that were set aside have been issued, and clients may be at them. So the highest epoch among them is kept with
 the journal, in `chp.seen`, before anything is moved: what is served later is of an epoch above it.
@@ -17,7 +18,7 @@ from copy import copy
 
 from chp.numbers import describe, epoch_of
 
-from .journal import JournalDamaged, Loaded, Row
+from .journal import JournalDamaged, Loaded, Row, cut_short
 from .journal_rows import Book, Damage, check_rows, chunk_crc, is_sound
 from .sql_base import TOP, SqlBase
 
@@ -42,18 +43,36 @@ class SqlRecovery(SqlBase):
         damage, aside = self._rows_damage(book), 0
         if damage:
             aside = self._repair(damage, book)
+        marked = self._cut_short(book)
         self._book, self._kept, self._loaded = copy(book), copy(book), True
         rows = (Row(r.first, r.last, bytes(r.body)) for r in self._pages(book.floor) if r.last > book.snapshot_number)
         chunks = (body for _, _, body in self._snapshot_chunks(book))
         report = self._report(book, damage, aside)
-        seen = int.from_bytes(self._meta.get(SEEN, b""), "big")
-        return Loaded(book.last, book.snapshot_number, chunks, rows, report, aside, seen)
+        seen = max(int.from_bytes(self._meta.get(SEEN, b""), "big"), epoch_of(marked))
+        return Loaded(book.last, book.snapshot_number, chunks, rows, report, aside, marked, seen)
+
+    def _cut_short(self, book: Book) -> int:
+        """What `recover` says about a journal that ends before its mark; the mark, if a peer is to tell the rest."""
+        beyond = self._beyond(book)
+        if not beyond:
+            return 0
+        if self.options.recover == "strict":
+            if self.options.catch_up:
+                return beyond
+            raise JournalDamaged(f"{self.place}: {cut_short(book.last, beyond)}", f"after {describe(book.last)}")
+        self._note += f"; {cut_short(book.last, beyond)}"
+        seen = max(int.from_bytes(self._epochs_seen(book), "big") - EPOCHS_LOST, epoch_of(beyond))
+        with self._transaction(True):
+            self._write_meta({SEEN: seen.to_bytes(8, "big")})
+        return 0
 
     def examine(self) -> tuple[Book, list[str]]:
         """All that `load` verifies, without repair: the state and what is wrong with it."""
         book = Book.unpack(self._meta["chp.book"])
         found = [self._snapshot_damage(book), self._rows_damage(book)]
-        return book, [str(damage) for damage in found if damage]
+        beyond = self._beyond(book)
+        short = [cut_short(book.last, beyond)] if beyond else []
+        return book, [str(damage) for damage in found if damage] + short
 
     def _snapshot_damage(self, book: Book) -> Damage | None:
         part, size = 0, 0
@@ -94,7 +113,8 @@ class SqlRecovery(SqlBase):
         else:
             end = damage.number
         self._forget_pending()
-        aside = self._set_aside(book.floor, max(end, book.floor))
+        with self.errors():
+            aside = self._set_aside(book.floor, max(end, book.floor))
         again = self._rows_damage(book)
         if again:
             raise JournalDamaged(f"{self.place}: {again}; it is still there after the repair", again.place)

@@ -12,7 +12,7 @@ from time import perf_counter, time
 from chp.numbers import describe
 
 from .journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Row
-from .journal_rows import Book, StoredRow, chunk_crc, row_crc, stored
+from .journal_rows import Book, StoredRow, chunk_crc, is_sound, numbers_in, stored
 from .sql_base import TOP
 from .sql_recovery import SqlRecovery
 
@@ -102,15 +102,16 @@ class SqlStore(SqlRecovery, Journal):
         for row in self._pages(at[0][0] - 1 if within else max(number, self._kept.floor)):
             if not found and not within and row.prev != number:
                 return None
+            checked = self._checked(row)
             if found and size + len(row.body) > bytes_max:
                 break
-            found.append(self._checked(row))
+            found.append(checked)
             size += len(row.body)
         return found or None
 
     def _checked(self, record: StoredRow) -> Row:
         row = Row(record.first, record.last, record.body)
-        if row_crc(self._seed, record.prev, row) != record.crc:
+        if not is_sound(record, self._seed):
             place = f"row id {record.first}"
             raise JournalDamaged(f"{self.place}: {place}: its checksum does not match; restore a backup", place)
         return row
@@ -175,6 +176,8 @@ class SqlStore(SqlRecovery, Journal):
             self._meta_set["chp.book"] = book.pack()
             self._write_meta(self._meta_set)
         self._building, self._stale_chunks = None, True
+        if self._mark is not None:
+            self._mark.sync()
 
     def _boundary(self, floor: int) -> int:
         """The floor, or if a row lies across it, the number that row follows."""
@@ -216,14 +219,14 @@ class SqlStore(SqlRecovery, Journal):
             if size > TRIM_BYTES:
                 break
             dead.append((key,))
-            size += length
+            size += length or 0  # nobody has looked into what is dead: it may be damaged
         for params in dead:
             list(self._run("DELETE FROM chunks WHERE id = ?", params))
         self._stale_chunks = bool(dead)
 
     def _trim_rows(self) -> None:
         now, size, upto = int(time()), 0, 0
-        for row in self._run(_OLDEST, (TRIM_ROWS,)):
+        for row in map(numbers_in, self._run(_OLDEST, (TRIM_ROWS,))):
             if size > TRIM_BYTES or not self._goes(row, self._book.row_bytes, now):
                 break
             upto, size = row[0], size + row[2]
@@ -234,7 +237,7 @@ class SqlStore(SqlRecovery, Journal):
 
     def _look_at_oldest(self) -> None:
         with self.errors():
-            oldest = list(self._run(_OLDEST, (1,)))
+            oldest = [numbers_in(row) for row in self._run(_OLDEST, (1,))]
         self._oldest = oldest[0] if oldest else None
 
     # -- small values, numbers, the end

@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 from .journal import JournalError, JournalLocked, JournalReadOnly
 
+PAGE = 16_384  # of our databases
 _WAL_HEADER = 32
 _FRAME_HEADER = struct.Struct(">IIIIII")  # page, size if a commit, salts, checksums
 _MASK = 0xFFFFFFFF
+_PAGES = [1 << n for n in range(9, 17)]  # what SQLite allows
 
 
 def database_path(url: str) -> Path:
@@ -91,7 +93,8 @@ def log_tail(path: Path, valid: int) -> Tail:
         if len(header) < _WAL_HEADER:
             return Tail(valid)
         order = ">" if header[3] & 1 else "<"
-        size = _FRAME_HEADER.size + int(struct.unpack(">I", header[8:12])[0])
+        page = int(struct.unpack(">I", header[8:12])[0])
+        size = _FRAME_HEADER.size + (page if page in _PAGES else PAGE)
         first = file.read(_FRAME_HEADER.size)
         sound = struct.pack(">II", *_checksum(header[:24], (0, 0), order)) == header[24:]
         salt = header[16:24] if sound else first[8:16]
@@ -118,8 +121,11 @@ def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int
 
 def valid_frames(path: Path) -> int:
     """How many frames SQLite found whole: `mxFrame` in the -shm file, while a connection is open."""
-    with open(f"{path}-shm", "rb") as file:
-        return int(struct.unpack("=I", file.read(20)[16:])[0])
+    try:
+        with open(f"{path}-shm", "rb") as file:
+            return int(struct.unpack("=I", file.read(20)[16:])[0])
+    except (OSError, struct.error):  # it found nothing to make one for
+        return 0
 
 
 def aside_path(path: Path) -> Path:

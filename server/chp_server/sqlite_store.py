@@ -20,14 +20,27 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .journal import MIB, JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options, WrongStore
+from chp.numbers import describe
+
+from .journal import (
+    MIB,
+    JournalDamaged,
+    JournalError,
+    JournalFull,
+    JournalLocked,
+    JournalReadOnly,
+    Loaded,
+    Options,
+    WrongStore,
+)
+from .journal_mark import MarkFile, mark_path, read_mark
+from .journal_rows import Book
 from .sql_base import TOP
 from .sql_store import SqlStore
-from .sqlite_files import Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
+from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
 
 APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
 FORMAT = 1
-PAGE = 16_384
 LOG_BYTES = 8 * MIB  # checkpointed at this size
 SHRINK_PAGES = 256  # given back in one sync, at most
 SHRINK_FROM = 16 * MIB // PAGE
@@ -38,7 +51,7 @@ SCHEMA = """
                        wrote INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL);
     CREATE TABLE chunks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL);
 """
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR")
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
 
 class SqliteStore(SqlStore):
@@ -52,6 +65,7 @@ class SqliteStore(SqlStore):
         self.place = str(self.path)
         self._lock: int | None = lock(self.path) if writable else None
         self._db: sqlite3.Connection | None = None
+        self._found = read_mark(self.path) if options.mark else None
         try:
             with self.errors():
                 self._look_first()
@@ -70,6 +84,7 @@ class SqliteStore(SqlStore):
     def _look_first(self) -> None:
         """Before SQLite may change or tidy up anything: is it ours, and is the log's tail what a crash leaves?"""
         if not self.path.exists() or not self.path.stat().st_size:
+            self._look_beside()
             return
         db = read_only(self.path)  # on closing, it leaves the log as it is
         try:
@@ -85,6 +100,22 @@ class SqliteStore(SqlStore):
             self._lost_transactions(tail)
         elif tail.ignored:
             self._note = f"; the log ended in an unfinished transaction ({tail.ignored} frames ignored)"
+
+    def _look_beside(self) -> None:
+        """There is no database: what lies beside it must not tell that there was one."""
+        log = Path(f"{self.path}-wal")
+        strict, remedy = self.options.recover == "strict", "restore a backup, or start with --recover prefix without it"
+        if log.exists() and log.stat().st_size:
+            if strict:
+                raise JournalDamaged(f"{self.place} is gone, and its log is here; {remedy}", "the file")
+            aside = Path(f"{aside_path(self.path)}-wal")  # SQLite would take it for the new file's
+            os.rename(log, aside)
+            self._note = f"; the database is gone, and its log was moved to {aside.name}"
+        if self._found and self._found.number and strict and not self.options.catch_up:
+            number = describe(self._found.number)
+            raise JournalDamaged(
+                f"{self.place} is gone, and its mark says that it had been at {number}; {remedy}", "it"
+            )
 
     def _lost_transactions(self, tail: Tail) -> None:
         place = f"log frame {tail.valid + 1}"
@@ -112,6 +143,37 @@ class SqliteStore(SqlStore):
             raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
         if version != FORMAT:
             raise WrongStore(f"{self.place} has format {version}, not {FORMAT}; use the program that wrote it")
+
+    def load(self) -> Loaded:
+        """As the interface says; from now on the mark follows."""
+        loaded = super().load()
+        if self.options.mark and self._lock is not None and self._mark is None:
+            self._mark = MarkFile(self.path, self.store_id, self.options.sync, max(loaded.number, loaded.marked))
+            self._mark.floor = loaded.marked
+        return loaded
+
+    def _beyond(self, book: Book) -> int:
+        """As above. Without a sync at each commit, less than an earlier boot's mark is what a power cut may leave."""
+        if self._mark is not None:
+            return self._mark.number if self._mark.number > book.last else 0
+        found = read_mark(self.path) if self._lock is None and self.options.mark else self._found
+        if found is None or (found.store == self.store_id and found.number <= book.last) or not found.number:
+            return 0
+        if not found.certain:
+            self._note += f"; after a power cut it lacks what came up to {describe(found.number)} (sync was not always)"
+            return 0
+        if found.store != self.store_id and book.last:
+            if self.options.recover == "strict":
+                text = (
+                    f"its mark is that of journal {found.store.hex()}, at {describe(found.number)}: one of the two was"
+                )
+                text += (
+                    f" put here from elsewhere; put the right one back, or remove {mark_path(self.path)} to keep this"
+                )
+                raise JournalDamaged(f"{self.place}: {text}", "the mark")
+            self._note += f"; the mark was that of journal {found.store.hex()}"
+            return 0
+        return found.number
 
     def _check_writable(self) -> None:
         """Fail at the start rather than at the first record."""
@@ -223,6 +285,9 @@ class SqliteStore(SqlStore):
         if self._db is not None:
             self._db.close()
             self._db = None
+        if self._mark is not None:
+            self._mark.close()
+            self._mark = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

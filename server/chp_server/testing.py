@@ -85,6 +85,7 @@ class TestServer:
             recover=config.recover,
             retain_bytes=config.retain_bytes,
             retain_s=config.retain_s,
+            catch_up=config.peer is not None,
         )
         server = Server(config, journal, self.limits)
         server.bind()

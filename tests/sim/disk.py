@@ -33,6 +33,7 @@ class Disk:
         self._building_number = 0
         self._since_snapshot = 0
         self.torn = 0
+        self.mark = self._floor = 0  # how far it had been, as beside the real journal; and what it does not go below
 
     @property
     def number(self) -> int:
@@ -55,6 +56,10 @@ class Disk:
         for op in self._open:
             op()
         self._open.clear()
+        self._move_mark()
+
+    def _move_mark(self) -> None:
+        self.mark = max(self.number, self._floor)
 
     def drop_after(self, number: int) -> int:
         """Discard rows after `number`, durably."""
@@ -66,6 +71,7 @@ class Disk:
             self.rows.pop()
         self.abort_snapshot()
         self._last = self.number
+        self._move_mark()
         return before - len(self.rows)
 
     def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
@@ -98,6 +104,7 @@ class Disk:
         self.snapshot, self.snapshot_number = self._building, number
         self.rows = [row for row in self.rows if row.last > min(keep_after, number)]
         self._last = max(self._last, self.number)
+        self._move_mark()
         self._building, self._since_snapshot = None, 0
 
     def abort_snapshot(self) -> None:
@@ -126,7 +133,9 @@ class Disk:
     def load(self) -> Loaded:
         """What a restart finds."""
         after = [row for row in self.rows if row.last > self.snapshot_number]
-        return Loaded(self.number, self.snapshot_number, iter(list(self.snapshot)), iter(after), "sim")
+        self._floor = self.mark if self.mark > self.number else 0
+        chunks = iter(list(self.snapshot))
+        return Loaded(self.number, self.snapshot_number, chunks, iter(after), "sim", marked=self._floor)
 
     # -- faults
 
@@ -141,6 +150,11 @@ class Disk:
             op()
         self._open.clear()
         self._building = None
+        self._last = self.number
+
+    def shorten(self, n: int) -> None:
+        """The last rows are gone, as from a log that was put back from an earlier moment."""
+        del self.rows[max(0, len(self.rows) - n) :]
         self._last = self.number
 
     def wipe(self) -> None:

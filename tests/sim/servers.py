@@ -244,7 +244,11 @@ class ServerNode:
         if not self._dies_at("end"):
             self.snapshotter.step(self.core)
             self.world.checks.server_turned(self, self._performed)
-            self._wake()
+            if self.core.cut_short:
+                self.world.trace(f"{self.name:10} {self.core.cut_short}")
+                self.crash()
+            else:
+                self._wake()
 
     def _wake(self) -> None:
         if any(self.inbox.values()) or self.snapshotter.busy:

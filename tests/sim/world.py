@@ -1,6 +1,6 @@
 """Two servers, some clients, the network between them and the time they share; driven by commands, one a line.
 
-    start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | wall P 3600 | drift P 1.05
+    start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | shorten P 3 | wall P 3600 | drift P 1.05
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
@@ -194,6 +194,10 @@ class World:
     def _do_wipe(self, name: str) -> None:
         self.nodes[name].crash()
         self.nodes[name].disk.wipe()
+
+    def _do_shorten(self, name: str, rows: str) -> None:
+        self.nodes[name].crash()
+        self.nodes[name].disk.shorten(int(rows))
 
     def _do_wall(self, name: str, seconds: str) -> None:
         self.nodes[name].clock.jump(float(seconds))

@@ -1,0 +1,298 @@
+"""covers: a damage to a SQLite journal's files: recovered whole, or refused clearly; never silent, never a crash.
+
+A journal is made by a process that is killed, or closed; one of its files is flipped, zeroed, cut, shifted, removed,
+put back from an earlier moment, written over, or holds columns of another type. Then a start (`strict`, and `prefix`)
+and `chp check` look at it. Each damage comes from a seed, so what fails can be played again: `damaged(SEED, ...)`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chp_server.journal import JournalError, Row, open_journal
+from chp_server.journal_tools import verify
+
+EPOCH = 1 << 48
+FEW, MANY = 40, 1000
+SHAPES = {
+    "closed": (40, 3000, 20),
+    "killed": (30, 3000, 15),
+    "checkpointed": (150, 70_000, 60),
+}  # rows, bytes, snapshot
+FILES = ("journal.sqlite", "journal.sqlite-wal")
+
+
+def body(n: int, size: int) -> bytes:
+    """What row `n` holds."""
+    return b"row %06d " % n + bytes([n % 256]) * size
+
+
+def write(place: str, shape: str) -> None:
+    """In a process of its own: the journal of a shape; at a third of the rows, a copy of its files as they are then."""
+    rows, size, snapshot = SHAPES[shape]
+    journal = open_journal(f"sqlite:{place}")
+    journal.load()
+    for n in range(1, rows + 1):
+        journal.append([Row(EPOCH | n, EPOCH | n, body(n, size))])
+        journal.sync()
+        if n == snapshot:
+            journal.begin_snapshot(EPOCH | n)
+            journal.put_snapshot(b"one" + bytes(size))
+            journal.put_snapshot(b"two" + bytes(size))
+            journal.commit_snapshot(0)
+        if n == rows // 3:
+            shutil.copytree(place, f"{place}-earlier")
+    if shape == "closed":
+        journal.close()
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One journal of each shape."""
+    made = {}
+    for shape in SHAPES:
+        made[shape] = tmp_path_factory.mktemp(shape) / "data"
+        call = f"write({str(made[shape])!r}, {shape!r})"
+        code = f"import os; from tests.damage.test_campaign import write; {call}; os._exit(0)"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=120)
+    return made
+
+
+# -- what is done to a file
+
+
+def flip(rng: random.Random, file: Path, _: Path) -> None:
+    data = bytearray(file.read_bytes())
+    for _i in range(rng.choice([1, 1, 1, 8])):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+
+
+def _block(rng: random.Random, size: int) -> slice:
+    length = min(size, rng.choice([16, 512, 4096, 16384]))
+    start = rng.randrange(size - length + 1)
+    start -= start % rng.choice([1, length])
+    return slice(start, start + length)
+
+
+def zero(rng: random.Random, file: Path, _: Path) -> None:
+    data = bytearray(file.read_bytes())
+    where = _block(rng, len(data))
+    data[where] = bytes(where.stop - where.start)
+    file.write_bytes(data)
+
+
+def garbage(rng: random.Random, file: Path, _: Path) -> None:
+    data = bytearray(file.read_bytes())
+    where = _block(rng, len(data))
+    data[where] = rng.randbytes(where.stop - where.start)
+    file.write_bytes(data)
+
+
+def misplaced(rng: random.Random, file: Path, _: Path) -> None:
+    """A block was written to the place of another."""
+    data = bytearray(file.read_bytes())
+    size = min(len(data), rng.choice([512, 4096, 16384]))
+    a, b = (rng.randrange(len(data) // size) * size for _i in range(2))
+    data[b : b + size] = data[a : a + size]
+    file.write_bytes(data)
+
+
+def cut(rng: random.Random, file: Path, _: Path) -> None:
+    size = file.stat().st_size
+    with open(file, "r+b") as opened:
+        opened.truncate(rng.choice([0, rng.randrange(size), rng.randrange(size), size * 9 // 10]))
+
+
+def shift(rng: random.Random, file: Path, _: Path) -> None:
+    data = file.read_bytes()
+    at, by = rng.randrange(len(data)), rng.choice([1, 32, 24, 512, 16408])
+    file.write_bytes(data[:at] + rng.randbytes(by) + data[at:] if rng.random() < 0.5 else data[:at] + data[at + by :])
+
+
+def remove(rng: random.Random, file: Path, _: Path) -> None:
+    file.unlink()
+
+
+def put_back(rng: random.Random, file: Path, earlier: Path) -> None:
+    """As it was at an earlier moment."""
+    old = earlier / file.name
+    if old.exists():
+        shutil.copy(old, file)
+    else:
+        file.unlink()
+
+
+def retype(rng: random.Random, file: Path, _: Path) -> None:
+    """A column has another type than was written: what SQLite makes of a header of a record that was zeroed."""
+    tables = {"rows": ("last", "prev", "wrote", "crc", "body"), "chunks": ("crc", "body"), "meta": ("value", "crc")}
+    table = rng.choice(list(tables))
+    value = rng.choice(["NULL", "0", "-1", "'text'", "x''", "1.5", "CAST(x'ff' AS TEXT)", "zeroblob(10)"])
+    db = sqlite3.connect(file.parent / "journal.sqlite", isolation_level=None)
+    db.execute("PRAGMA writable_schema=ON")
+    db.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
+    db.execute("PRAGMA writable_schema=OFF")
+    db.close()
+    db = sqlite3.connect(file.parent / "journal.sqlite", isolation_level=None)
+    ids = [i for (i,) in db.execute(f"SELECT rowid FROM {table}")]
+    db.execute(f"UPDATE {table} SET {rng.choice(tables[table])} = {value} WHERE rowid = ?", (rng.choice(ids),))
+    db.close()
+
+
+KINDS: list[Callable[[random.Random, Path, Path], None]] = [
+    flip, zero, garbage, misplaced, cut, shift, remove, put_back, retype
+]  # fmt: skip
+
+
+def damaged(seed: int, originals: dict[str, Path], place: Path) -> tuple[str, str]:
+    """A copy of a journal with the damage of a seed; its shape, and what was done to it."""
+    rng = random.Random(seed)
+    shape = rng.choice(list(SHAPES))
+    shutil.copytree(originals[shape], place)
+    kind = KINDS[seed % len(KINDS)]
+    file = place / rng.choice([name for name in FILES if (place / name).exists() and (place / name).stat().st_size])
+    kind(rng, file, Path(f"{originals[shape]}-earlier"))
+    return shape, f"{kind.__name__} of {file.name} ({shape})"
+
+
+# -- what becomes of it
+
+
+def rows_of(place: Path, recover: str) -> tuple[list[Row], int, str]:
+    """What a start finds: rows after the snapshot, its number, its report."""
+    journal = open_journal(f"sqlite:{place}", recover=recover)
+    try:
+        loaded = journal.load()
+        chunks = [chunk[:3] for chunk in loaded.snapshot]
+        assert chunks == ([b"one", b"two"] if loaded.snapshot_number else [])
+        return list(loaded.rows), loaded.snapshot_number, loaded.report
+    finally:
+        journal.close()
+
+
+def outcome(place: Path, shape: str) -> str:
+    """What becomes of a damaged journal; an AssertionError if it is not one of what may."""
+    rows, size, snapshot = SHAPES[shape]
+    report = verify(f"sqlite:{place}")
+    spare = place.parent / f"{place.name}-prefix"
+    shutil.copytree(place, spare)
+    try:
+        found, base, _ = rows_of(place, "strict")
+    except JournalError as error:
+        result = "refused"
+        assert len(str(error)) > 20, "a refusal says what is wrong"
+    else:
+        wanted = [Row(EPOCH | n, EPOCH | n, body(n, size)) for n in range(snapshot + 1, rows + 1)]
+        assert base == EPOCH | snapshot and found == wanted, f"silently lost: {len(found)} of {len(wanted)} rows"
+        result = "whole"
+    if result == "refused":
+        assert not report.ok, "chp check calls sound what a start refuses"
+        _prefix(spare, shape)
+    return result
+
+
+def _prefix(place: Path, shape: str) -> None:
+    """`--recover prefix` gives what comes before the damage, or refuses; and says what it lacks."""
+    rows, size, _ = SHAPES[shape]
+    try:
+        found, base, report = rows_of(place, "prefix")
+    except JournalError:
+        return
+    first = (base & 0xFFFF) + 1
+    assert found == [Row(EPOCH | n, EPOCH | n, body(n, size)) for n in range(first, first + len(found))]
+    if first + len(found) <= rows:
+        assert "damaged at" in report or "mark" in report or "can't be read" in report or "is gone" in report, report
+    again, base_again, _ = rows_of(place, "strict")
+    assert (again, base_again) == (found, base), "what prefix kept is a journal without damage"
+
+
+def campaign(seeds: range, originals: dict[str, Path], tmp_path: Path) -> Counter[str]:
+    """All seeds; what became of how many, and an error that names those that went wrong."""
+    counts: Counter[str] = Counter()
+    wrong = []
+    for seed in seeds:
+        place = tmp_path / str(seed)
+        shape, what = damaged(seed, originals, place)
+        try:
+            counts[outcome(place, shape)] += 1
+        except Exception as error:
+            wrong.append(f"seed {seed}, {what}: {type(error).__name__} {str(error)[:200]}")
+        for left in tmp_path.glob(f"{seed}*"):
+            shutil.rmtree(left)
+    assert not wrong, f"{len(wrong)} of {len(seeds)} ({dict(counts)}): " + "\n".join(wrong[:30])
+    return counts
+
+
+def test_some_damages(originals: dict[str, Path], tmp_path: Path) -> None:
+    counts = campaign(range(FEW), originals, tmp_path)
+    assert counts["refused"] > FEW // 4, counts
+
+
+@pytest.mark.long
+def test_a_thousand_damages(originals: dict[str, Path], tmp_path: Path) -> None:
+    counts = campaign(range(1000, 1000 + MANY), originals, tmp_path)
+    print(f"\n{MANY} damages: {dict(counts)}, 0 silent, 0 crashes")
+
+
+def test_a_damaged_mark_costs_nothing(originals: dict[str, Path], tmp_path: Path) -> None:
+    """The journal is sound: what only says how far it had been may be lost, and is made anew."""
+    rng = random.Random(1)
+    for i, kind in enumerate((flip, zero, garbage, cut, shift, remove)):
+        place = tmp_path / str(i)
+        shutil.copytree(originals["killed"], place)
+        kind(rng, place / "journal.sqlite.mark", place)
+        assert outcome(place, "killed") == "whole"
+        assert (place / "journal.sqlite.mark").stat().st_size == 80
+
+
+def test_a_file_that_is_gone_is_refused_also_if_all_are(originals: dict[str, Path], tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    shutil.copytree(originals["killed"], place)
+    for file in place.glob("journal.sqlite*"):
+        if not file.name.endswith(".mark"):
+            file.unlink()
+    with pytest.raises(JournalError, match=r"is gone.*1\.30"):
+        open_journal(f"sqlite:{place}")
+    assert not (place / "journal.sqlite").exists(), "nothing is made in its place"
+
+
+def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: Path) -> None:
+    place = tmp_path / "cut"
+    shutil.copytree(originals["checkpointed"], place)
+    (place / "journal.sqlite-wal").unlink()
+    journal = open_journal(f"sqlite:{place}", catch_up=True)
+    loaded = journal.load()
+    assert loaded.number < loaded.marked == EPOCH | 150 and loaded.seen_epoch == 1
+    rows = [Row(EPOCH | n, EPOCH | n, b"again") for n in range((loaded.number & 0xFFFF) + 1, 150)]
+    journal.append(rows)
+    journal.sync()
+    journal.close()
+    with pytest.raises(JournalError, match=r"1\.149.*1\.150"):
+        rows_of(place, "strict")
+    journal = open_journal(f"sqlite:{place}", catch_up=True)
+    assert journal.load().marked == EPOCH | 150
+    journal.append([Row(EPOCH | 150, EPOCH | 150, b"again")])
+    journal.sync()
+    journal.close()
+    rows_of(place, "strict")
+
+
+def test_rows_that_are_dropped_take_the_mark_back(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    journal.append([Row(EPOCH | n, EPOCH | n, b"") for n in range(1, 21)])
+    journal.sync()
+    journal.drop_after(EPOCH | 12)
+    journal.close()
+    found = open_journal(f"sqlite:{tmp_path}")
+    assert found.load().number == EPOCH | 12
+    found.close()
