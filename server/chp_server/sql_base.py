@@ -162,7 +162,7 @@ class SqlBase(ABC):
             with self.errors():
                 for record in self._run(_ROWS, (after, end, limit)):
                     row = stored_row(record)
-                    after, got, size = row.first, got + 1, size + len(row.body or b"")
+                    after, got, size = row.first, got + 1, size + (len(row.body) if isinstance(row.body, bytes) else 0)
                     yield row
             if got < limit:
                 return

@@ -243,6 +243,20 @@ def test_a_thousand_damages(originals: dict[str, Path], tmp_path: Path) -> None:
     print(f"\n{MANY} damages: {dict(counts)}, 0 silent, 0 crashes")
 
 
+@pytest.mark.parametrize("column", ["NULL", "7", "1.5", "'text'"])
+def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Path, column: str) -> None:
+    """What a zeroed block may make of a record: the start ended with exit 70, and `chp check` with a trace."""
+    shutil.copytree(originals["closed"], place := tmp_path / "data")
+    db = sqlite3.connect(place / "journal.sqlite", isolation_level=None)
+    db.execute("PRAGMA writable_schema=ON")
+    db.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+    db.close()
+    db = sqlite3.connect(place / "journal.sqlite", isolation_level=None)
+    db.execute(f"UPDATE rows SET body = {column} WHERE rowid = (SELECT max(rowid) FROM rows)")
+    db.close()
+    assert outcome(place, "closed") == "refused"
+
+
 def test_a_damaged_mark_costs_nothing(originals: dict[str, Path], tmp_path: Path) -> None:
     """The journal is sound: what only says how far it had been may be lost, and is made anew."""
     rng = random.Random(1)

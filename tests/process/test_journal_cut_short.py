@@ -1,4 +1,4 @@
-"""covers: chp-server on a journal whose log was removed: exit 6 and why, `--recover prefix`, `chp check`, catching up."""
+"""covers: chp-server on a journal whose log is gone: exit 6 and why, `--recover prefix`, `chp check`, catching up."""
 
 from __future__ import annotations
 
