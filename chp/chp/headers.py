@@ -51,7 +51,10 @@ class Greeting(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A record, or a part of one: the numbers first..last follow on `prev`; `origins` are [session, batch number]."""
+    """A record, or a part of one: the numbers first..last follow on `prev`; `origins` are [session, batch number].
+
+    `whose` tells which segments are of which batch: [place in `origins` from 1, batch number, how many]; None: of one.
+    """
 
     prev: int
     first: int
@@ -59,6 +62,7 @@ class Batch(NamedTuple):
     wall_ms: int
     origins: list[Any]
     more: bool
+    whose: list[Any] | None = None
 
     @property
     def span(self) -> str:

@@ -56,7 +56,10 @@ class Refused(ChpError):
 
 
 class Conflict(Refused):
-    """A conditional set found another revision; `revisions` are the present ones (0: the key is absent)."""
+    """A conditional set found another revision; `revisions` are the present ones (0: the key is absent).
+
+    With the code `parted` the set may still be done, if nobody writes these keys before the other server is back.
+    """
 
     @property
     def revisions(self) -> dict[str, Revision]:
@@ -67,8 +70,10 @@ class Conflict(Refused):
 
 def refusal(code: str, detail: object) -> Refused:
     """The error for a REFUSED."""
-    if code == "revision":
+    conditions = code == "parted" and isinstance(detail, dict)
+    if code == "revision" or conditions:
         found = list(Conflict("", code, detail).revisions.items())[:4]
         shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
-        return Conflict(f"nothing was set: {shown}; read the entry again and retry", code, detail)
+        why = "the revision named is another active server's, which may still hand it over" if conditions else ""
+        return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
     return Refused(f"the server refused the batch ({code}): {detail}", code, detail)

@@ -235,7 +235,7 @@ class Channels:
             if not channel.subtree and channel.last == prev and len(channel.parts) == items:
                 body = record_body
             else:
-                body = join([BATCH, channel.last, *header[2:]], channel.parts)
+                body = join([BATCH, channel.last, *header[2:7]], channel.parts)  # whose is of the record's segments
             channel.parts = []
             channel.last = last
             channel.carried(body)

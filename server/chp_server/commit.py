@@ -44,16 +44,20 @@ from .recordlog import Record, RecordLog, grouped, numbered
 from .staging import StagedCommit
 from .state import ReplicatedState, deletes
 from .turn import Append, Turn
-from .verdicts import Crowded, Refusal
+from .verdicts import PARTED, Crowded, Refusal
 
 Acks = dict[bytes, list[list[int]]]
+Answers = tuple[int, Acks, list[list[bytes]]]  # the number that they wait for, acknowledgements, refusals
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
-ORIGINS_MAX = 2000  # ... which are at most so many; each takes up to 28 bytes
+ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
 LATE_ITEMS, LATE_SHARE = 10_000, 8
 SERVERS_OWN = frozenset("rup") | {"done", "refused", "ended"}  # sparse columns that only a server may write
+
+
+NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
 
 
 class Committer:
@@ -66,7 +70,7 @@ class Committer:
         self.log = RecordLog(limits)
         self.channels = Channels(limits)
         self.counts: Counter[str] = Counter()
-        self.waiting: deque[tuple[int, Acks]] = deque()  # acknowledgements by the last number they wait for
+        self.waiting: deque[Answers] = deque()
         self._followed_uuids: list[bytes] = []
         self._held: list[tuple[list[Any], list[Segment]]] = []  # parts of a record whose last one is not here yet
         self._clear()
@@ -75,10 +79,14 @@ class Committer:
         self._segments: list[Segment] = []
         self._bodies: list[bytes] = []
         self._origins: dict[bytes, int] = {}
+        self._whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self._items = 0
         self._bytes = 0
         self._acks: Acks = {}
-        self._refusals: list[list[bytes]] = []
+        self._refusals: list[
+            list[bytes]
+        ] = []  # for good: they wait as acknowledgements do, since a successor may differ
+        self._told: list[list[bytes]] = []
         self._expected_told: set[bytes] = set()
         self._plain = PlainSets()
 
@@ -88,7 +96,7 @@ class Committer:
         """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
         limits = self.limits
         items = self._items + len(self._plain) >= limits.record_items_max
-        crowd = len(self._origins) >= ORIGINS_MAX or len(self._bodies) >= limits.record_segments_max
+        crowd = len(self._whose) >= ORIGINS_MAX or len(self._bodies) >= limits.record_segments_max
         return items or crowd or self._bytes + size > limits.batch_bytes_max
 
     @property
@@ -146,22 +154,23 @@ class Committer:
             self._refuse(session_id, no, code, detail)
             kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
             told = Segment([], [], {"refused": [session_id, no, code, kept]})
-            self._add(told, told.encode(), now)
+            self._add(told, told.encode(), now, (session_id, no))
         else:
             if staged is not None:
                 return staged
-            if len(self._origins) > (session_id in self._origins) and self._written(segment):
+            if self._crowds(session_id, segment):
                 raise Crowded
             if segment.extras and "unlease" in segment.extras:
                 self._delete_leased(segment.extras["unlease"], now)
-            self._add(segment, body, now)
+            self._add(segment, body, now, (session_id, no))
             self._acknowledge(session_id, no, self.revision)
         self._origins[session_id] = no  # one entry a client a turn: its batches are in order
         return None
 
-    def _written(self, segment: Segment) -> bool:
-        """Whether the open record has written one of the segment's keys."""
-        return self.revision in map(self.state.map.revisions.get, segment.keys)
+    def _crowds(self, session_id: bytes, segment: Segment) -> bool:
+        """Whether another session may have written one of the segment's keys in the open record."""
+        others = len(self._origins) > (session_id in self._origins)
+        return others and self.revision in map(self.state.map.revisions.get, segment.keys)
 
     def _check(self, segment: Segment, body: bytes, client: bytes) -> tuple[Segment, bytes]:
         check_column(segment.keys, self.state.map.values)
@@ -222,16 +231,29 @@ class Committer:
         places, wanted = (segment.extras or {})["c"]
         failed = {segment.keys[i]: get(segment.keys[i], 0) for i in places}
         if any(failed[segment.keys[i]] != revision for i, revision in zip(places, wanted, strict=True)):
-            raise Refusal("revision", failed)
+            raise Refusal(PARTED if any(map(self.state.unseen, wanted)) else "revision", failed)
 
-    def _add(self, segment: Segment, body: bytes, now: float) -> None:
+    def _add(self, segment: Segment, body: bytes, now: float, batch: tuple[bytes, int] = NOBODYS) -> None:
         self.channels.note(segment, body, self.revision, self.state.map)
         self.state.apply(segment, self.revision, now)
+        self._attribute(batch, 1)
         self._bodies.append(body)
         self._bytes += len(body)
         if not (segment.extras and "stage" in segment.extras):
             self._segments.append(segment)
             self._items += len(segment.keys)
+
+    def _attribute(self, batch: tuple[bytes, int], n: int) -> None:
+        if self._whose and self._whose[-1][:2] == batch:
+            n += self._whose.pop()[2]
+        self._whose.append((*batch, n))
+
+    def _told_whose(self, origins: list[list[Any]]) -> list[Any]:
+        """The end of a record's header: nothing if all of it is one batch, or the server's own."""
+        if len(self._whose) <= 1 and len(origins) <= 1 and bool(self._whose and self._whose[0][0]) == bool(origins):
+            return []
+        places = {session_id: i for i, (session_id, _) in enumerate(origins, 1)}
+        return [[[places.get(session_id, 0), no, n] for session_id, no, n in self._whose]]
 
     def add_segment(self, segment: Segment, now: float) -> None:
         """The server's own updates: what has expired."""
@@ -288,14 +310,16 @@ class Committer:
             runs.append([no, no, revision])
 
     def _refuse(self, session_id: bytes, no: int, code: str, detail: object) -> None:
+        self._refusals.append(self._refusal(session_id, no, code, detail))
+
+    def _refusal(self, session_id: bytes, no: int, code: str, detail: object) -> list[bytes]:
         self.counts[f"refused_{code}"] += 1
-        body = join([REFUSED, no, code, detail])
-        self._refusals.append(greeting(session_topic(session_id), self.state.number, body))
+        return greeting(session_topic(session_id), self.state.number, join([REFUSED, no, code, detail]))
 
     def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int) -> None:
         if session_id not in self._expected_told:
             self._expected_told.add(session_id)
-            self._refuse(session_id, no, code, wanted)
+            self._told.append(self._refusal(session_id, no, code, wanted))
 
     # -- commit
 
@@ -304,23 +328,23 @@ class Committer:
         self.flush_plain(now)
         if self._bodies or self._origins:
             self._commit_record(turn, now, wall_s)
-        turn.acks += self._refusals
-        if self._acks:
-            if hold:
-                self.waiting.append((self.state.number, self._acks))
-            else:
-                turn.acks += self._ack_messages(self._acks, self.durability)
+        turn.acks += self._told
+        if self._acks or self._refusals:
+            self.waiting.append((self.state.number, self._acks, self._refusals))
+            if not hold:
+                self.release_alone(turn)
         self._clear()
 
     def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
         origins = [[session_id, no] for session_id, no in self._origins.items()]
+        whose = self._told_whose(origins)
         large = self._bytes > self.limits.batch_bytes_max or self._items > 2 * self.limits.batch_items_max
         if large and len(self._bodies) > 1:  # deletes of our own have no such bound
-            self._record_in_parts(turn, (self._segments, self._bodies), origins, now, wall_s)
+            self._record_in_parts(turn, (self._segments, self._bodies), [origins, *whose], now, wall_s)
             return
         prev, first = self.state.number, self.revision
         last = first + max(1, self._items) - 1
-        header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False]
+        header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False, *whose]
         body = join(header, self._bodies)
         self.state.note_record(last, origins, first, now)
         self.keep(Record(prev, first, last, body), turn)
@@ -336,7 +360,7 @@ class Committer:
         else:
             revision = staged.done
             done = Segment([], [], {"abort": staged.transaction_id})
-            self._add(done, done.encode(), now)
+            self._add(done, done.encode(), now, (staged.session_id, staged.no))
             self._origins[staged.session_id] = staged.no
         self._acknowledge(staged.session_id, staged.no, revision)
         self.commit(turn, now, wall_s, hold=hold)
@@ -363,20 +387,24 @@ class Committer:
     def recommit(
         self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float, *, hold: bool
     ) -> None:
-        """Make segments of another history a record of ours that counts as their sessions' batches; nothing is open."""
+        """Do again what another history has done, as its session's batch, in the open record or where there is room."""
+        bodies = [segment.encode() for segment in segments]
+        size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
+        if size > self.limits.part_bytes or self.full(size) or any(self._crowds(session_id, s) for s in segments):
+            self.commit(turn, now, wall_s, hold=hold)
         for segment in segments:
             if segment.extras and "unlease" in segment.extras:
                 self._delete_leased(segment.extras["unlease"], now)
-        new = [(session_id, no) for session_id, no in origins if no > self._last_no(session_id)]
-        bodies = [segment.encode() for segment in segments]
-        if sum(map(len, bodies)) > self.limits.part_bytes:
+        new = {session_id: no for session_id, no in origins if no > self._last_no(session_id)}
+        if size > self.limits.part_bytes:
             self.commit(turn, now, wall_s, hold=hold)
-            self._keep_parts(turn, (segments, bodies), list(map(list, new)), now, wall_s)
-        else:
-            for segment, body in zip(segments, bodies, strict=True):
-                self._add(segment, body, now)
-            self._origins.update(dict(new))
-            self.commit(turn, now, wall_s, hold=hold)
+            self._keep_parts(turn, (segments, bodies), list(map(list, new.items())), now, wall_s)
+            return
+        batch = (session_id, new.get(session_id, 0)) if new else NOBODYS
+        self._attribute(batch, 0)
+        for segment, body in zip(segments, bodies, strict=True):
+            self._add(segment, body, now, batch)
+        self._origins |= new
 
     def _keep_parts(
         self, turn: Turn, parts: tuple[list[Segment], list[bytes]], origins: list[list[Any]], now: float, wall_s: float
@@ -390,20 +418,21 @@ class Committer:
             else:
                 self.channels.note(segment, body, revision, self.state.map)
             self.state.apply(segment, revision, now, late=late)
-        self._record_in_parts(turn, parts, origins, now, wall_s)
+        self._record_in_parts(turn, parts, [origins], now, wall_s)
         return revision
 
     def _record_in_parts(
-        self, turn: Turn, parts: tuple[list[Segment], list[bytes]], origins: list[list[Any]], now: float, wall_s: float
+        self, turn: Turn, parts: tuple[list[Segment], list[bytes]], told: list[Any], now: float, wall_s: float
     ) -> None:
-        """Make a record of what was applied, in as many parts as its size asks for."""
+        """Make a record of what was applied, in as many parts as its size asks for; the last has what is `told`."""
         segments, bodies = parts
+        origins, *whose = told
         revision, wall_ms = self.revision, round(wall_s * 1000)
         items = sum(len(s.keys) for s in segments)
         groups = grouped(bodies, self.limits.part_bytes)
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
-            header = [BATCH, before, first, end, wall_ms, [] if more else origins, more]
+            header = [BATCH, before, first, end, wall_ms, [] if more else origins, more, *([] if more else whose)]
             self.keep(Record(before, first, end, join(header, group)), turn)
         self.state.note_record(last, origins, revision, now)
         turn.publish += self.channels.kvpubs(segments, revision, last)
@@ -439,12 +468,17 @@ class Committer:
     def release(self, turn: Turn, confirmed: int) -> None:
         """The passive has everything up to `confirmed`: acknowledge what waited for that."""
         while self.waiting and self.waiting[0][0] <= confirmed:
-            turn.acks += self._ack_messages(self.waiting.popleft()[1], REPLICATED)
+            self._answer(turn, REPLICATED)
 
     def release_alone(self, turn: Turn) -> None:
         """Nobody will confirm: acknowledge everything for what it is worth here."""
         while self.waiting:
-            turn.acks += self._ack_messages(self.waiting.popleft()[1], self.durability)
+            self._answer(turn, self.durability)
+
+    def _answer(self, turn: Turn, durability: int) -> None:
+        _, acks, refusals = self.waiting.popleft()
+        turn.acks += self._ack_messages(acks, durability)
+        turn.acks += refusals
 
     # -- the passive, and recovery
 

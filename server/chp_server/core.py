@@ -150,7 +150,7 @@ class ServerCore:
         self.commits.commit(self.turn, self.now, self.wall, hold=self._holding())
 
     def recommit(self, segments: list[Segment], origins: list[list[Any]]) -> None:
-        """Make a record of segments of another history; nothing is open."""
+        """Set again what another history has done, in the open record or, if it does not fit there, in the next."""
         self.commits.recommit(self.turn, segments, origins, self.now, self.wall, hold=self._holding())
 
     def _holding(self) -> bool:

@@ -2,7 +2,7 @@
 
     passive, which was active alone             active
       saves its suffix to a file
-      REPLAY [server, id, common, pieces] --->  each piece a record of its own, with its sessions' numbers
+      REPLAY [server, id, common, pieces] --->  each piece in its place, with its session's number
       REPLAYED [id, keys]                 <---  keys that were written here since
 
 One message is on its way at a time; it is sent again until it is answered. A passive that becomes active itself before
@@ -21,7 +21,7 @@ from chp.numbers import describe
 
 from . import follow
 from .state import ReplicatedState
-from .suffix import ALREADY, CONFLICT, REPLAYED, Piece, Takeover, Update, account, account_by_state
+from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted
 from .turn import Save
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Replay:
         self._common = 0
         self._id = 0
         self._sent_at = LONG_AGO
-        self._takeover: tuple[bytes, Takeover] | None = None  # whose suffix we take over
+        self._takeover: tuple[bytes, Ledger] | None = None  # whose suffix we take over
         self._answered: tuple[bytes, int, list[str]] = (b"", 0, [])
 
     @property
@@ -107,8 +107,8 @@ class Replay:
         """We became active: what is left of our suffix is ours to take over."""
         if self._waiting:
             waiting, self._waiting = self._waiting, deque()
-            takeover = Takeover(self._common)
-            self._late([key for pieces in waiting for key in self._take(takeover, pieces)])
+            ledger = Ledger(self._common)
+            self._late([key for pieces in waiting for key in self._take(ledger, pieces)])
 
     # -- the active's end
 
@@ -119,26 +119,36 @@ class Replay:
         if not core.active:
             return
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
-            self._takeover = server, Takeover(common)
+            self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):
             self._answered = server, suffix_id, self._take(self._takeover[1], pieces)
         core.turn.confirm.append([follow.REPLAYED, packb([suffix_id, self._answered[2]])])  # when it is in the journal
 
-    def _take(self, takeover: Takeover, pieces: list[list[Any]]) -> list[str]:
-        """Make records of pieces; returns the keys that were refused."""
+    def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
+        """Make records of pieces; returns the keys that were in conflict."""
         core, refused, done = self._core, [], 0
         core.commit()
-        known = self._written_since(takeover.common)
+        known = self._written_since(ledger.common)
         for item in pieces:
-            piece, late = takeover.take(Piece.of(item), core.state, lambda key: known is None or key in known)
-            refused += late
+            piece, updates = ledger.judge(Piece.of(item), core.state, lambda key: known is None or key in known)
+            refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
-                core.recommit(piece.segments, piece.origins or [])
-                takeover.note(piece, core.state)
+                self._set_again(piece)
+                ledger.note(piece, core.state)
                 done += sum(len(segment.keys) for segment in piece.segments)
+        core.commit()
         core.counts["suffix_taken_over"] += done
         core.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
         return refused
+
+    def _set_again(self, piece: Piece) -> None:
+        """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
+        core = self._core
+        if not piece.whole:
+            core.commit()
+            if piece.origins is not None:
+                piece.segments += parted(piece, core.state)
+        core.recommit(piece.segments, piece.origins or [])
 
     def _written_since(self, common: int) -> set[str] | None:
         """The keys of all records after `common`; None if the log does not reach back to it."""
@@ -169,6 +179,6 @@ def _split(piece: Piece) -> Iterator[Piece]:
     for i, segment in enumerate(piece.segments):
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
         if size > PIECE_BYTES_MAX and i > start:
-            yield Piece(None, piece.whole, piece.segments[start:i])
+            yield Piece(None, piece.whole, piece.segments[start:i], piece.on)
             start, size = i, 0
-    yield Piece(piece.origins, piece.whole, piece.segments[start:])
+    yield Piece(piece.origins, piece.whole, piece.segments[start:], piece.on)

@@ -233,6 +233,10 @@ class ReplicatedState:
         """Whether a replica whose last number is `number` holds nothing that we do not."""
         return number == 0 or number <= self.history.get(epoch_of(number), -1)
 
+    def unseen(self, number: int) -> bool:
+        """Whether another server issued it, after the histories parted, as far as we still know where that was."""
+        return number != 0 and epoch_of(number) >= min(self.history, default=0) and not self.in_history(number)
+
     def common_number(self, theirs: dict[int, int]) -> int:
         """The last number that both histories share, given the other's last number of each epoch."""
         shared = [min(last, theirs[e]) for e, last in self.history.items() if e in theirs]

@@ -1,15 +1,22 @@
 """What a server did alone and nobody else saw: its suffix, when it meets an active of a later epoch.
 
 Two servers whose link was cut may both have been active. On meeting, the higher epoch stays; the other one finds that
-its last records are no part of the history. They are not dropped in silence:
+its last records are no part of the history. They are not dropped in silence: batch by batch, in their order,
 
-    already    the client that sent it has sent it to the other server too, which is known from its session
-    replayed   nobody has written the key since the histories parted: it is set again, through the active
+    already    the active did the same batch, which its client sent to both; or it holds the very value
+    replayed   nobody but the suffix itself has written the key since the histories parted: it is set again
     conflict   the key was written there too: the active's value stays, this one is written to a file and counted
 
-What is replayed keeps its place among the records and its sessions' numbers (`Piece`), so that a client which had no
-answer and sends its batch again is told that it was done. A batch that was in conflict, even in part, can be neither
-done again nor called done: sent again it is refused, as *parted*.
+That the active has *heard* of a batch proves nothing: it may have refused it. A batch that the active did left a
+revision there; as long as a key still has it, what the suffix wrote to the key next can be replayed upon it: so a chain
+of conditions on one's own values goes through, and a key that somebody else wrote in between breaks it. Conditions are
+kept: a conditional batch is replayed whole, on exactly what it stood on, or not at all, and an equal value that
+somebody else has set is not its own. What is over by time is no suffix.
+
+What is replayed keeps its place and its session's number (`Piece`), so that a client which had no answer and sends its
+batch again is told that it was done. A batch that was in conflict, even in part, can be neither done again nor called
+done: sent again it is refused, as *parted*. One that the active has refused stays refused and is not replayed, unless
+the active said *parted* itself, since the condition named a revision that only the suffix has.
 
 Pure: the records go in, an account of each update and the pieces to replay come out.
 """
@@ -17,17 +24,25 @@ Pure: the records go in, an account of each update and the pieces to replay come
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from chp import columns
 from chp.batch import EPOCH, Segment, decode_segment, segment_of, select, split
 
 from .recordlog import Record
 from .state import ReplicatedState
+from .verdicts import PARTED, PARTED_TEXT
 
 ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
-PARTED = "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
-CARRIED = frozenset("dtupl") | {"lease", "unlease", "refused", "done"}  # columns that mean the same in a new record
+CARRIED = frozenset({  # columns that mean the same in a new record
+    columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
+    columns.REFUSED, columns.DONE, columns.CONDITIONS,
+})  # fmt: skip
+NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
+SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
+
+Written = Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -43,45 +58,44 @@ class Update:
 
 @dataclass(slots=True)
 class Piece:
-    """A record of a suffix as it is handed over: what nobody else has written since, and whose batches it held."""
+    """A batch of a suffix as it is handed over: what is to be set again, and whose it was."""
 
-    origins: list[list[Any]] | None  # None: more of the record follows, and tells
+    origins: list[list[Any]] | None  # [[session, batch]], none for CHP/1; None: more of the batch follows, and tells
     whole: bool  # nothing of it was in conflict
     segments: list[Segment]
+    on: dict[str, int] = field(default_factory=dict)  # revisions that keys have at the active after the batch before
 
     def to_replay(self) -> list[Any]:
         """As REPLAY carries it."""
-        return [self.origins, self.whole, [segment.encode() for segment in self.segments]]
+        return [self.origins, self.whole, [segment.encode() for segment in self.segments], self.on]
 
     @staticmethod
     def of(item: list[Any]) -> Piece:
         """Of a REPLAY."""
-        origins, whole, bodies = item
-        return Piece(origins, whole, [decode_segment(body) for body in bodies])
+        origins, whole, bodies, on = item
+        return Piece(origins, whole, [decode_segment(body) for body in bodies], on)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it was done on conditions, so that it is done whole or not at all."""
+        return any(columns.CONDITIONS in (segment.extras or {}) for segment in self.segments)
 
 
 def account(suffix: list[Record], common: int, after: ReplicatedState) -> tuple[list[Update], list[Piece]]:
     """What becomes of each key of `suffix`, given the state that replaced ours and the last `common` number."""
     latest: dict[str, Update] = {}
     pieces: list[Piece] = []
-    for first, origins, segments in _records(suffix):
-        done, piece = known(origins, after), Piece(origins, True, [])
-        for segment in segments:
-            updates = list(_updates(segment, first))
-            if not done:
-                uuids = (segment.extras or {}).get("u") or [b""] * len(updates)
-                for update, uuid in zip(updates, uuids, strict=True):
-                    update.outcome = ALREADY if uuid in after.uuids else _outcome(update, common, after)
-                piece.segments += kept(segment, [update.outcome == REPLAYED for update in updates])
-                piece.whole &= all(update.outcome != CONFLICT for update in updates)
-            latest |= {update.key: update for update in updates}
-        if not done:
-            pieces.append(piece)
+    ledger = Ledger(common)
+    for number, piece in _batches(suffix):
+        taken, updates = ledger.judge(piece, after, lambda _key: False, number)
+        latest |= {update.key: update for update in updates}
+        if taken is not None:
+            pieces.append(taken)
     return list(latest.values()), pieces
 
 
-def _records(suffix: list[Record]) -> Iterator[tuple[int, list[list[Any]], list[Segment]]]:
-    """Each record with its first number, its origins and its segments; the parts of one together."""
+def _batches(suffix: list[Record]) -> Iterator[tuple[int, Piece]]:
+    """Each batch with the first number of its record; the parts of a record together."""
     segments: list[Segment] = []
     first = 0
     for record in suffix:
@@ -91,13 +105,26 @@ def _records(suffix: list[Record]) -> Iterator[tuple[int, list[list[Any]], list[
         first = first or record.first
         segments += [segment_of(item) for item in items]
         if not header[6]:
-            yield first, header[5], [s for s in segments if not {"stage", "ended"} & (s.extras or {}).keys()]
+            yield from ((first, piece) for piece in _by_batch(segments, header[5], *header[7:8]))
             segments, first = [], 0
+
+
+def _by_batch(
+    segments: list[Segment], origins: list[list[Any]], whose: list[list[int]] | None = None
+) -> Iterator[Piece]:
+    at = 0
+    for origin, no, n in whose or [[int(bool(origins)), origins[0][1] if origins else 0, len(segments)]]:
+        some = [s for s in segments[at : at + n] if NOT_SUFFIX.isdisjoint(s.extras or {})]
+        at += n
+        if origin:
+            yield Piece([[origins[origin - 1][0], no]], True, some)
+        elif some:
+            yield Piece([], True, some)
 
 
 def _updates(segment: Segment, number: int) -> Iterator[Update]:
     extras = segment.extras or {}
-    deleted = frozenset(extras.get("d", ()))
+    deleted = frozenset(extras.get(columns.DELETES, ()))
     for i, (key, value) in enumerate(zip(segment.keys, segment.values, strict=True)):
         yield Update(key, None if i in deleted else value, _ttl(extras, i), number)
 
@@ -107,7 +134,7 @@ def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
     some = segment if all(mask) else select(segment, mask)
     extras = {name: x for name, x in ((some or segment).extras or {}).items() if name in CARRIED}
     if some is None:
-        extras = {name: x for name, x in extras.items() if len(name) > 1}  # those that are not of its items
+        extras = {name: x for name, x in extras.items() if name not in columns.OF_ITEMS}
         return [Segment([], [], extras)] if extras else []
     return [Segment(some.keys, some.values, extras or None)]
 
@@ -117,7 +144,8 @@ def account_by_state(
 ) -> tuple[list[Update], list[Piece]]:
     """As `account`, for keys not `seen` there: out of the two states, where records of `common` to `upto` are gone.
 
-    Which batch set what is not to be had then: all of those records' are taken for parted.
+    Which batch set what is not to be had then: all of those records' are taken for parted. Nor can it be told whether a
+    key was deleted or is over by time, if it had a time: then it stays, as a conflict.
     """
     ours, theirs = before.map, after.map
     updates = [
@@ -131,9 +159,16 @@ def account_by_state(
         if revision <= common and key not in ours.revisions and key not in seen
     ]
     for update in updates:
-        update.outcome = _outcome(update, common, after)
+        timed = update.value is None and (update.key in theirs.deadlines or update.key in after.lease_of)
+        update.outcome = CONFLICT if timed else _outcome(update, common, after)
     segments = [_set_again(update) for update in updates if update.outcome == REPLAYED]
-    return updates, [Piece(_origins(before, common, upto), False, segments)]
+    return updates, [Piece([], True, segments), Piece(_origins(before, common, upto), False, [])]
+
+
+def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
+    if after.map.revisions.get(update.key, 0) <= common:
+        return REPLAYED  # even if the value is the same: an update before this one may have been another
+    return ALREADY if after.map.values.get(update.key) == update.value else CONFLICT
 
 
 def _set_again(update: Update) -> Segment:
@@ -151,81 +186,112 @@ def _origins(before: ReplicatedState, common: int, upto: int) -> list[list[Any]]
     return found
 
 
-def known(origins: list[list[Any]], state: ReplicatedState) -> bool:
-    """Whether a server has had all batches of a record from their clients."""
-    sessions = state.sessions
-    return bool(origins) and all(i in sessions and sessions[i].no >= no for i, no in origins)
-
-
-def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
-    if after.map.revisions.get(update.key, 0) <= common:
-        return REPLAYED  # even if the value is the same: an update before this one may have been another
-    return ALREADY if after.map.values.get(update.key) == update.value else CONFLICT
-
-
 def _ttl(extras: dict[str, Any], i: int) -> int | None:
-    ttl = extras.get("t")
+    ttl = extras.get(columns.TTLS)
     if ttl is None or type(ttl) is int:
         return ttl
     places, times = ttl
     return int(times[places.index(i)]) if i in places else None
 
 
-class Takeover:
-    """The active's side of one suffix: takes its pieces in order, and knows what it set, which a later one may too."""
+def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
+    """Whether a server has had all these batches from their clients, and done or refused them."""
+    sessions = state.sessions
+    return bool(origins) and all(i in sessions and sessions[i].no >= no for i, no in origins)
+
+
+class Ledger:
+    """One suffix, batch by batch in its order: what each leaves behind at the active, and what is to be set again.
+
+    The server that gives way judges by the snapshot it got, the active by its state: the same rules, so that the second
+    only finds more in conflict: what was written in between.
+    """
 
     def __init__(self, common: int) -> None:
         self.common = common
-        self._own: dict[str, int] = {}
-        self._torn = False  # a part of the record that goes on with the next piece was not whole
+        self._left: dict[str, int] = {}  # the revision that the suffix's last update of a key has at the active
+        self._torn = False  # a part of the batch that goes on with the next piece was not whole
 
-    def take(
-        self, piece: Piece, state: ReplicatedState, written: Callable[[str], bool]
-    ) -> tuple[Piece | None, list[str]]:
-        """What is to be a record here, None if all is done, and the keys that were written here and are not taken.
+    def judge(
+        self, piece: Piece, state: ReplicatedState, written: Written, number: int = 0
+    ) -> tuple[Piece | None, list[Update]]:
+        """What is to be set again, None if all is said of the batch; and what becomes of each update.
 
         `written` tells of a key that is not there whether it was since `common`.
         """
         torn, self._torn = self._torn, False
-        if known(piece.origins or [], state):
-            return None, []
-        taken, refused = Piece(piece.origins, piece.whole and not torn, []), []
-        opened: set[bytes] = set()
-        for segment in piece.segments:
-            extras = segment.extras or {}
-            opened |= {extras["lease"][0]} if "lease" in extras else set()
-            held = "l" not in extras or extras["l"] in opened or extras["l"] in state.leases
-            mask = [held and self._free(key, state, written) for key in segment.keys]
-            refused += [
-                update.key
-                for update, free in zip(_updates(segment, 0), mask, strict=True)
-                if not free and state.map.values.get(update.key) != update.value
-            ]
-            taken.segments += kept(segment, mask)
-        if refused or not taken.whole:
-            taken.whole, self._torn = False, piece.origins is None
-            taken.segments = [s for s in taken.segments if "done" not in (s.extras or {})]
-            taken.segments += _parted(taken.origins or [], state)
-        return taken, refused
+        updates = [list(_updates(segment, number)) for segment in piece.segments]
+        flat = [update for column in updates for update in column]
+        self._left |= piece.on
+        if heard(piece.origins or [], state):
+            refused = self._refused(piece.origins or [], state)
+            if refused != PARTED:
+                self._answered(piece, flat, refused, state)
+                return None, flat
+        self._decide(piece, updates, state, written)
+        on = {u.key: self._left[u.key] for u in flat if u.outcome == REPLAYED and self._left.get(u.key, -1) >= 0}
+        taken = Piece(piece.origins, piece.whole and not torn, [], on)
+        for segment, column in zip(piece.segments, updates, strict=True):
+            taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
+            taken.whole &= all(update.outcome != CONFLICT for update in column)
+        if not taken.whole:
+            self._torn = piece.origins is None
+            taken.segments = [s for s in taken.segments if columns.DONE not in (s.extras or {})]
+        self._left |= {u.key: SET_AGAIN if u.outcome == REPLAYED else LOST for u in flat}
+        return taken, flat
 
-    def _free(self, key: str, state: ReplicatedState, written: Callable[[str], bool]) -> bool:
-        revision = state.map.revisions.get(key, 0)
-        if key in self._own:
-            return revision == self._own[key]
+    @staticmethod
+    def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
+        """The code with which the active has refused it; empty if it was done."""
+        return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
+
+    def _answered(self, piece: Piece, updates: list[Update], refused: str, state: ReplicatedState) -> None:
+        session_id, no = (piece.origins or [])[0]
+        revision = LOST if refused else state.sessions[session_id].revision_of(no)
+        for update in updates:
+            update.outcome = CONFLICT if refused else ALREADY
+            self._left[update.key] = 0 if update.value is None and not refused else revision
+
+    def _decide(self, piece: Piece, updates: list[list[Update]], state: ReplicatedState, written: Written) -> None:
+        opened: set[bytes] = set()
+        whole = True
+        for segment, column in zip(piece.segments, updates, strict=True):
+            extras = segment.extras or {}
+            opened |= {extras[columns.LEASE][0]} if columns.LEASE in extras else set()
+            lease = extras.get(columns.LEASED)
+            held = lease is None or lease in opened or lease in state.leases
+            for update, uuid in zip(column, extras.get(columns.UUIDS) or [b""] * len(column), strict=True):
+                update.outcome = REPLAYED if held and self._free(update.key, state, written) else CONFLICT
+                whole &= update.outcome == REPLAYED
+                if uuid in state.uuids:
+                    update.outcome = ALREADY
+                elif update.outcome == CONFLICT and not piece.conditional:
+                    same = state.map.values.get(update.key) == update.value
+                    update.outcome = ALREADY if same else CONFLICT
+        if piece.conditional and not whole:
+            for update in (update for column in updates for update in column):
+                update.outcome = CONFLICT
+
+    def _free(self, key: str, state: ReplicatedState, written: Written) -> bool:
+        """Whether the key is at the active as it was before this batch: nobody else has written it."""
+        revision, left = state.map.revisions.get(key, 0), self._left.get(key)
+        if left is not None:
+            return left in (SET_AGAIN, revision)
         return revision <= self.common and (revision > 0 or not written(key))
 
     def note(self, piece: Piece, state: ReplicatedState) -> None:
-        """A piece has been made a record."""
+        """A piece has been made a record: here is what its keys have now."""
         for segment in piece.segments:
             for key in segment.keys:
-                self._own[key] = state.map.revisions.get(key, 0)
+                self._left[key] = state.map.revisions.get(key, 0)
 
 
-def _parted(origins: list[list[Any]], state: ReplicatedState) -> list[Segment]:
+def parted(piece: Piece, state: ReplicatedState) -> list[Segment]:
     """Refusals of all batches of a piece that are not known here: as many as are remembered."""
     out = []
-    for session_id, no in origins:
+    for session_id, no in piece.origins or []:
         session = state.sessions.get(session_id)
         first = max(session.no if session else 0, no - state.limits.refusals_max) + 1
-        out += [Segment([], [], {"refused": [session_id, n, "parted", PARTED]}) for n in range(first, no + 1)]
+        refused = ([session_id, n, PARTED, PARTED_TEXT] for n in range(first, no + 1))
+        out += [Segment([], [], {columns.REFUSED: refusal}) for refusal in refused]
     return out

@@ -1,5 +1,10 @@
 """What a batch may meet instead of being done: it has to wait for the open record, or it is refused for good."""
 
+PARTED = "parted"  # the code of a batch that another history has done, in part or maybe, and this one not
+PARTED_TEXT = (
+    "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
+)
+
 
 class Crowded(Exception):
     """Another client has written one of these keys in the open record, which has to be committed first.

@@ -87,14 +87,14 @@ class _Maker:
         self.faults = {
             "gentle": (self._crash,),
             "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
-            "cut": (self._cut, self._cut_pair, self._crash),
+            "cut": (self._cut, self._cut_pair, self._crash, self._raise_alone),
             "loss": (self._loss, self._drop),
             "pause": (self._pause, self._pause_at),
             "clock": (self._wall, self._drift, self._crash),
             "reset": (self._reset, self._crash),
         }.get(temper) or (
             self._crash, self._crash_at, self._crash_client, self._crash_both, self._cut, self._cut_pair, self._drop,
-            self._pause, self._pause_at, self._wall, self._drift, self._reset, self._switch,
+            self._pause, self._pause_at, self._wall, self._drift, self._reset, self._switch, self._raise_alone,
         )  # fmt: skip
 
     def begin(self) -> list[str]:
@@ -193,6 +193,13 @@ class _Maker:
 
     def _cut_pair(self) -> list[str]:
         return ["cut P>B", "cut B>P", self._call(), self._wait(), self._call(), "tick 0.3", "heal P>B", "heal B>P"]
+
+    def _raise_alone(self) -> list[str]:
+        """The active alone, and raised on its word again and again by a client that hears both; then it is stopped."""
+        client, key, name = self.rng.choice(self.clients), self.rng.choice(("/lin/x", "/a/1")), self.rng.choice("PB")
+        raises = [line for _ in range(3) for line in (f"cset {client} {key}", "tick 0.1")]
+        cut, heal = ["cut P>B", "cut B>P", "tick 1.5"], ["heal P>B", "heal B>P"]
+        return [*cut, *raises, f"pause {name}", "tick 1.8", self._call(), f"resume {name}", "tick 0.3", *heal]
 
     def _loss(self) -> list[str]:
         return [

@@ -20,7 +20,7 @@ from chp_server.follow import Follower, Loader
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
 from chp_server.replay import Replay
-from chp_server.suffix import Piece
+from chp_server.suffix import Ledger, Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim.arbiter import SESSION_S, Line
@@ -198,6 +198,10 @@ def replay_forgets_sessions(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Piece, "to_replay", lambda original, self: [[], *original(self)[1:]])
 
 
+def heard_is_taken_for_done(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Ledger, "_refused", staticmethod(lambda origins, state: ""))
+
+
 def replay_takes_nothing(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Replay, "_take", lambda self, takeover, pieces: [])
 
@@ -256,6 +260,7 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (refusals_forgotten, "acknowledged"),
         (goes_back, "goes back"),
         (replay_takes_nothing, "was to be replayed"),
+        (heard_is_taken_for_done, "there already"),
         (lease_not_asked_for, "is active in epoch"),
         (lease_outlives_its_session, "is active in epoch"),
         (lease_not_looked_at_before_acknowledging, "acknowledges in epoch"),

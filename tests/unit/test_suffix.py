@@ -1,0 +1,172 @@
+"""covers: suffix.py and replay.py: what became of each update that a second active did, by outcome, not by number."""
+
+import random
+
+from chp_server.suffix import CONFLICT, REPLAYED
+from tests.unit.cores import Cores
+
+X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
+
+
+def revision(pair: Cores, server: str, session: bytes, no: int) -> int:
+    """The revision that a server acknowledged."""
+    return next(answer[2] for answer in pair.answers(session, server) if answer[:2] == (no, "ack"))
+
+
+def in_sync_with(**values: bytes) -> Cores:
+    """A pair whose keys are these."""
+    pair = Cores()
+    pair.put("P", Z, 1, {f"/{name}": value for name, value in values.items()})
+    pair.run(0.3)
+    return pair
+
+
+def count_up(pair: Cores, times: int, at: int, first: int = 1, session: bytes = X) -> int:
+    """A client that hears both raises a counter on what P acknowledged; returns the last revision."""
+    for no in range(first, first + times):
+        pair.put("PB", session, no, {"/n": b"%d" % no}, c=[[0], [at]])
+        pair.run(0.05)
+        at = revision(pair, "P", session, no)
+    return at
+
+
+def part(pair: Cores) -> None:
+    """The link is cut until P goes on alone."""
+    pair.linked = False
+    pair.run(1.5)
+    assert not pair.p.link.in_sync()
+
+
+def take_over(pair: Cores) -> None:
+    """P is stopped, B gets votes."""
+    pair.stopped = "P"
+    pair.run(1.2)
+    pair.vote("B")
+    pair.run(0.3)
+    assert pair.b.active
+
+
+def meet(pair: Cores) -> None:
+    """All is whole again."""
+    pair.stopped, pair.linked = "", True
+    pair.run(3.0)
+    assert pair.b.active and not pair.p.active and pair.b.link.in_sync()
+    assert pair.p.state.map.values == pair.b.state.map.values
+
+
+def test_a_chain_of_ones_own_conditions_is_replayed() -> None:
+    """The successor has had all ten from its pending list: it did the first, and could not know what the others are."""
+    pair = in_sync_with(n=b"0")
+    start = pair.p.state.map.revisions["/n"]
+    part(pair)
+    count_up(pair, 10, start)
+    assert [answer[1] for answer in pair.answers(X, "P")] == ["ack"] * 10
+    take_over(pair)
+    assert pair.b.state.map.values["/n"] == b"1"
+    assert {answer[1] for answer in pair.answers(X, "B") if answer[0] > 1} == {"parted"}, "not a plain conflict"
+    meet(pair)
+    assert pair.b.state.map.values["/n"] == b"10"
+    assert pair.outcomes() == {"/n": REPLAYED}
+
+
+def test_what_somebody_else_wrote_in_between_breaks_the_chain() -> None:
+    pair = in_sync_with(n=b"0")
+    start = pair.p.state.map.revisions["/n"]
+    part(pair)
+    count_up(pair, 5, start)
+    take_over(pair)
+    pair.put("B", Y, 1, {"/n": b"theirs"})
+    pair.run(0.1)
+    meet(pair)
+    assert pair.b.state.map.values["/n"] == b"theirs"
+    assert pair.outcomes() == {"/n": CONFLICT}
+
+
+def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
+    """Both raise 0 to 1, one on each server: one of the two is in conflict, whatever the values say."""
+    pair = in_sync_with(n=b"0")
+    start = pair.p.state.map.revisions["/n"]
+    part(pair)
+    take_over(pair)
+    pair.put("B", Y, 1, {"/n": b"1"}, c=[[0], [start]])
+    pair.stopped = ""
+    pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
+    pair.p._hold_until = 0.0  # it has heard nobody for long
+    pair.run(0.2)
+    meet(pair)
+    assert pair.outcomes() == {"/n": CONFLICT}
+    pair.put("B", X, 1, {"/n": b"1"}, c=[[0], [start]])
+    pair.run(0.3)
+    assert pair.answers(X, "B")[-1][:2] == (1, "parted"), "its client is told, if it asks again"
+
+
+def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() -> None:
+    """Y was first at P, X at B: whom one refused for good, the other does not do behind its back."""
+    pair = in_sync_with(n=b"0")
+    start = pair.p.state.map.revisions["/n"]
+    part(pair)
+    pair.put("B", X, 1, {"/n": b"x"}, c=[[0], [start]])
+    pair.put("P", Y, 1, {"/n": b"y"}, c=[[0], [start]])
+    pair.put("B", Y, 1, {"/n": b"y"}, c=[[0], [start]])
+    pair.run(0.1)
+    take_over(pair)
+    assert pair.answers(Y, "B")[-1][:2] == (1, "revision")
+    meet(pair)
+    assert pair.b.state.map.values["/n"] == b"x" and pair.outcomes() == {"/n": CONFLICT}
+
+
+def test_of_a_record_of_two_clients_each_batch_has_its_own_outcome() -> None:
+    """One was done by the other server as well, one only here: neither decides over the other."""
+    pair = in_sync_with(a=b"0", b=b"0")
+    part(pair)
+    pair.put("PB", X, 1, {"/a": b"x"})
+    pair.put("P", Y, 1, {"/b": b"y"})
+    pair.run(0.05)
+    take_over(pair)
+    pair.put("B", Z, 2, {"/a": b"later"})
+    pair.run(0.1)
+    meet(pair)
+    assert pair.b.state.map.values == {"/a": b"later", "/b": b"y"}, "x was done before, and is not done again"
+    assert pair.outcomes() == {"/a": "already", "/b": REPLAYED}
+    before = pair.b.state.number
+    for session in (X, Y):
+        pair.put("B", session, 1, {"/a": b"again", "/b": b"again"})
+    pair.run(0.3)
+    assert pair.b.state.number == before, "both count as done"
+
+
+def test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does() -> None:
+    """A successor that never had the record might do what was refused because of it."""
+    pair = in_sync_with(n=b"0")
+    pair.put("P", X, 1, {"/n": b"x"})
+    pair.put("P", Y, 1, {"/n": b"y"}, c=[[0], [7]])
+    pair.now += 0.05
+    turn = pair.turn("P")
+    assert turn.acks == [] and len(pair.p.commits.waiting) > 0
+    pair.run(0.2)
+    assert pair.answers(Y)[-1][:2] == (1, "revision")
+
+
+def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted_for() -> None:
+    """Random order of raises by two clients at both servers: the counter is what the accounts say."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        pair = in_sync_with(n=b"0")
+        at = {"P": pair.p.state.map.revisions["/n"], "B": pair.p.state.map.revisions["/n"]}
+        part(pair)
+        nos = {X: 0, Y: 0}
+        for _ in range(rng.randint(1, 4)):
+            session = rng.choice((X, Y))
+            nos[session] += 1
+            pair.put("PB", session, nos[session], {"/n": b"%d" % sum(nos.values())}, c=[[0], [at["P"]]])
+            pair.run(0.05)
+            at["P"] = pair.p.state.map.revisions["/n"]
+        take_over(pair)
+        wrote = rng.random() < 0.5
+        if wrote:
+            pair.put("B", Z, 2, {"/n": b"theirs"})
+            pair.run(0.1)
+        meet(pair)
+        value, outcome = pair.b.state.map.values["/n"], pair.outcomes().get("/n")
+        assert value == (b"theirs" if wrote else b"%d" % sum(nos.values())), seed
+        assert (outcome == CONFLICT) == (wrote and sum(nos.values()) > 1), (seed, outcome)
