@@ -10,18 +10,15 @@ sync; otherwise it goes out with the turn, and says what it is worth.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 from chp.batch import (
-    ACK,
     APPLIED,
     BATCH,
     COLUMNS,
     EPOCH,
     JOURNALED,
-    REFUSED,
-    REPLICATED,
     Segment,
     decode_segment,
     join,
@@ -31,14 +28,15 @@ from chp.batch import (
     split,
 )
 from chp.errors import BadFrame, BadInput
-from chp.keys import CLIENT_BYTES, check_column, session_topic
+from chp.keys import CLIENT_BYTES, check_column
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 
 from . import leases
-from .channels import Channels, greeting
+from .answers import Answers
+from .channels import Channels
 from .plain import PlainSets
 from .recordlog import Record, RecordLog, grouped, numbered
 from .staging import StagedCommit
@@ -46,8 +44,6 @@ from .state import ReplicatedState, deletes
 from .turn import Append, Turn
 from .verdicts import PARTED, Crowded, Refusal
 
-Acks = dict[bytes, list[list[int]]]
-Answers = tuple[int, Acks, list[list[bytes]]]  # the number that they wait for, acknowledgements, refusals
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
@@ -65,12 +61,11 @@ class Committer:
 
     def __init__(self, limits: Limits, durability: int) -> None:
         self.limits = limits
-        self.durability = JOURNALED if durability else APPLIED
         self.state = ReplicatedState(limits)
         self.log = RecordLog(limits)
         self.channels = Channels(limits)
         self.counts: Counter[str] = Counter()
-        self.waiting: deque[Answers] = deque()
+        self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
         self._followed_uuids: list[bytes] = []
         self._held: list[tuple[list[Any], list[Segment]]] = []  # parts of a record whose last one is not here yet
         self._clear()
@@ -82,12 +77,6 @@ class Committer:
         self._whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self._items = 0
         self._bytes = 0
-        self._acks: Acks = {}
-        self._refusals: list[
-            list[bytes]
-        ] = []  # for good: they wait as acknowledgements do, since a successor may differ
-        self._told: list[list[bytes]] = []
-        self._expected_told: set[bytes] = set()
         self._plain = PlainSets()
 
     # -- updates
@@ -114,12 +103,14 @@ class Committer:
             raise BadFrame("batch 0 of a session; the first has the number 1")
         last = self._last_no(session_id)
         if self.state.replaced(session_id):
-            self._tell_expected(session_id, no, "session", 1)
+            self.answers.tell_expected(session_id, no, "session", 1, self.state.number)
         elif no <= last:
             self.counts["duplicates"] += 1
             self._answer_again(session_id, no)
         elif no > last + 1:
-            self._tell_expected(session_id, no, "session" if last == 0 else "expected", last + 1)
+            self.answers.tell_expected(
+                session_id, no, "session" if last == 0 else "expected", last + 1, self.state.number
+            )
         else:
             return self._take(session_id, no, frames[4], now)
         return None
@@ -128,11 +119,11 @@ class Committer:
         refusal = self.state.refusals.get((session_id, no))
         session = self.state.sessions.get(session_id)
         if refusal is not None:
-            self._refuse(session_id, no, *refusal)
+            self.answers.refuse(session_id, no, *refusal, self.state.number)
         elif session is not None and no <= session.no:
-            self._acknowledge(session_id, no, session.revision_of(no))
+            self.answers.acknowledge(session_id, no, session.revision_of(no))
         else:
-            self._acknowledge(session_id, no, self.revision)
+            self.answers.acknowledge(session_id, no, self.revision)
 
     def _last_no(self, session_id: bytes) -> int:
         no = self._origins.get(session_id)
@@ -151,7 +142,7 @@ class Committer:
                 staged = self._staged(session_id, no, segment.extras["commit"])
         except (Refusal, BadInput) as error:
             code, detail = (error.code, error.detail) if isinstance(error, Refusal) else ("bad", str(error))
-            self._refuse(session_id, no, code, detail)
+            self.answers.refuse(session_id, no, code, detail, self.state.number)
             kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
             told = Segment([], [], {"refused": [session_id, no, code, kept]})
             self._add(told, told.encode(), now, (session_id, no))
@@ -163,7 +154,7 @@ class Committer:
             if segment.extras and "unlease" in segment.extras:
                 self._delete_leased(segment.extras["unlease"], now)
             self._add(segment, body, now, (session_id, no))
-            self._acknowledge(session_id, no, self.revision)
+            self.answers.acknowledge(session_id, no, self.revision)
         self._origins[session_id] = no  # one entry a client a turn: its batches are in order
         return None
 
@@ -300,27 +291,6 @@ class Committer:
             segment = self._plain.take()
             self._add(segment, segment.encode(), now)
 
-    # -- acknowledgements
-
-    def _acknowledge(self, session_id: bytes, no: int, revision: int) -> None:
-        runs = self._acks.setdefault(session_id, [])
-        if runs and runs[-1][1] + 1 == no and runs[-1][2] == revision:
-            runs[-1][1] = no
-        else:
-            runs.append([no, no, revision])
-
-    def _refuse(self, session_id: bytes, no: int, code: str, detail: object) -> None:
-        self._refusals.append(self._refusal(session_id, no, code, detail))
-
-    def _refusal(self, session_id: bytes, no: int, code: str, detail: object) -> list[bytes]:
-        self.counts[f"refused_{code}"] += 1
-        return greeting(session_topic(session_id), self.state.number, join([REFUSED, no, code, detail]))
-
-    def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int) -> None:
-        if session_id not in self._expected_told:
-            self._expected_told.add(session_id)
-            self._told.append(self._refusal(session_id, no, code, wanted))
-
     # -- commit
 
     def commit(self, turn: Turn, now: float, wall_s: float, *, hold: bool) -> None:
@@ -328,11 +298,7 @@ class Committer:
         self.flush_plain(now)
         if self._bodies or self._origins:
             self._commit_record(turn, now, wall_s)
-        turn.acks += self._told
-        if self._acks or self._refusals:
-            self.waiting.append((self.state.number, self._acks, self._refusals))
-            if not hold:
-                self.release_alone(turn)
+        self.answers.commit(turn, self.state.number, hold=hold)
         self._clear()
 
     def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
@@ -362,7 +328,7 @@ class Committer:
             done = Segment([], [], {"abort": staged.transaction_id})
             self._add(done, done.encode(), now, (staged.session_id, staged.no))
             self._origins[staged.session_id] = staged.no
-        self._acknowledge(staged.session_id, staged.no, revision)
+        self.answers.acknowledge(staged.session_id, staged.no, revision)
         self.commit(turn, now, wall_s, hold=hold)
 
     def _commit_parts(self, turn: Turn, staged: StagedCommit, now: float, wall_s: float) -> int:
@@ -457,28 +423,6 @@ class Committer:
         """A record becomes part of the log and of the journal."""
         self.log.append(record)
         turn.journal.append(Append(record.first, record.last, record.body))
-
-    def _ack_messages(self, acks: Acks, durability: int) -> list[list[bytes]]:
-        number = self.state.number
-        return [
-            greeting(session_topic(session_id), number, join([ACK, runs, durability]))
-            for session_id, runs in acks.items()
-        ]
-
-    def release(self, turn: Turn, confirmed: int) -> None:
-        """The passive has everything up to `confirmed`: acknowledge what waited for that."""
-        while self.waiting and self.waiting[0][0] <= confirmed:
-            self._answer(turn, REPLICATED)
-
-    def release_alone(self, turn: Turn) -> None:
-        """Nobody will confirm: acknowledge everything for what it is worth here."""
-        while self.waiting:
-            self._answer(turn, self.durability)
-
-    def _answer(self, turn: Turn, durability: int) -> None:
-        _, acks, refusals = self.waiting.popleft()
-        turn.acks += self._ack_messages(acks, durability)
-        turn.acks += refusals
 
     # -- the passive, and recovery
 

@@ -333,7 +333,7 @@ class ServerCore:
         self.link.reset()
         self.turn.acks.clear()  # of this turn too: it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
-        self.commits.waiting.clear()  # never to be acknowledged: their clients send them to the active again
+        self.commits.answers.waiting.clear()  # never to be acknowledged: their clients send them to the active again
         self.requests.clear()
         self._greet_all()
         self.turn.fact("passive", number=describe(self.state.number))
@@ -382,9 +382,9 @@ class ServerCore:
         self._late_acks = []
         follower = self.link.follower
         if follower is not None and follower.in_sync:
-            self.commits.release(self.turn, follower.confirmed)
+            self.commits.answers.release(self.turn, follower.confirmed, self.state.number)
         else:
-            self.commits.release_alone(self.turn)
+            self.commits.answers.release_alone(self.turn, self.state.number)
 
     def in_time(self, acks: list[list[bytes]], now: float) -> list[list[bytes]]:
         """The acknowledgements that may leave now: none after a stop in mid-turn, until the peer had its say.
@@ -464,7 +464,7 @@ class ServerCore:
             "pending_bytes": self.pending.bytes,
             "log_records": len(commits.log),
             "log_bytes": commits.log.bytes,
-            "waiting_acks": len(commits.waiting),
+            "waiting_acks": len(commits.answers.waiting),
             "in_sync": self.link.in_sync(),
             "in_sync_since_s": round(self.now - self.link.in_sync_since, 3),
             "peer": self._peer_status(),

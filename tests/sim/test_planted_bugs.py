@@ -13,6 +13,7 @@ from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
 from chp_server import performing
+from chp_server.answers import Answers
 from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
 from chp_server.core import ServerCore
@@ -105,7 +106,7 @@ def acknowledged_before_the_disk(mp: pytest.MonkeyPatch) -> None:
 
 
 def replicated_without_confirmation(mp: pytest.MonkeyPatch) -> None:
-    wrap(mp, Committer, "release", lambda original, self, turn, confirmed: original(self, turn, 1 << 63))
+    wrap(mp, Answers, "release", lambda original, self, turn, confirmed, number: original(self, turn, 1 << 63, number))
 
 
 def passive_confirms_what_it_lacks(mp: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,7 @@ def conditions_not_checked(mp: pytest.MonkeyPatch) -> None:
 def refusals_forgotten(mp: pytest.MonkeyPatch) -> None:
     def answer_again(self: Committer, session_id: bytes, no: int) -> None:
         session = self.state.sessions.get(session_id)
-        self._acknowledge(session_id, no, session.revision_of(no) if session else self.revision)
+        self.answers.acknowledge(session_id, no, session.revision_of(no) if session else self.revision)
 
     mp.setattr(Committer, "_answer_again", answer_again)
 

@@ -17,8 +17,8 @@ IMPURE = {
 }  # fmt: skip
 PURE = {
     "chp_server": [
-        "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow", "suffix",
-        "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
+        "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
+        "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots",
     ],
     "chp_client": [

@@ -142,7 +142,7 @@ def test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does() -> None:
     pair.put("P", Y, 1, {"/n": b"y"}, c=[[0], [7]])
     pair.now += 0.05
     turn = pair.turn("P")
-    assert turn.acks == [] and len(pair.p.commits.waiting) > 0
+    assert turn.acks == [] and len(pair.p.commits.answers.waiting) > 0
     pair.run(0.2)
     assert pair.answers(Y)[-1][:2] == (1, "revision")
 
