@@ -17,16 +17,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from chp.errors import BadInput
 from chp.numbers import Revision
 
+from . import taking
 from .aioparts import AsyncLease, AsyncWatch, Items, call_soon
 from .checks import wait_s
 from .clone import Clone
 from .codecs import Codec
 from .dispatch import Listener
-from .errors import Full
+from .errors import Conflict, Full
 from .events import Ack, State
 from .reading import Entry
+from .taking import NOTHING
 from .tickets import Ticket
 from .worth import Check
 
@@ -183,9 +186,45 @@ class AsyncClone(Mapping[str, Any]):
         """
         return await self._done(partial(self._clone.set, key, value, ttl, if_revision), timeout)
 
-    async def delete(self, key: str, timeout: float | None = None) -> Ack:
+    async def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ack:
         """Delete a key."""
-        return await self._done(partial(self._clone.delete, key), timeout)
+        return await self._done(partial(self._clone.delete, key, if_revision), timeout)
+
+    async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
+        """As of `Clone`."""
+        return await self._do(taking.pop(self._clone, key, default), timeout)
+
+    async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
+        """As of `Clone`."""
+        item: tuple[str, Any] = await self._do(taking.popitem(self._clone), timeout)
+        return item
+
+    async def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
+        """As of `Clone`."""
+        if not self._clone.subtrees:
+            raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
+        return await self._do(taking.setdefault(self._clone, key, default), timeout)
+
+    async def _do(self, steps: taking.Steps, timeout: float | None) -> Any:
+        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
+        deadline = None if timeout is None else loop.time() + timeout
+        try:
+            step = next(steps)
+            while True:
+                left = None if deadline is None else max(0.0, deadline - loop.time())
+                try:
+                    if isinstance(step, str):
+                        await self._until(
+                            partial(self._clone.hub.is_confirmed, step), left, f"{step!r} is not confirmed"
+                        )
+                    else:
+                        await self._done(step, left)
+                except Conflict as conflict:
+                    step = steps.throw(conflict)
+                else:
+                    step = next(steps)
+        except StopIteration as end:
+            return end.value
 
     async def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ack:
         """Set many keys together."""
@@ -263,20 +302,25 @@ class AsyncClone(Mapping[str, Any]):
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Until the copy is complete and current."""
+        core = self._clone.hub.core
+        await self._until(lambda: core.state is State.SYNCED, timeout, "not synced")
+
+    async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Until something is so that the agent's turns may bring about; raises what ended the Clone."""
         # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
         timeout, hub, came = wait_s(timeout), self._clone.hub, asyncio.Event()
         tell = partial(call_soon, asyncio.get_running_loop(), came.set)
         hub.told.add(tell)
         try:
             async with asyncio.timeout(timeout):
-                while (state := hub.core.state) not in (State.SYNCED, State.CLOSED):
+                while not ready() and hub.core.state is not State.CLOSED:
                     await came.wait()
                     came.clear()
         except TimeoutError:
-            raise TimeoutError(f"waited {timeout} s: not synced; {self.describe()}") from None
+            raise TimeoutError(f"waited {timeout} s: {what}; {self.describe()}") from None
         finally:
             hub.told.discard(tell)
-        if state is State.CLOSED:
+        if hub.core.state is State.CLOSED:
             raise hub.why_not()
 
     def watch(

@@ -111,6 +111,7 @@ class Clone(Writing, Worth):
         self._shown = core.shown
         self._core = core
         self._holds = bool(held)
+        self._some = []
         # keys that need no more checks: those that are held; none with a codec, whose values do need it
         self._known: dict[str, bytes] = self._shown if self._holds and self._codec is None else {}
         self._dispatcher.set_lag(on_lag, hub)

@@ -133,6 +133,23 @@ class Hub:
             return True
         return self.core.channel_of(key).replica.is_own(key)
 
+    def confirmed(self, key: str, timeout: float | None) -> None:
+        """Wait until no own set or delete of this key is on its way."""
+
+        def done() -> bool:
+            return self.room < 0 or not self.is_own(key)
+
+        with self.lock:
+            if not done():
+                self.wait_for(done, timeout, lambda: f"{key!r} is not confirmed")
+            if self.room < 0:
+                raise self.why_not()
+
+    def is_confirmed(self, key: str) -> bool:
+        """Whether no own set or delete of this key is on its way."""
+        with self.lock:
+            return not self.is_own(key)
+
     def unsent_keys(self) -> set[str]:
         """Locked: the keys of own sets that the agent has not taken yet."""
         return {key for draft in (self.open, *self.sealed) if draft.shown for key in draft.keys}

@@ -17,15 +17,17 @@ from itertools import repeat
 from time import monotonic
 from typing import Any
 
+from chp.errors import BadInput
 from chp.keys import check_column
 
-from . import checks
+from . import checks, taking
+from .errors import Conflict
 from .hub import OPEN_ITEMS
 from .reading import Reading
+from .taking import NOTHING
 from .tickets import Ticket
 
 SMALL = 1024  # a value the open batch takes without counting bytes
-_NOTHING = object()
 KNOWN_MAX = 65_536  # keys that a Clone which holds nothing remembers to be well-formed
 
 
@@ -34,6 +36,7 @@ class Writing(Reading, MutableMapping[str, Any]):
 
     _holds: bool  # whether own sets are shown
     _known: dict[str, bytes]  # keys that need no more checks
+    _some: list[str]  # keys that `popitem` has not looked at yet
 
     def set(
         self,
@@ -114,24 +117,29 @@ class Writing(Reading, MutableMapping[str, Any]):
                 hub.wake()
             return draft.ticket
 
-    def _conditional(self, key: str, data: bytes, ms: int | None, if_revision: int) -> Ticket:
+    def _conditional(self, key: str, data: bytes | None, ms: int | None, if_revision: int) -> Ticket:
         hub = self._hub
         hub.seal()
         draft = hub.draft()
-        draft.keys, draft.values, draft.shown = [key], [data], False
+        draft.keys, draft.values, draft.shown = [key], [data or b""], False
+        draft.deletes = [0] if data is None else []
         draft.extras = {"c": [[0], [int(if_revision)]]}
         if ms is not None:
             draft.extras["t"] = ms
         hub.push(draft)
         return draft.ticket
 
-    def delete(self, key: str, timeout: float | None = None) -> Ticket:
-        """Delete a key, whether it is there or not; raises as `set` does."""
+    def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ticket:
+        """Delete a key, whether it is there or not; `if_revision`, the timeout and what is raised as of `set`."""
         checks.held_key(key, self.subtrees)
+        if if_revision is not None:
+            if_revision = checks.revision("if_revision", if_revision)
         hub = self._hub
         with hub.lock:
-            if len(hub.keys) >= hub.room:
+            if len(hub.keys) >= hub.room or if_revision is not None:
                 hub.make_room(timeout)
+            if if_revision is not None:
+                return self._conditional(key, None, None, if_revision)
             draft = hub.open
             at = [len(draft.keys)]
             draft.keys += (key,)
@@ -240,25 +248,51 @@ class Writing(Reading, MutableMapping[str, Any]):
         if keys:
             self.delete_many(keys)
 
-    def pop(self, key: str, default: Any = _NOTHING) -> Any:
-        """Delete a key and return its value; else `default` or KeyError, also if somebody else was faster."""
-        try:
-            value = self[key]
-            del self[key]
-        except KeyError:
-            if default is _NOTHING:
-                raise
-            return default
-        return value
+    def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
+        """Delete a key and return the value it had; `default`, or KeyError, if there is none.
 
-    def popitem(self) -> tuple[str, Any]:
-        """Delete some key and return it with its value; KeyError if there is none."""
-        for key in self:
-            try:
-                return key, self.pop(key)
-            except KeyError:
-                continue  # somebody else was faster
-        raise KeyError("popitem(): this Clone holds no keys")
+        Of all programs that take a key one gets it: the servers delete it if it is as this one saw it, and this waits
+        until they have. Raises what `set` and its ticket do; after a `TimeoutError` it may be done, now or later.
+        """
+        return self._do(taking.pop(self, key, default), timeout)
+
+    def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
+        """Delete some key and return it with its value, as `pop` does; KeyError if there is none."""
+        item: tuple[str, Any] = self._do(taking.popitem(self), timeout)
+        return item
+
+    def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
+        """The value of a key; if there is none it is set to `default`, unless another program is faster; as `pop`."""
+        if not self._holds:
+            raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
+        return self._do(taking.setdefault(self, key, default), timeout)
+
+    def _do(self, steps: taking.Steps, timeout: float | None) -> Any:
+        limit = checks.wait_s(timeout)
+        until = None if limit is None else monotonic() + limit
+        try:
+            step = next(steps)
+            while True:
+                left = None if until is None else max(0.0, until - monotonic())
+                try:
+                    if isinstance(step, str):
+                        self._hub.confirmed(step, left)
+                    else:
+                        step().wait(left)
+                except Conflict as conflict:
+                    step = steps.throw(conflict)
+                else:
+                    step = next(steps)
+        except StopIteration as end:
+            return end.value
+
+    def some_key(self) -> str | None:
+        """A key that is held, another one each time it is asked as long as there are some; None if there is none."""
+        try:
+            return self._some.pop()
+        except IndexError:  # looked at and taken in one step, as several threads may ask
+            self._some = keys = list(self._shown)
+            return keys.pop() if keys else None
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.

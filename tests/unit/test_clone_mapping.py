@@ -97,21 +97,20 @@ class TestWriting:
         with pytest.raises(KeyError):
             del clone["/a"]
 
-    def test_pop(self, clone: Clone) -> None:
-        assert clone.pop("/a") == b"1" and "/a" not in clone
-        assert clone.pop("/a", b"default") == b"default"
-        with pytest.raises(KeyError):
-            clone.pop("/a")
-
-    def test_popitem(self, clone: Clone) -> None:
-        popped = dict(clone.popitem() for _ in range(3))
-        assert popped == INITIAL and not clone
+    def test_what_reads_and_writes_in_one_step_waits_for_the_servers(self, clone: Clone) -> None:
+        assert clone.setdefault("/a", b"x") == b"1"
+        for act in (
+            lambda: clone.pop("/a", timeout=0.01),
+            lambda: clone.popitem(timeout=0.01),
+            lambda: clone.setdefault("/new", b"x", timeout=0.01),
+        ):
+            with pytest.raises(TimeoutError, match="not heard from"):
+                act()
+        assert clone == INITIAL, "nothing is shown before it is so"
+        assert clone.pop("/none", b"default") == b"default"
+        clone.clear()
         with pytest.raises(KeyError, match="holds no keys"):
             clone.popitem()
-
-    def test_setdefault(self, clone: Clone) -> None:
-        assert clone.setdefault("/a", b"x") == b"1"
-        assert clone.setdefault("/new", b"x") == b"x" == clone["/new"]
 
     def test_update(self, empty: Clone) -> None:
         empty.update(INITIAL)

@@ -54,13 +54,6 @@ def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> 
     assert b"none" not in clone.values()
 
 
-def test_who_is_slower_to_pop_gets_the_default(clone: Clone, meddler: Meddler) -> None:
-    meddler.act = clone.clear
-    assert clone.pop("/a", b"default") == b"default"
-    with pytest.raises(KeyError):
-        clone.pop("/a")
-
-
 def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Meddler) -> None:
     meddler.act = clone.clear
     other = Clone("tcp://127.0.0.1:9")
