@@ -130,6 +130,7 @@ class Kthxbai(NamedTuple):
     resumed: bool
     since: int = 0
     digest: int = 0
+    proof: list[Any] | None = None  # the store, and who opened the number's epoch: given back with a `from`
 
     def describe(self, what: str = "") -> str:
         """`KTHXBAI 1.7 resumed`."""
@@ -187,6 +188,9 @@ class Epoch(NamedTuple):
     last: int
     wall_ms: int
     server: bytes
+    name: str
+    because: str  # for people
+    store: bytes  # the server that opened the store's first epoch
 
     def describe(self, what: str = "") -> str:
         """`EPOCH #2.8`."""

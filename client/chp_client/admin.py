@@ -1,6 +1,6 @@
 """Requests of an operator: what a server says about itself, and what it is told to do (SPEC.md, section 17).
 
-    to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 2, "id": n, ...arguments}
+    to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 3, "id": n, ...arguments}
     from P:           STX ETX    number            ""  ""   msgpack [[8, id, map]], or [[7, id, code, detail]]
 
 Commands are "status", "switch", "leases", "backup", "restore". Every server answers for itself, active or not:
@@ -31,6 +31,7 @@ from chp.keys import ETX, STX, session_topic
 from chp.limits import DEFAULT
 from chp.messages import HUGZ, ICANHAZ
 from chp.numbers import unpack
+from chp.versions import VERSION
 
 TIMEOUT_S = 2.0
 RETRY_S = 0.5  # a status that is not answered is asked again
@@ -130,7 +131,7 @@ class Admin:
 
     def _ask(self, servers: Sequence[str], command: str, arguments: dict[str, Any]) -> dict[str, Answer]:
         request_id = next(self._ids)
-        frames = [ICANHAZ, STX + command.encode() + ETX, packb({"chp": 2, "id": request_id, **arguments})]
+        frames = [ICANHAZ, STX + command.encode() + ETX, packb({"chp": VERSION, "id": request_id, **arguments})]
         lines = [self._lines[server] for server in servers]
         for line in lines:
             line.begin(request_id, frames, again=command in REPEATABLE)

@@ -16,6 +16,7 @@ from typing import Any
 
 from chp import batch as b
 from chp.errors import BadFrame, ChpError
+from chp.versions import VERSION
 
 from .channel import CREDIT, Channel, changed_by
 from .errors import Lagging, NotRetained, Refused
@@ -52,7 +53,7 @@ class Backlog:
         """Of the ICANHAZ that asks for what is missing still."""
         until = self.todo[0][1] or self.channel.first_at
         return {
-            "chp": 2, "id": self.id, "feed": True, "from": self.reached, "until": max(until, self.reached),
+            "chp": VERSION, "id": self.id, "feed": True, "from": self.reached, "until": max(until, self.reached),
             "credit": CREDIT,
         }  # fmt: skip
 

@@ -60,6 +60,9 @@ class Sync:
     granted: int = CREDIT
 
 
+NOBODY = [b"", b""]
+
+
 @dataclass(slots=True)
 class Held:
     """A record of several parts, until the last is here: each follows on the `last` of the one before."""
@@ -85,6 +88,7 @@ class Channel:
         self.topic = channel_topic(subtree)
         self.replica = Replica(shown)
         self.at = 0
+        self.whose = NOBODY  # of `at`: the store, and who opened its epoch
         self.live = False
         self.synced_once = False
         self.first_at = 0  # where it was complete for the first time
@@ -271,19 +275,20 @@ class Channel:
         assert sync is not None, "the core looked the request up"
         _, _, number, count, revsum = _numbers(header, 5)
         own = header[5] if type(header[5]) is int and sync.session == session else 0
-        resumed = bool(header[6])
+        resumed, whose = bool(header[6]), _whose(header)
         if resumed:
             self.replica.pending.confirm(own)
         else:
             fresh = sync.fresh
             self._stats["updates_synced"] += len(fresh)
-            changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=self.anew)
+            anew = self.anew or (self.at > 0 and whose[0] != self.whose[0])  # of another store
+            changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=anew)
             self.anew = False
             if changed is not None and changed.keys:
                 self.changes.append(changed._replace(first=not self.synced_once))
         self.sync, self._held = None, None
         self._stats["resyncs_resumed" if resumed else "resyncs_snapshot"] += 1
-        self.at = number
+        self.at, self.whose = number, whose
         self.digest = _digest_in(header, 7)
         if not self.synced_once:
             self.first_at = number
@@ -312,6 +317,14 @@ class Channel:
         """Assert the channel's invariants."""
         self.replica.check()
         assert not (self.live and not self.synced_once), "a live channel was synced"
+
+
+def _whose(header: list[Any]) -> list[bytes]:
+    """Of a KTHXBAI: what its number is given back with, as a `from`."""
+    whose = header[9] if len(header) > 9 else None
+    if type(whose) is not list or list(map(type, whose)) != [bytes, bytes]:
+        raise BadFrame("a KTHXBAI tells the store and who opened the epoch, two times bytes")
+    return whose
 
 
 def own_origin(origins: list[Any], session: bytes) -> tuple[int, bool]:

@@ -26,6 +26,7 @@ from chp.errors import BadFrame, ChpError
 from chp.keys import STX
 from chp.messages import HUGZ
 from chp.numbers import U64_MASK, epoch_of, unpack
+from chp.versions import spoken, unspoken
 
 from .channel import Channel, own_number
 from .corestate import PULSE, Timing
@@ -141,10 +142,23 @@ class ClientCore(Sending):
         self._update_state(now)
         return True
 
+    def _not_spoken(self, link: Link, version: object, now: float) -> None:
+        """A server of a version that we don't speak is not followed, and sent nothing."""
+        link.protocol, link.heard_at = 2, now
+        if not link.unspoken:
+            link.unspoken = unspoken(version)
+            self._effects.notes.append(link.describe(now))
+        if link is self.active:
+            self._unfollow(now)
+
     def _greeting(self, link: Link, topic: bytes, header: list[Any], now: float) -> None:
-        _, _, state, number, heartbeat_ms, server, name = header[:7]
+        _, version, state, number, heartbeat_ms, server, name = header[:7]
         if type(state) is not int or type(number) is not int or type(heartbeat_ms) is not int:
             raise BadFrame("a GREETING has a state, a number and a heartbeat in ms")
+        if not spoken(version):
+            self._not_spoken(link, version, now)
+            return
+        link.unspoken = ""
         restarted = link.server not in {b"", server}
         link.heartbeat_s = max(0.001, heartbeat_ms / 1000)
         link.server, link.name = server if type(server) is bytes else b"", str(name)[:200]

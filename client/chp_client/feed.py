@@ -96,6 +96,8 @@ class Feed:
         self.subtree = check_subtree(subtree)
         self.store = store  # whose numbers these are; that of the first answer, unless it is given
         self.complete = 0  # the number up to which everything was given
+        self._whose: list[bytes] | None = None  # proves numbers of the epoch that `_whose_epoch` is
+        self._whose_epoch = 0
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
         self._ids = itertools.count(1)
@@ -131,10 +133,11 @@ class Feed:
         while True:
             parts = _Parts()
             try:
-                for _, body in self._ask({"feed": True, "from": self.complete}, deadline):
+                for _, body in self._ask({"feed": True, "from": self.complete, **self._proof()}, deadline):
                     deadline = deadline_in(timeout_s)
                     if body[0][0] != RECORDS:
                         self.complete = max(self.complete, int(body[0][2]))
+                        self._note_whose(body[0])
                         return
                     records = [r for item in body[1:] if (r := parts.take(check_header(item[0]), item)) is not None]
                     if records:
@@ -147,6 +150,14 @@ class Feed:
                 raise NotRetained(self.complete, oldest) from None
             except Elsewhere:
                 self.stats["silences"] += 1
+
+    def _note_whose(self, header: list[Any]) -> None:
+        self._whose, self._whose_epoch = (header[9] if len(header) > 9 else None), epoch_of(header[2])
+
+    def _proof(self) -> dict[str, Any]:
+        """What proves `complete`, if we were told; a number that was kept from an earlier run has its store alone."""
+        known = self._whose is not None and self._whose_epoch == epoch_of(self.complete)
+        return {"proof": self._whose} if known else {}
 
     def follow(self, after: int, idle_s: float = 1.0) -> Iterator[list[FeedRecord]]:
         """The records after `after`, then what comes; an empty list when nothing came for `idle_s`. Never ends.

@@ -20,6 +20,7 @@ from chp.errors import BadFrame, ChpError
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp.versions import VERSION
 
 from .agent import drain
 
@@ -68,7 +69,7 @@ class FeedLink:
     def ask(self, request_id: int, options: dict[str, Any]) -> bool:
         """Put a question: the feed, a probe of it, or a snapshot, by its options."""
         drain(self.requests, 1 << 30)  # what answers somebody who no longer waits
-        request = packb({"chp": 2, "id": request_id, "from": 0, "credit": CREDIT, **options})
+        request = packb({"chp": VERSION, "id": request_id, "from": 0, "credit": CREDIT, **options})
         try:
             self.requests.send_multipart([ICANHAZ, self._subtree, request], zmq.DONTWAIT)
         except zmq.Again:
@@ -96,7 +97,7 @@ class FeedLink:
                 return
             taken += 1
             if taken % GRANT == 0:
-                more = packb({"chp": 2, "id": request_id, "more": GRANT})
+                more = packb({"chp": VERSION, "id": request_id, "more": GRANT})
                 try:
                     self.requests.send_multipart([ICANHAZ, self._subtree, more], zmq.DONTWAIT)
                 except zmq.Again:

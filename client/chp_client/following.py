@@ -17,6 +17,7 @@ from chp.errors import BadFrame, ChpError
 from chp.keys import STX
 from chp.messages import ICANHAZ
 from chp.numbers import describe, epoch_of, unpack
+from chp.versions import VERSION
 
 from .channel import CREDIT, Channel, Sync, Verdict
 from .corestate import CoreState
@@ -28,6 +29,8 @@ class Following(CoreState):
 
     def _told(self, link: Link, state: int, number: int, now: float, restarted: bool = False) -> None:
         """A server said which state it is in, and how far it is."""
+        if link.unspoken:
+            return
         link.state, link.heard_at = state, now
         link.epoch = epoch_of(number)
         if state != headers.State.ACTIVE:
@@ -98,7 +101,10 @@ class Following(CoreState):
         return self._last_id
 
     def _send_request(self, link: Link, channel: Channel, start: int, credit: int) -> None:
-        body = {"chp": 2, "id": self._last_id, "from": start, "session": self.outbox.public, "credit": credit}
+        body = {
+            "chp": VERSION, "id": self._last_id, "from": start, "proof": channel.whose,
+            "session": self.outbox.public, "credit": credit,
+        }  # fmt: skip
         self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), b.packb(body)]))
 
     def _vote(self, now: float) -> None:
@@ -119,7 +125,7 @@ class Following(CoreState):
         A server of CHP/2 greets at once; if the greeting was lost, it is taken for one when no HUGZ of CHP/1 has come.
         """
         known = link.protocol == 2 or (link.protocol == 0 and now - link.up_at >= self.timing.unheard_s)
-        return link.collector_up and known
+        return link.collector_up and known and not link.unspoken
 
     def _reconnect_deaf(self, now: float) -> None:
         """Connect the SUB socket anew where a server lives, as its collector's link shows, after a long silence of all.
@@ -181,7 +187,7 @@ class Following(CoreState):
             self._ask(channel, link, channel.at, now)
             return
         if more:
-            body = b.packb({"chp": 2, "id": sync.id, "more": more})
+            body = b.packb({"chp": VERSION, "id": sync.id, "more": more})
             self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), body]))
 
     def _missed(self, link: Link, parts: list[Any], now: float) -> None:
@@ -192,7 +198,7 @@ class Following(CoreState):
         log.due_at = now + self.timing.sync_retry_s
         more, result = self.backlogs.on_reply(log, parts, now + self.timing.refused_retry_s)
         if more:
-            body = b.packb({"chp": 2, "id": log.id, "more": more})
+            body = b.packb({"chp": VERSION, "id": log.id, "more": more})
             self._effects.request.append((link.index, [ICANHAZ, b"", body]))
         if result is not None:
             self._effects.missed.append((log.handle, result))

@@ -51,6 +51,7 @@ class Link:
     wanted_at: float = float("-inf")
     refusal: str = ""  # the last thing it refused to do for us, in words
     wire: str = AWAY
+    unspoken: str = ""  # why we have no dealings with it: its version is not ours
 
     def ready(self, own_topic: bytes) -> bool:
         """Whether a KVSET sent now will be taken and its acknowledgement heard."""
@@ -60,6 +61,8 @@ class Link:
         """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
         if self.protocol == 0:
             return f"{self.address} not heard from: {NOT_HEARD[self.wire]}"
+        if self.unspoken:
+            return f"{self.address} can't be used: {self.unspoken}"
         said = STATE_NAMES.get(self.state, str(self.state))
         old = " (CHP/1)" if self.protocol == 1 else f", epoch {self.epoch}"
         link = "" if self.collector_up else ", its collector not connected"

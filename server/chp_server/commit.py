@@ -1,4 +1,4 @@
-"""From updates to records: what the active does with KVSETs, the passive with records (SPEC.md, sections 11 and 14).
+"""From updates to records: what the active does with KVSETs (SPEC.md, sections 11 and 14).
 
     add_batch, add_plain  ->  open segments, applied to the map at once  ->  commit: one record a turn
                                                                                number, journal, log, channels, acks
@@ -10,64 +10,55 @@ sync; otherwise it goes out with the turn, and says what it is worth.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
+from zlib import crc32
 
 from chp.batch import (
     APPLIED,
     BATCH,
     COLUMNS,
-    EPOCH,
     JOURNALED,
     Segment,
     decode_segment,
     join,
     packb,
-    segment_of,
     select,
-    split,
 )
+from chp.digest import link
 from chp.errors import BadFrame, BadInput
 from chp.keys import CLIENT_BYTES, check_column
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
+from chp.versions import COLUMN_SINCE, OLDEST, VERSION
 
 from . import leases
 from .answers import Answers
-from .channels import Channels
+from .committed import Committed
 from .plain import PlainSets
-from .recordlog import Record, RecordLog, grouped, numbered
+from .recordlog import Record, grouped, numbered
 from .staging import StagedCommit
-from .state import ReplicatedState, deletes
-from .turn import Append, Turn
+from .state import deletes
+from .turn import Turn
 from .verdicts import PARTED, Crowded, Refusal
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
-# A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
-# and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
-LATE_ITEMS, LATE_SHARE = 10_000, 8
 SERVERS_OWN = frozenset("rup") | {"done", "refused", "ended"}  # sparse columns that only a server may write
 
 
 NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
 
 
-class Committer:
+class Committer(Committed):
     """The open turn's updates, and what is known of records, channels and acknowledgements."""
 
     def __init__(self, limits: Limits, durability: int) -> None:
-        self.limits = limits
-        self.state = ReplicatedState(limits)
-        self.log = RecordLog(limits)
-        self.channels = Channels(limits)
-        self.counts: Counter[str] = Counter()
+        super().__init__(limits)
         self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
-        self._followed_uuids: list[bytes] = []
-        self._held: list[tuple[list[Any], list[Segment]]] = []  # parts of a record whose last one is not here yet
+        self.version = VERSION  # of the pair: the lower one of its two
         self._clear()
 
     def _clear(self) -> None:
@@ -177,10 +168,7 @@ class Committer:
             raise BadFrame(
                 f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out"
             )
-        if not extras.keys() <= COLUMNS:  # nobody has looked into those, and they may be too deep for a record
-            extras = {name: column for name, column in extras.items() if name in COLUMNS}
-            segment = Segment(segment.keys, segment.values, extras or None)
-            body = segment.encode()
+        self._check_columns(extras)
         if "c" in extras:
             self._check_conditions(segment)
         if not leases.COLUMNS.isdisjoint(extras):
@@ -193,6 +181,15 @@ class Committer:
         if "n" in extras and "stage" not in extras:  # what is staged is compared when it is committed
             return self._newer(segment)
         return segment, body
+
+    def _check_columns(self, extras: dict[str, Any]) -> None:
+        """Nobody acknowledges what it does not understand, or what the other server of the pair would not."""
+        if not extras.keys() <= COLUMNS:
+            unknown = ", ".join(sorted(map(repr, extras.keys() - COLUMNS)))
+            raise BadFrame(f"version {VERSION} knows no column {unknown:.200}; leave it out, or upgrade the servers")
+        if later := sorted(name for name in extras if COLUMN_SINCE.get(name, OLDEST) > self.version):
+            raise BadFrame(f"the column {later[0]!r} needs version {COLUMN_SINCE[later[0]]} on both servers, and the "
+                           f"pair works at {self.version}; upgrade the other one")  # fmt: skip
 
     def _newer(self, segment: Segment) -> tuple[Segment, bytes]:
         """Leave out the items whose key has a later revision than the one they name."""
@@ -312,8 +309,9 @@ class Committer:
         last = first + max(1, self._items) - 1
         header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False, *whose]
         body = join(header, self._bodies)
-        self.state.note_record(last, origins, first, now)
-        self.keep(Record(prev, first, last, body), turn)
+        digest = link(self.state.digest, crc32(body))
+        self.state.note_record(last, digest, origins, first, now)
+        self.keep(Record(prev, first, last, body, digest), turn)
         turn.publish += self.channels.kvpubs(self._segments, first, last)
         turn.publish += self.channels.publish(header, body, len(self._bodies))
         self.counts["updates"] += self._items
@@ -397,18 +395,17 @@ class Committer:
         items = sum(len(s.keys) for s in segments)
         groups = grouped(bodies, self.limits.part_bytes)
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
+        digest = self.state.digest
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
             header = [BATCH, before, first, end, wall_ms, [] if more else origins, more, *([] if more else whose)]
-            self.keep(Record(before, first, end, join(header, group)), turn)
-        self.state.note_record(last, origins, revision, now)
+            body = join(header, group)
+            digest = link(digest, crc32(body))
+            self.keep(Record(before, first, end, body, digest), turn)
+        self.state.note_record(last, digest, origins, revision, now)
         turn.publish += self.channels.kvpubs(segments, revision, last)
         turn.publish += self.channels.publish_parts(revision, last, wall_ms, origins)
         self.counts["updates"] += items
         self.counts["records"] += 1
-
-    def _is_much(self, items: int) -> bool:
-        """Whether so many items are put into the map late."""
-        return items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
 
     def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
         """The deletes that make a commit replace a subtree as a whole."""
@@ -418,59 +415,3 @@ class Committer:
         for segment in segments:
             kept.update(segment.keys)
         return deletes([key for key in self.state.under(prefix) if key not in kept], self.limits)
-
-    def keep(self, record: Record, turn: Turn) -> None:
-        """A record becomes part of the log and of the journal."""
-        self.log.append(record)
-        turn.journal.append(Append(record.first, record.last, record.body))
-
-    # -- the passive, and recovery
-
-    @property
-    def followed(self) -> int:
-        """The number that the next record or part has to follow on."""
-        return int(self._held[-1][0][3]) if self._held else self.state.number
-
-    def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:
-        """Apply a record of the active's, or of the journal; the caller has seen that it follows on ours.
-
-        A record in parts is applied when its last part is here, so that nobody sees, or takes over, a half of it. With
-        `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
-        by a clock that may have been set.
-        """
-        header, *items = split(body)
-        made = now if wall_s is None else now - max(0.0, wall_s - header[4] / 1000)
-        self._held.append((header, [segment_of(item) for item in items]))
-        if header[0] == EPOCH or not header[6]:
-            self._apply_held(now, made)
-        return Record(header[1], header[2], header[3], body)
-
-    def _apply_held(self, now: float, made: float) -> None:
-        held, self._held = self._held, []
-        revision, (header, _) = held[0][0][2], held[-1]
-        if header[0] == EPOCH:
-            self.state.store = self.state.store or header[5]
-        late = self._is_much(sum(len(segment.keys) for _, segments in held for segment in segments))
-        for _, segments in held:
-            for segment in segments:
-                if late:
-                    self.channels.gather(segment, b"")
-                else:
-                    self.channels.follow(segment, revision, self.state.map)
-                self.state.apply(segment, revision, made, late=late)
-                self.counts["updates"] += len(segment.keys)
-                self._followed_uuids += (segment.extras or {}).get("u", ())
-        self.state.note_record(header[3], header[5] if header[0] == BATCH else [], revision, now)
-        self.channels.skip(header[3])
-
-    def followed_uuids(self) -> list[bytes]:
-        """The UUIDs of CHP/1 sets in what was followed since the last call."""
-        uuids, self._followed_uuids = self._followed_uuids, []
-        return uuids
-
-    def drop_held(self) -> bool:
-        """Forget the parts of a record that will never be complete; whether there were any."""
-        held, self._held = bool(self._held), []
-        if held:
-            self.log.drop_after(self.state.number)
-        return held

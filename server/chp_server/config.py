@@ -43,6 +43,7 @@ class Config:
     bind: str = "tcp://*:5556"
     peer: str | None = None
     arbiter: str | None = None
+    bootstrap: bool = False
     name: str = "alone-5556"
     data: str = "chp-data/alone-5556"
     store: str = "memory:"
@@ -180,7 +181,8 @@ def _read(given: Mapping[str, Given], problems: list[str]) -> dict[str, object]:
     values = {setting.name: setting.default for setting in SETTINGS}
     for name, (raw, source) in given.items():
         setting = BY_NAME[name]
-        if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        wrong = isinstance(raw, bool) and not setting.is_switch
+        if wrong or not isinstance(raw, str | int | float):
             kind = type(raw).__name__
             problems.append(_problem(setting, raw, source, f"a {kind} can't be used; give {setting.metavar}"))
             continue

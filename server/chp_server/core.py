@@ -18,30 +18,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chp.batch import EPOCH, GREETING, HEARTBEAT, Segment, join
+from chp.batch import GREETING, HEARTBEAT, Segment, join
 from chp.errors import BadFrame, BadInput
-from chp.headers import State
+from chp.headers import Epoch, State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
 from chp.messages import parse_kvset
-from chp.numbers import describe, epoch_of, next_epoch, number, sequence_of, unpack
+from chp.numbers import describe, next_epoch, number, sequence_of, unpack
+from chp.versions import VERSION
 
 from .binary_star import Event, step
 from .channels import alive, greeting, is_session_topic
 from .commit import Committer
+from .epochs import Epochs
 from .journal import Row, cut_short
 from .peerlink import PeerLink
 from .pending import Pending, batch_identity, by_public_id
-from .recordlog import Record
 from .requests import Requests
 from .staging import StagedCommit
 from .state import ReplicatedState
+from .status import status_of
 from .turn import DropAfter, Turn
 from .verdicts import Crowded
 
-VERSION = 2
 HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
+WAITING_SAID_S = 5.0
+EMPTY = (
+    "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
+    "start this one with --bootstrap to open a new one"
+)
 WANT_LEASE_S = 5.0  # how long a reason to become active keeps us asking the arbiter
 
 
@@ -56,6 +62,7 @@ class CoreConfig:
     heartbeat_s: float = 0.25
     peer_timeout_s: float = 1.0
     solo_wait_s: float | None = 3.0  # None: never
+    bootstrap: bool = False  # without a store and without its peer, it opens one
     replica_timeout_s: float = 1.0
     durability: int = 0
 
@@ -71,9 +78,10 @@ class ServerCore:
         self.pending = Pending(limits)
         self.counts: Counter[str] = Counter()
         self.turn = Turn()
-        self.now = self._started = self.since = now
+        self.now = self.started = self.since = now
         self.wall = 0.0
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
+        self.epochs = Epochs(now)
         self.link = PeerLink(self)
         self.requests = Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
@@ -83,6 +91,9 @@ class ServerCore:
         self.lease_until = 0.0  # with an arbiter: to be active is allowed before this time; the reactor keeps it
         self._want_lease_until = now
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
+        self.ends = ""  # why this server can't go on, if so; the shell ends it with the exit code of a wrong setting
+        self._said_waiting_at = now
+        self._woke = False
         self._hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
         self._next_beat = self._next_hugz = now
 
@@ -106,11 +117,12 @@ class ServerCore:
     def begin_turn(self, now: float, wall_s: float) -> None:
         """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
         gap = now - self.now
+        self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         self.now, self.wall = now, wall_s
         self.state.catch_up(LATE_A_TURN)
         if not self._leased(now) and self.active and not self.link.handing_over:
             self.step(Event.LEASE_LOST)
-        if gap > self.config.peer_timeout_s / 2 and self.active and self.config.has_peer:
+        if self._woke and self.active and self.config.has_peer:
             self._hold_until = now + self.config.peer_timeout_s
             self.turn.fact("paused", "warning", seconds=round(gap, 3))
             if self.link.follower is not None:
@@ -251,13 +263,15 @@ class ServerCore:
         if after is State.ACTIVE and self.state.number < self.marked:
             self._miss(event)
             return
+        if after is State.ACTIVE and not self._may_begin(event):
+            return
         if after is State.ACTIVE and not self._leased(self.now):
             self._want_lease_until = self.now + WANT_LEASE_S
             return
         before, self.bstate, self.since = self.bstate, after, self.now
         self.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
-            self._become_active()
+            self._become_active(event.name.lower())
         else:
             self._become_passive()
         self.beat_now()
@@ -283,10 +297,10 @@ class ServerCore:
         """Whether nobody else can be active, as far as there is an arbiter to say so."""
         return not self.config.has_arbiter or now < self.lease_until
 
-    def _become_active(self) -> None:
+    def _become_active(self, because: str) -> None:
         self.link.reset()
         self.drop_held()
-        self._open_epoch()
+        self._open_epoch(because)
         self.state.renew_leases(self.now)
         self.link.replay.own()
         taken = self._apply_pending()
@@ -299,23 +313,22 @@ class ServerCore:
         if self.commits.drop_held():
             self.turn.journal.append(DropAfter(self.state.number))
 
-    def _open_epoch(self) -> None:
+    def _open_epoch(self, because: str) -> None:
         """The first record of an epoch above all that were heard of."""
-        prev = self.state.number
-        seen = max(self.link.seen_epoch, self.state.epoch)
-        first = number(next_epoch(seen, odd=self.config.primary), sequence_of(prev) + 1)
-        body = join([EPOCH, prev, first, first, round(self.wall * 1000), self.server])
-        self.state.note_record(first, [], first, self.now)
-        self.state.store = self.state.store or self.server
-        self.commits.keep(Record(prev, first, first, body), self.turn)
+        prev, wall_ms = self.state.number, round(self.wall * 1000)
+        above = self.epochs.spend(self.state.epoch, self.now)
+        first = number(next_epoch(above, odd=self.config.primary), sequence_of(prev) + 1)
+        store = self.state.store or self.server
+        told = Epoch(prev, first, first, wall_ms, self.server, self.config.name, because, store)
+        self.commits.open_epoch(told, self.turn)
         self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
-        """Somebody has seen `epoch`: what is served from now on has to be above it, or it would be taken for stale."""
-        self.link.seen_epoch = max(self.link.seen_epoch, epoch)
-        if self.active and epoch > self.state.epoch:
+        """Somebody of our store has seen `epoch`: what is served has to be above it, or it would be taken for stale."""
+        self.epochs.hear(epoch)
+        if self.active and self.epochs.above(self.state.epoch, self.now) > self.state.epoch:
             self.commit()
-            self._open_epoch()
+            self._open_epoch(f"epoch {epoch} was heard of")
             self.turn.publish.append(alive(self.state.number))
             self._greet_all()
             self.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
@@ -341,9 +354,30 @@ class ServerCore:
     def _alone(self) -> None:
         if self.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
-            waited = wait is not None and not self.link.alive() and self.now - self._started >= wait
-            if not self.config.has_peer or waited:
+            waited = wait is not None and not self.link.alive() and self.now - self.started >= wait
+            if not self.config.has_peer or (waited and not self.link.bars(wait or 0.0)):
                 self.step(Event.ALONE)
+
+    def _may_begin(self, event: Event) -> bool:
+        """Whether we may serve: no stranger is in the peer's place, and we have a store, or may open one."""
+        if self.bstate is State.PASSIVE:  # of a store, or of one that it never got
+            stranger = self.link.misfit
+            if stranger is not None and stranger.active and self.link.bars(self.config.peer_timeout_s):
+                return False
+        elif not self.config.has_peer or (self.config.bootstrap and event is Event.ALONE):
+            return True
+        return self.state.number > 0 or (event is Event.PEER_BEHIND and not self._woke)  # it has none either
+
+    @property
+    def waits_for(self) -> str:
+        """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
+        if self.active or not self.config.has_peer:
+            return ""
+        if self.link.misfit is not None and not self.link.alive():
+            return f"the server at --peer can't be its peer: {self.link.misfit.text}"
+        if self.state.number or self.link.alive():
+            return ""
+        return EMPTY
 
     def _give_up_handover(self) -> None:
         until = self.link.handover_until
@@ -407,12 +441,18 @@ class ServerCore:
         self._next_beat = self.now + self.config.heartbeat_s
         if self.config.has_peer:
             self.turn.to_peer.append(self.link.state_message())
+            self._say_waiting()
         self.pending.expire(self.now)
         self.state.forget_idle_sessions(self.now)
         if self.active and self.state.late:
             self._greet_all()  # alive, and not able to give fingerprints now
         elif self.active:
             self._heartbeats()
+
+    def _say_waiting(self) -> None:
+        if self.waits_for and self.now - self._said_waiting_at >= WAITING_SAID_S:
+            self._said_waiting_at = self.now
+            self.turn.fact("waiting", "warning", why=self.waits_for)
 
     def _heartbeats(self) -> None:
         at, beat_ms, wall_ms = self.state.number, round(self.config.heartbeat_s * 1000), round(self.wall * 1000)
@@ -437,59 +477,4 @@ class ServerCore:
 
     def status(self) -> dict[str, Any]:
         """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
-        state, commits, config = self.state, self.commits, self.config
-        role = "primary" if config.primary else "backup"
-        return {
-            "name": config.name,
-            "server": self.server.hex(),
-            "store": self.state.store.hex(),
-            "role": role if config.has_peer else "alone",
-            "state": self.bstate.name.lower(),
-            "since_s": round(self.now - self.since, 3),
-            "uptime_s": round(self.now - self._started, 3),
-            "epoch": epoch_of(state.number),
-            "sequence": sequence_of(state.number),
-            "number": describe(state.number),
-            "keys": len(state.map),
-            "fingerprint": f"{state.map.fingerprint()[1]:016x}",
-            "sessions": len(state.sessions),
-            "leases": len(state.leases),
-            "transactions": len(state.staging.transactions),
-            "staged_bytes": state.staging.bytes,
-            "channels": {c.subtree: c.subscribers for c in list(commits.channels.by_topic.values())[:100]},
-            "plain_subscriptions": sum(commits.channels.plain.values()),
-            "syncs": len(self.requests.syncs),
-            "images": len(self.requests.images),
-            "pending": len(self.pending),
-            "pending_bytes": self.pending.bytes,
-            "log_records": len(commits.log),
-            "log_bytes": commits.log.bytes,
-            "waiting_acks": len(commits.answers.waiting),
-            "in_sync": self.link.in_sync(),
-            "in_sync_since_s": round(self.now - self.link.in_sync_since, 3),
-            "peer": self._peer_status(),
-            "journal": self.journal_stats(),
-            "counts": {**self.counts, **commits.counts, **self._turned_away()},
-        }
-
-    def _turned_away(self) -> dict[str, int]:
-        """What was not taken for want of room, or given up; as in the other counts, only what has happened."""
-        counts = {
-            "channels_refused": self.commits.channels.refused,
-            "requests_refused": self.requests.syncs.refused,
-            "readers_dropped": self.requests.syncs.dropped,
-            "pending_dropped": self.pending.dropped,
-        }
-        return {name: count for name, count in counts.items() if count}
-
-    def _peer_status(self) -> dict[str, Any] | None:
-        peer = self.link.peer
-        if peer is None:
-            return None
-        return {
-            "name": peer.name,
-            "alive": self.link.alive(),
-            "state": peer.state.name.lower(),
-            "number": describe(peer.number),
-            "silent_s": round(self.now - peer.heard, 3),
-        }
+        return status_of(self)

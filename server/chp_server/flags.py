@@ -89,9 +89,13 @@ def build_parser() -> argparse.ArgumentParser:
     pair.add_argument("--backup", dest="role_flag", action="store_const", const="backup",
                       help="follow, and take over when the primary is gone; binds tcp://*:5566")  # fmt: skip
     for setting in SETTINGS:
-        groups[setting.group].add_argument(
-            setting.flag, dest=setting.name, metavar=setting.metavar, help=_help(setting)
-        )
+        group = groups[setting.group]
+        if setting.is_switch:
+            group.add_argument(
+                setting.flag, dest=setting.name, nargs="?", const="yes", metavar=setting.metavar, help=_help(setting)
+            )
+        else:
+            group.add_argument(setting.flag, dest=setting.name, metavar=setting.metavar, help=_help(setting))
     other = parser.add_argument_group("this program")
     other.add_argument("--config", metavar="FILE", help=f"read a TOML file of settings (or {FILE_VARIABLE})")
     other.add_argument("--show-config", action="store_true", help="print the settings, their sources, and end")

@@ -1,11 +1,11 @@
 """The peers' link: how a passive catches up with the active and stays with it (SPEC.md, section 21).
 
     passive                                     active
-      WANT {from}               ------------->    is `from` part of my history, and does my log reach back to it?
+      WANT proof                ------------->    is that place part of my history, and does my log reach back to it?
       RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed
       SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
       MORE n                    ------------->    room for n more chunks
-      CONFIRM number            ------------->    everything up to number is in my journal
+      CONFIRM proof             ------------->    everything up to there is in my journal
 
 `Follower` is what the active knows of the passive; it pulls from the log whatever is to be sent next, so catching up
 and following are one thing. `Loader` is what a passive builds from chunks before it takes it over as a whole.
@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from chp.batch import SYNC, join, peek_header, segment_of, split
+from chp.batch import SYNC, join, packb, peek_header, segment_of, split
 from chp.errors import BadFrame
 from chp.limits import Limits
-from chp.numbers import describe, pack
+from chp.numbers import describe
 from chp.unpacking import WHOLE_STATE
 
+from .history import Proof
 from .image import NOT_YET
 from .recordlog import RecordLog
 from .state import ReplicatedState
@@ -161,6 +162,6 @@ class Loader:
         return self.state
 
 
-def confirm(number: int) -> Frames:
+def confirm(proof: Proof) -> Frames:
     """CONFIRM, as the passive sends it."""
-    return [CONFIRM, pack(number)]
+    return [CONFIRM, packb(proof)]

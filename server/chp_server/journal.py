@@ -161,8 +161,11 @@ class Journal(Protocol):
     def put_snapshot(self, body: bytes) -> None:
         """Add a chunk to the snapshot under way."""
 
-    def commit_snapshot(self, keep_after: int) -> None:
-        """Make it the snapshot, durably. Rows up to `keep_after` (never beyond the snapshot) will be deleted."""
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+        """Make it the snapshot, durably. Rows up to `keep_after` (never beyond the snapshot) will be deleted.
+
+        With `alone` all rows go, whatever their numbers: they are of another history.
+        """
 
     def abort_snapshot(self) -> None:
         """Forget the snapshot under way, if any; the one before stays."""

@@ -82,11 +82,14 @@ class MemoryStore(Journal):
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
 
-    def commit_snapshot(self, keep_after: int) -> None:
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
         """As the interface says."""
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
-        if self._building > self._last:
+        if alone:
+            self._rows.clear()
+            self._bytes = 0
+        if alone or self._building > self._last:
             self._last = keep_after = self._building
         while self._rows and self._rows[0][1].last <= min(keep_after, self._building):
             self._forget_oldest()

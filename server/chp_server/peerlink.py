@@ -1,6 +1,6 @@
 """The peers' link, as one server sees it: hearing the other, catching up with it, or letting it catch up.
 
-STATE      each heartbeat: Binary Star's state, number and epoch; what the table decides by
+STATE      each heartbeat: Binary Star's state, and how far it is in which history; see meeting.py
 WANT ...   see follow.py for how a passive catches up and stays in sync
 HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
 LEAVE      this server ends, on purpose: the other one need not wait for its silence
@@ -10,19 +10,22 @@ REPLAY     a server that was active alone hands over what it did, see replay.py;
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chp.batch import EPOCH, packb, unpackb
 from chp.errors import BadFrame, BadInput
 from chp.headers import State
-from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, unpack
+from chp.limits import DEFAULT
+from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
+from chp.versions import VERSION
 
-from . import follow
+from . import follow, meeting
 from .binary_star import Event, peer_event
 from .follow import Follower, Loader, begins_snapshot
+from .history import Proof, common, from_list, to_list
+from .meeting import Misfit, Peer
 from .replay import Replay
 from .turn import Replace
 
@@ -31,30 +34,8 @@ if TYPE_CHECKING:
 
 LONG_AGO = -1e9
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
-STATE_TYPES = {
-    "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool,
-    "follows": bool,
-}  # fmt: skip
-
-
-@dataclass(slots=True)
-class Peer:
-    """What the peer last said of itself, and when."""
-
-    state: State
-    number: int
-    epoch: int
-    server: bytes
-    heard: float
-    name: str
-    in_sync: bool
-    follows: bool  # an active's word: it sends us its records
-
-
-def _check_epoch(epoch: int) -> None:
-    """Whoever serves next has to open one above it, so there has to be one, of either server."""
-    if not 0 <= epoch <= EPOCH_MAX - 2:
-        raise BadFrame(f"the peer tells of epoch {epoch}; there is none above {EPOCH_MAX}")
+WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
+SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
 
 
 class PeerLink:
@@ -65,7 +46,8 @@ class PeerLink:
         self.peer: Peer | None = None
         self.follower: Follower | None = None
         self.loader: Loader | None = None
-        self.seen_epoch = 0
+        self.misfit: Misfit | None = None
+        self._said_at = LONG_AGO
         self.handover_until: float | None = None
         self.replay = Replay(core)
         self._wanted_at = LONG_AGO
@@ -108,13 +90,11 @@ class PeerLink:
 
     def state_message(self) -> list[bytes]:
         """STATE, as it is sent each heartbeat."""
-        core = self._core
-        said = {
-            "state": int(core.bstate), "number": core.state.number, "epoch": core.state.epoch, "server": core.server,
-            "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and self.in_sync(),
-            "follows": self.follower is not None,
-        }  # fmt: skip
-        return [follow.STATE, packb(said)]
+        return meeting.tell(self._core)
+
+    def bars(self, timeout_s: float) -> bool:
+        """Whether somebody who can't be our peer was heard so recently that we are not to begin."""
+        return self.misfit is not None and self._core.now - self.misfit.heard <= timeout_s
 
     # -- what comes in
 
@@ -131,37 +111,49 @@ class PeerLink:
             raise BadFrame(f"a peer message {frames[0]!r} is ill-formed: {error!r}") from None
 
     def _on_state(self, body: bytes) -> None:
-        core, said = self._core, unpackb(body, "the peer's STATE", QUESTION)
-        state, server = State(said["state"]), said["server"]
-        number, epoch, follows = said["number"], said["epoch"], said["follows"]
-        peer = Peer(state, number, epoch, server, core.now, said["name"], said["in_sync"], follows)
-        if [type(said[name]) for name in STATE_TYPES] != list(STATE_TYPES.values()) or peer.number < 0:
-            raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
-        _check_epoch(max(epoch, epoch_of(number)))
-        if server == core.server:
-            raise BadFrame("--peer leads back to this server; name the other one's address")
-        if said["primary"] == core.config.primary:
-            role = "--primary" if said["primary"] else "--backup"
-            raise BadFrame(f"both servers are {role}; start one of them as the other")
-        if self.peer is None or self.peer.server != server:
-            core.turn.fact("peer", state=state.name.lower(), number=describe(peer.number), name=peer.name)
-            self.follower = None  # it has restarted: what it had confirmed may be gone
-            self._wanted_at, self.loader = LONG_AGO, None  # and what we had asked of it is not under way any more
-        self.peer = peer
-        self.seen_epoch = max(self.seen_epoch, peer.epoch)
-        ours = core.state
+        core, who = self._core, meeting.heard(body, self._core)
+        if isinstance(who, Misfit):
+            self._on_misfit(who)
+            return
+        before, self.peer, self.misfit = self.peer, who, None
+        if before is None or before.server != who.server:
+            self._on_new_peer(who)
+        core.commits.version = min(VERSION, who.version)
+        if who.at.store == core.state.store:
+            core.epochs.hear(who.epoch)
         event = peer_event(
-            peer_state=state,
-            peer_number=peer.number,
-            peer_epoch=peer.epoch,
-            number=ours.number,
-            epoch=ours.epoch,
+            peer_state=who.state,
+            peer_number=who.number,
+            peer_epoch=who.epoch,
+            number=core.state.number,
+            epoch=core.state.epoch,
             primary=core.config.primary,
         )
         core.step(event)
-        if state is not State.ACTIVE:
-            core.rise_above(peer.epoch)
+        if who.state is not State.ACTIVE and who.at.store == core.state.store:
+            core.rise_above(who.epoch)
         self._want_if_behind()
+
+    def _on_new_peer(self, peer: Peer) -> None:
+        """The first word of a peer's run: what an earlier one had confirmed, or was asked for, may be gone."""
+        core = self._core
+        core.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
+        self.follower = self.loader = None
+        self._wanted_at = LONG_AGO
+        if different := meeting.differences(core, peer):
+            text = {name: f"{ours} here, {theirs} there" for name, (ours, theirs) in different.items()}
+            core.turn.fact("settings differ", "warning", peer=peer.name, **text)
+
+    def _on_misfit(self, misfit: Misfit) -> None:
+        core, before = self._core, self.misfit
+        self.misfit = misfit
+        again = before is not None and before.kind == misfit.kind and core.now - self._said_at < SAY_AGAIN_S
+        if not again:
+            self._said_at = core.now
+            core.turn.fact(f"{misfit.kind} peer", "warning", peer=misfit.name, why=misfit.text)
+        if misfit.kind == "role" and core.bstate in (State.PRIMARY, State.BACKUP):
+            core.ends = misfit.text
+            core.turn.to_peer.append(self.state_message())  # so that the other one hears of it too
 
     def leave_message(self) -> list[bytes]:
         """LEAVE, for the end of a server that was told to end, after all else."""
@@ -179,7 +171,7 @@ class PeerLink:
         core, peer = self._core, self.peer
         if core.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
-        behind = peer.number != core.state.number or not peer.in_sync
+        behind = peer.at != core.state.proof() or not peer.in_sync
         wait = core.config.peer_timeout_s if peer.follows else core.config.heartbeat_s
         # a question makes the active begin anew: one on its way must not be followed by others for ever
         if behind and core.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
@@ -192,7 +184,8 @@ class PeerLink:
         self._confirmed = 0  # the active may have given us up since: say again what we have
         core.drop_held()
         core.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
-        core.turn.to_peer.append([follow.WANT, packb({"from": core.state.number})])
+        said = {"at": core.state.proof(), "history": to_list(core.state.history)}
+        core.turn.to_peer.append([follow.WANT, packb(said)])
 
     def _on_record(self, body: bytes) -> None:
         core = self._core
@@ -250,6 +243,8 @@ class PeerLink:
                 return
             self._want()
             raise
+        if commits.state.store not in (b"", after.store):
+            raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
         self._wanted_at, self._unanswered = core.now, 0
         before, commits.state = commits.state, after
         common = commits.state.common_number(before.history)
@@ -271,12 +266,20 @@ class PeerLink:
         core = self._core
         if not core.active:
             return
-        after = unpackb(body, "WANT", QUESTION)["from"]
-        _check_epoch(epoch_of(after))
+        said = unpackb(body, "WANT", WANT_WEIGHT)
+        at, history = Proof.of(said["at"]), from_list(said["history"])
+        if at.store not in (b"", core.state.store):
+            return  # its STATE said so too
+        after = at.number
         core.commit()
         core.rise_above(epoch_of(after))
-        state, log = core.state, core.commits.log
-        if state.in_history(after) and (log.reaches(after) or after == state.number):
+        state, log, ours = core.state, core.commits.log, core.commits.holds(at)
+        if not ours:
+            shared = describe(common(state.history, history))
+            number = describe(state.number)
+            core.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
+            core.counts["parted"] += 1
+        if ours and (log.reaches(after) or after == state.number):
             self.follower = Follower(core.limits, after, state.number)
         else:
             image = state.image("")
@@ -294,9 +297,14 @@ class PeerLink:
         core = self._core
         if self.follower is None or not core.active:
             return
-        number = unpack(body)
-        if not core.state.in_history(number):
-            return  # of a suffix it has to part with
+        at = Proof.of(unpackb(body, "CONFIRM", QUESTION))
+        number = at.number
+        if not core.commits.holds(at):  # of a suffix it has to part with, or it is not what it was
+            if self.follower.in_sync:
+                core.counts["diverged"] += 1
+                core.turn.fact("the passive differs", "warning", peer=at.describe(), number=describe(core.state.number))
+                self._degrade(self.follower)
+            return
         was = self.follower.in_sync
         self.follower.confirm(number, core.now, core.config.replica_timeout_s)
         if self.follower.in_sync and not was:
@@ -347,7 +355,7 @@ class PeerLink:
         core = self._core
         if core.bstate is State.PASSIVE and self.loader is None and core.state.number != self._confirmed:
             self._confirmed = core.state.number
-            core.turn.confirm.append(follow.confirm(core.state.number))
+            core.turn.confirm.append(follow.confirm(core.state.proof()))
 
     def _degrade(self, follower: Follower) -> None:
         core = self._core

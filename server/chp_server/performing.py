@@ -88,7 +88,7 @@ class Ports(Protocol):
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Loaded:
     """Take over what the journal tells, and let it forget the parts of a record that was never complete."""
     loaded, commits = journal.load(), core.commits
-    core.link.seen_epoch = loaded.seen_epoch
+    core.epochs.used = loaded.seen_epoch
     core.marked = loaded.marked
     recover_snapshot(commits, loaded.snapshot, core.limits, now, wall_s)
     for row in loaded.rows:

@@ -29,6 +29,7 @@ from .arbiter import Arbiter
 from .config import Config, without_password
 from .copies import Copies
 from .core import CoreConfig, ServerCore
+from .exits import CannotStart, Exit
 from .journal import Journal, JournalDamaged, JournalError
 from .metrics import Metrics
 from .performing import Port, recover, steps, take_inputs
@@ -104,15 +105,17 @@ class Server:
             log.info("waiting for the peer", peer=self._config.peer, solo_wait_s="never" if solo_s is None else solo_s)
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`; `CannotStart` if the peer says that this server can't be one of the pair."""
         s = self._sockets
         things: list[Any] = [s.snapshot, s.updates, s.collector, self._wake_in]
         if self._config.peer is not None:  # looking at a socket costs three system calls
             things.append(s.peer_in)
         polled = [(thing, zmq.POLLIN) for thing in things]
-        while not self._stopping:
+        while not self._stopping and not self.core.ends:
             ready = zmq.zmq_poll(polled, self._timeout_ms())
             self.turn({thing for thing, _ in ready})
+        if self.core.ends:
+            raise CannotStart(Exit.USAGE, self.core.ends)
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
@@ -337,6 +340,7 @@ def _core_config(config: Config, journal: Journal) -> CoreConfig:
         heartbeat_s=config.heartbeat_s,
         peer_timeout_s=config.peer_timeout_s,
         solo_wait_s=config.solo_wait_s,
+        bootstrap=config.bootstrap,
         replica_timeout_s=config.replica_timeout_s,
         durability=journal.durability,
     )

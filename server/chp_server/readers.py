@@ -67,6 +67,15 @@ def seconds_or_never(least: float, most: float) -> Reader:
     return read
 
 
+def switch(text: str) -> object:
+    """yes or no, in the words that the three sources have for it."""
+    if text.lower() in ("yes", "true", "on", "1"):
+        return True
+    if text.lower() in ("no", "false", "off", "0"):
+        return False
+    raise ValueError("give yes or no")
+
+
 def size(least: int) -> Reader:
     """A reader of a number of bytes: 1000000, 64MiB, 1G (all powers of 1024)."""
 

@@ -10,9 +10,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from chp.limits import Limits
+
+NEAR = 32  # records that are looked at one by one before they are searched
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class Record:
     first: int
     last: int
     body: bytes
+    digest: int = 0  # of the history with this record (history.py)
 
 
 class RecordLog:
@@ -71,6 +74,15 @@ class RecordLog:
         if i >= 0 and self._records[i].prev == number:
             return i
         return None
+
+    def digest_at(self, number: int) -> int | None:
+        """The digest of the history that ends with `number`; None if no record here does."""
+        for record in islice(reversed(self._records), NEAR):  # it is nearly always asked for one of the last
+            if record.last <= number:
+                return record.digest if record.last == number else None
+        i = bisect_right(self._records, number, key=lambda r: r.last) - 1
+        found = self._records[i] if i >= 0 else None
+        return found.digest if found is not None and found.last == number else None
 
     def reaches(self, number: int) -> bool:
         """Whether everything after `number` is here."""

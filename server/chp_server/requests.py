@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from chp.batch import BATCH, KTHXBAI, REFUSED, REPLY, Segment, join, peek_header, unpackb
+from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
-from chp.numbers import EPOCH_MAX, describe, epoch_of, pack, sequence_of
+from chp.numbers import describe, epoch_of, pack, sequence_of
 from chp.unpacking import QUESTION
+from chp.versions import spoken, unspoken
 
 from .commit import HEADER_BYTES_MAX
+from .history import opener_of
 from .image import GATHER_ITEMS, Image
 from .images import Images, packed
 from .leases import listed
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 FEED_PAGE_BYTES = 4 << 20
 LOOKED_AT_MAX = 2 * GATHER_ITEMS  # keys in a turn, for images
-EPOCHS_AHEAD_MAX = 64
 Options = dict[str, Any]
 
 
@@ -78,6 +80,10 @@ class Requests:
         options = unpackb(options_frame, "the options of ICANHAZ?", QUESTION)
         if type(options) is not dict or type(options.get("id")) is not int:
             raise BadFrame("the options of ICANHAZ? are a msgpack map with an 'id', a number")
+        version = options.get("chp")
+        if not spoken(version):
+            self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
+            raise BadFrame(f"a client asks, and can't be answered: {unspoken(version)}")
         if subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
@@ -101,9 +107,9 @@ class Requests:
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
-        meant = options.get("store")
-        if meant in (None, core.state.store) or not core.state.store:
-            self._heard_of(epoch_of(after))
+        meant, proof = options.get("store"), _proof(options)
+        if proof[0] == core.state.store != b"":
+            core.rise_above(epoch_of(after))
         if not core.vote():
             self._answer(identity, join([REFUSED, request_id, "passive", int(core.bstate)]))
             return
@@ -118,7 +124,7 @@ class Requests:
             self._probe(identity, after, options)
             return
         if not options.get("feed"):
-            copy = self._copy(after, subtree, request_id, session_id)
+            copy = self._copy(after, proof, subtree, request_id, session_id)
             self._stream(identity, request_id, copy, credit, self._wait(subtree))
         elif (parts := self._feed(after, subtree, options)) is None:
             self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
@@ -136,27 +142,30 @@ class Requests:
         core = self._core
         self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now, wait))
 
-    def _heard_of(self, epoch: int) -> None:
-        """A client has seen an epoch: one we know nothing of was opened by a peer that told nobody else.
+    def _whose(self, number: int) -> list[Any]:
+        """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
+        state = self._core.state
+        return [state.store, opener_of(state.history, number)]
 
-        Only a little above ours and far from the last one, so that no client can use epochs up.
-        """
-        ours = self._core.state.epoch
-        if ours < epoch <= min(ours + EPOCHS_AHEAD_MAX, EPOCH_MAX // 2):
-            self._core.rise_above(epoch)
+    def _is_ours(self, after: int, proof: list[bytes]) -> bool:
+        """Whether what a reader has is part of our history, as far as a number and whose it is can tell."""
+        epoch = self._core.state.history.get(epoch_of(after))
+        return epoch is not None and after <= epoch.last and proof == self._whose(after)
 
-    def _copy(self, after: int, subtree: str, request_id: int, session_id: bytes) -> Iterator[list[Frames]]:
+    def _copy(
+        self, after: int, proof: list[bytes], subtree: str, request_id: int, session_id: bytes
+    ) -> Iterator[list[Frames]]:
         """What follows on `after`, or all: as of when its first part is asked for, not sooner."""
         core = self._core
         session = core.state.sessions.get(session_id)
         session_no = session.no if session else None
-        if after and core.state.in_history(after) and core.commits.log.reaches(after):
+        if after and self._is_ours(after, proof) and core.commits.log.reaches(after):
             yield from self._resume(after, subtree, request_id, session_no)
             return
         core.counts["snapshots"] += 1
         image = self._image_of(subtree)
-        digest = core.commits.channels.digest_of(subtree)
-        yield from snapshot_parts(image, request_id, session_no, core.limits, lambda: core.now, digest=digest)
+        end = [session_no, False, *core.commits.channels.digest_of(subtree), self._whose(image.number)]
+        yield from snapshot_parts(image, request_id, end, core.limits, lambda: core.now)
 
     def _wait(self, subtree: str) -> Callable[[], bool]:
         """Whether a copy of the subtree is to wait: enough keys were looked at in this turn, and those of others."""
@@ -180,14 +189,14 @@ class Requests:
         core = self._core
         core.counts["resumes"] += 1
         number, records = core.state.number, core.commits.log.after(after, 1 << 62)
-        digest = core.commits.channels.digest_of(subtree)
+        digest, whose = core.commits.channels.digest_of(subtree), self._whose(number)
         if subtree:
             image = self._image_of(subtree)
             yield from gathered(image)
             fingerprint = image.fingerprint()
         else:
             fingerprint = core.state.map.fingerprint()
-        end = [KTHXBAI, request_id, number, *fingerprint, session_no, True, *digest]
+        end = [KTHXBAI, request_id, number, *fingerprint, session_no, True, *digest, whose]
         yield from resume_parts(iter(records), after, subtree, end, core.limits)
 
     # -- images
@@ -205,7 +214,8 @@ class Requests:
             self._answer(identity, join([REFUSED, request_id, "image", text]))
         else:
             encode = packed if options.get("packed") else Segment.encode
-            parts = snapshot_parts(image, request_id, None, core.limits, lambda: core.now, encode=encode)
+            end = [None, False, *NOTHING, self._whose(image.number)]
+            parts = snapshot_parts(image, request_id, end, core.limits, lambda: core.now, encode=encode)
             self._stream(identity, request_id, parts, credit)
 
     def _make_image(self, identity: bytes, subtree: str, options: Options) -> None:
@@ -242,7 +252,7 @@ class Requests:
         """Where a feed after `after` would end if it had about `probe` numbers, at least a record; 0 is no bound."""
         core, most, request_id = self._core, _number(options, "probe", 0), options["id"]
         number = newest = core.state.number
-        if after and (not core.state.in_history(after) or self._page(after, 1) is None):
+        if after and (not self._is_fed(after, options) or self._page(after, 1) is None):
             self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
             return
         if most and sequence_of(newest) - sequence_of(after) > most:
@@ -264,12 +274,16 @@ class Requests:
     def _feed(self, after: int, subtree: str, options: Options) -> Iterator[list[Frames]] | None:
         """The records after `after`, out of the log or of the journal; None if neither reaches back to it."""
         core, request_id = self._core, options["id"]
-        if not core.state.in_history(after) or self._page(after) is None:
+        if (after and not self._is_fed(after, options)) or self._page(after) is None:
             return None
         core.counts["feeds"] += 1
         until = min(_number(options, "until", core.state.number), core.state.number)
-        end = [KTHXBAI, request_id, until, 0, 0, None, True]
+        end = [KTHXBAI, request_id, until, 0, 0, None, True, *NOTHING, self._whose(until)]
         return resume_parts(self._records(after, until), after, subtree, end, core.limits)
+
+    def _is_fed(self, after: int, options: Options) -> bool:
+        """Whether a feed can go on from a number: the store was compared, its epoch's opener is if the reader knows."""
+        return self._is_ours(after, _proof(options) if "proof" in options else self._whose(after))
 
     def _records(self, after: int, until: int) -> Iterator[Record]:
         while after < until:
@@ -367,6 +381,14 @@ def _number(options: Options, name: str, default: int) -> int:
     if type(value) is not int or value < 0:
         raise BadFrame(f"the {name!r} of ICANHAZ? is a number, 0 or above")
     return value
+
+
+def _proof(options: Options) -> list[bytes]:
+    """Of `from`: the store and the opener of its epoch, as a KTHXBAI told them; two empty ones if there are none."""
+    proof = options.get("proof", [b"", b""])
+    if type(proof) is not list or list(map(type, proof)) != [bytes, bytes]:
+        raise BadFrame("the 'proof' of ICANHAZ? is what KTHXBAI told: two times bytes")
+    return proof
 
 
 def _subtree(frame: bytes) -> str:

@@ -34,8 +34,12 @@ class Setting:
         return "CHP_SERVER_" + self.name.upper()
 
     @property
+    def is_switch(self) -> bool:
+        return isinstance(self.default, bool)
+
+    @property
     def default_shown(self) -> str:
-        return self.shown or str(self.default)
+        return self.shown or ("no" if self.default is False else str(self.default))
 
 
 _PAIR, _STATE, _TIME, _LOOK = "the pair", "state on disk", "time and room", "looking at it"
@@ -53,6 +57,9 @@ SETTINGS = (
     Setting("arbiter", _PAIR, "zk://HOST:PORT/PATH", None, read.arbiter,
             "a ZooKeeper that decides who may be active, so that a cut link between the two "
             "can't make both active", shown="none: the two and their clients decide"),
+    Setting("bootstrap", _PAIR, "yes|no", False, read.switch,
+            "open a new store if this server holds none and does not hear its peer. Without it an empty "
+            "server waits for its peer, which may hold the store; two that are empty need it not"),
     Setting("name", _PAIR, "NAME", None, read.name,
             "how this server calls itself in logs, status and greetings",
             shown="the role and port, such as primary-5556"),

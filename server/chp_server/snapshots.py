@@ -72,7 +72,7 @@ class Snapshotter:
         for body in self._bodies or ():
             self._journal.put_snapshot(body)
         self._bodies = None
-        self._journal.commit_snapshot(keep_after=self.number)  # older rows are another history
+        self._journal.commit_snapshot(keep_after=self.number, alone=True)
 
     def begin(self, core: ServerCore) -> Image:
         """Begin one of the state as it is now."""

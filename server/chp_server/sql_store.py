@@ -162,22 +162,32 @@ class SqlStore(SqlRecovery, Journal):
         if self._chunk_bytes > PENDING_BYTES:
             self.sync()
 
-    def commit_snapshot(self, keep_after: int) -> None:
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
         """As the interface says. Beyond the last row (a state from elsewhere), no row from before it is history."""
         new, book = self._under_way(), self._book
         book.serial, book.snapshot_number = new.serial, new.snapshot_number
         book.parts, book.snapshot_bytes, book.since_bytes = new.parts, new.snapshot_bytes, new.since_bytes
-        if new.snapshot_number > book.last:
+        if alone or new.snapshot_number > book.last:
             book.last = book.floor = new.snapshot_number
         book.floor = max(book.floor, min(keep_after, new.snapshot_number))
         with self._transaction(True):
             self._write_rows()
+            if alone:
+                self._drop_beyond(new.snapshot_number)
             book.floor = self._boundary(book.floor)
             self._meta_set["chp.book"] = book.pack()
             self._write_meta(self._meta_set)
         self._building, self._stale_chunks = None, True
         if self._mark is not None:
             self._mark.sync()
+
+    def _drop_beyond(self, number: int) -> None:
+        """Rows that end after a snapshot of another history; those before its number are below the floor."""
+        [(count, size)] = self._run("SELECT count(*), sum(length(body)) FROM rows WHERE last > ?", (number,))
+        list(self._run("DELETE FROM rows WHERE last > ?", (number,)))
+        self._book.rows -= count
+        self._book.row_bytes -= int(size or 0)
+        self._look_at_oldest()
 
     def _boundary(self, floor: int) -> int:
         """The floor, or if a row lies across it, the number that row follows."""

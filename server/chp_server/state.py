@@ -3,7 +3,8 @@
     map        the hashmap                      leases     many keys that live and die with one refresh
     sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once
     refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged
-    history    for each epoch, its last number: decides whether somebody else's number is part of ours
+    history    who opened each epoch and how it ended: decides whether what somebody else holds is part of ours
+    digest     of all records so far (history.py)
 
 The state changes only by records, in the order of their numbers, on the active, on the passive and on recovery alike.
 `apply` says what a segment does; `note_record` moves the number and the sessions. Pure: `now` is an argument.
@@ -18,10 +19,12 @@ from typing import Any
 
 from chp.batch import STATE, Segment, join, packb
 from chp.hashmap import Hashmap
+from chp.headers import Epoch
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
+from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Image
 from .leases import Leases
 from .staging import Staging
@@ -48,6 +51,7 @@ class ReplicatedState:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.number = 0  # of the last update
+        self.digest = 0  # of all records up to it
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
         self._map = Hashmap()
         self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
@@ -58,7 +62,7 @@ class ReplicatedState:
         self.leases = Leases()
         self.lease_of: dict[str, bytes] = {}
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
-        self.history: dict[int, int] = {}  # epoch -> its last number
+        self.history: History = {}
         self.staging = Staging(limits)
         self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
 
@@ -172,12 +176,19 @@ class ReplicatedState:
             if lease is not None:
                 lease.keys.discard(key)
 
-    def note_record(self, last: int, origins: list[list[Any]], revision: int, now: float) -> None:
-        """A record is complete: its last number, and whose batches it holds."""
-        self.number = last
-        self.history[epoch_of(last)] = last
+    def note_epoch(self, told: Epoch, digest: int) -> None:
+        """An EPOCH record: from now on its server's, and of the store that it names."""
+        self.number, self.digest, self.store = told.last, digest, told.store
+        began = Tenure(told.last, digest, told.server, told.name, told.because, told.wall_ms)
+        self.history[epoch_of(told.last)] = began
         while len(self.history) > self.limits.history_epochs_max:
             del self.history[min(self.history)]
+
+    def note_record(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
+        """A record is complete: its last number, the digest with it, and whose batches it holds."""
+        self.number, self.digest = last, digest
+        epoch = epoch_of(last)
+        self.history[epoch] = self.history.get(epoch, Tenure())._replace(last=last, digest=digest)
         for session_id, no in origins:
             self.note_batch(session_id, no, revision, now)
 
@@ -229,18 +240,19 @@ class ReplicatedState:
 
     # -- history
 
-    def in_history(self, number: int) -> bool:
-        """Whether a replica whose last number is `number` holds nothing that we do not."""
-        return number == 0 or number <= self.history.get(epoch_of(number), -1)
+    def proof(self) -> Proof:
+        """How far this state is."""
+        return Proof(self.store, self.number, opener_of(self.history, self.number), self.digest)
 
     def unseen(self, number: int) -> bool:
         """Whether another server issued it, after the histories parted, as far as we still know where that was."""
-        return number != 0 and epoch_of(number) >= min(self.history, default=0) and not self.in_history(number)
+        epoch = self.history.get(epoch_of(number))
+        ours = epoch is not None and number <= epoch.last
+        return number != 0 and epoch_of(number) >= min(self.history, default=0) and not ours
 
-    def common_number(self, theirs: dict[int, int]) -> int:
-        """The last number that both histories share, given the other's last number of each epoch."""
-        shared = [min(last, theirs[e]) for e, last in self.history.items() if e in theirs]
-        return max(shared, default=0)
+    def common_number(self, theirs: History) -> int:
+        """The last number that both histories share."""
+        return common(self.history, theirs)
 
     # -- deadlines
 
@@ -266,16 +278,16 @@ class ReplicatedState:
             [i, v.ttl_ms, round((v.deadline - now) * 1000), sorted(v.keys), v.owner] for i, v in self.leases.items()
         ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
-        rest = [self.number, list(self.history.items()), sessions, leases, list(self.uuids), versions]
+        rest = [self.number, to_list(self.history), sessions, leases, list(self.uuids), versions]
         rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
-        rest += [self.store, list(self.staging.committed)]
+        rest += [self.store, list(self.staging.committed), self.digest]
         return join([STATE, self.number, *self.measure()], [packb(rest)])
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `encode_rest` said."""
-        number, history, sessions, leases, uuids, versions, refusals, self.store, *later = rest
+        number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest = rest
         self.number = number
-        self.history = dict(history)
+        self.history = from_list(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
         self._newest.clear()
         for session_id in self.sessions:
@@ -292,7 +304,7 @@ class ReplicatedState:
         for name, version, revision in versions:
             self.staging.note_done(name, version, revision)
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
-        for transaction_id in later[0] if later else ():  # a snapshot in an older journal has none
+        for transaction_id in ended:
             self.staging.note_ended(transaction_id)
 
     def check(self) -> None:
@@ -302,7 +314,8 @@ class ReplicatedState:
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
-        assert self.number == max(self.history.values(), default=0), "history ends with the last number"
+        ends = max(self.history.values(), default=Tenure())
+        assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 
     def under(self, prefix: str) -> Iterator[str]:
         """The keys of a subtree."""

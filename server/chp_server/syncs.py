@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, segment_of, split
-from chp.digest import NOTHING
 from chp.errors import BadInput
 from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
@@ -55,19 +54,18 @@ class Stream:
 def snapshot_parts(
     image: Image,
     request_id: int,
-    session_no: int | None,
+    ending: list[Any],
     limits: Limits,
     now: Callable[[], float],
     *,
     encode: Callable[[Segment], bytes] = Segment.encode,
-    digest: tuple[int, int] = NOTHING,
 ) -> Iterator[list[Frames]]:
-    """SYNC chunks and the KTHXBAI of a CHP/2 snapshot, each as a list of one message, once the image is whole."""
+    """SYNC chunks and the KTHXBAI of a snapshot, with `ending`, each a list of one message, once the image is whole."""
     yield from gathered(image)
     number = pack(image.number)
     for i, segment in enumerate(image.chunks(limits, now)):
         yield [reply(number, join([SYNC, request_id, i], [encode(segment)]))]
-    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), session_no, False, *digest]
+    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), *ending]
     yield [reply(number, join(end))]
 
 

@@ -135,7 +135,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
             server.bind()
             server.core.journal_stats = unreadable
             client.connect(config.bind)
-            client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 2, "id": 1})])
+            client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 3, "id": 1})])
             giving_up.start()
             with pytest.raises(JournalError, match="the disk is gone"):
                 server.run()

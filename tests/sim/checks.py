@@ -112,7 +112,7 @@ class Checks:
         if frames[0] == b"RECORD":
             self.oracle.nodes[msgpack.unpackb(frames[1], strict_map_key=False)[0][3]].public = True
         elif frames[0] == b"CONFIRM":
-            self._on_disk(node, "confirms", int.from_bytes(frames[1], "big"))
+            self._on_disk(node, "confirms", msgpack.unpackb(frames[1])[1])
 
     def synced(self, node: ServerNode, turn: Turn) -> None:
         """What a turn appended is on the disk."""

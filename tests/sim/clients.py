@@ -329,7 +329,7 @@ class ClientNode:
         self._next_read += 1
         op = self.op("read", [key])
         self._reads[self._next_read] = (op, {})
-        options = {"chp": 2, "id": self._next_read, "from": 0, "session": bytes(16), "credit": 60}
+        options = {"chp": 3, "id": self._next_read, "from": 0, "session": bytes(16), "credit": 60}
         self._send("req", "PB".index(server), [b"ICANHAZ?", b"", msgpack.packb(options)])
 
     def _is_read(self, frames: Frames) -> bool:

@@ -38,10 +38,12 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
         return f"STATE {STATES[said['state']]} {describe(said['number'])}{' in sync' if said['in_sync'] else ''}"
     if name == "RECORD":
         return "RECORD " + record(frames[1])
-    if name in ("CONFIRM", "HANDOVER"):
+    if name == "HANDOVER":
         return f"{name} {describe(unpack(frames[1]))}"
+    if name == "CONFIRM":
+        return f"{name} {describe(msgpack.unpackb(frames[1])[1])}"
     if name == "WANT":
-        return f"WANT from {describe(msgpack.unpackb(frames[1], strict_map_key=False)['from'])}"
+        return f"WANT from {describe(msgpack.unpackb(frames[1], strict_map_key=False)['at'][1])}"
     if name == "END":
         return f"END {describe(msgpack.unpackb(frames[1], strict_map_key=False)[0][1])}"
     if name == "SYNC":

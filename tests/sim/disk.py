@@ -92,13 +92,13 @@ class Disk:
             raise JournalError("no snapshot is under way")
         self._building.append(body)
 
-    def commit_snapshot(self, keep_after: int) -> None:
-        """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last."""
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+        """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last, or to be alone."""
         if self._building is None:
             raise JournalError("no snapshot is under way")
         self.sync()
         number = self._building_number
-        if number > self._last:
+        if alone or number > self._last:
             self.rows.clear()
             self._last = number
         self.snapshot, self.snapshot_number = self._building, number

@@ -70,6 +70,7 @@ class ModelClient:
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
         self.at = 0
+        self.whose = [b"", b""]
         self.live = False
         self.following = -1
         self.unacked: dict[int, tuple[bytes, Any]] = {}
@@ -239,7 +240,10 @@ class ModelClient:
         self._next_id += 1
         self._held.clear()
         self._request, self._fresh, self._chunk, self._asked = (self._next_id, i), None, -1, now
-        options = {"chp": 2, "id": self._next_id, "from": start, "session": public(self.session), "credit": CREDIT}
+        options = {
+            "chp": 3, "id": self._next_id, "from": start, "proof": self.whose, "session": public(self.session),
+            "credit": CREDIT,
+        }  # fmt: skip
         self._out.request.append((i, [b"ICANHAZ?", self.subtree.encode(), msgpack.packb(options)]))
 
     def on_reply(self, i: int, frames: list[bytes], now: float) -> None:
@@ -264,7 +268,7 @@ class ModelClient:
             return
         self._chunk = header[2]
         self._take_chunk(header, parts[1:])
-        more = {"chp": 2, "id": self._request[0], "more": 1}
+        more = {"chp": 3, "id": self._request[0], "more": 1}
         self._out.request.append((i, [b"ICANHAZ?", self.subtree.encode(), msgpack.packb(more)]))
 
     def _hears_reply(self, i: int, epoch: int, now: float) -> None:
@@ -292,7 +296,7 @@ class ModelClient:
             fresh = self._fresh or {}
             self.values = {key: value for key, (value, _) in fresh.items()}
             self.revisions = {key: revision for key, (_, revision) in fresh.items()}
-        self._request, self.at, self.live = None, number, True
+        self._request, self.at, self.live, self.whose = None, number, True, header[9]
         if (count, revsum) != (len(self.revisions), sum(self.revisions.values()) & MASK64):
             self.mismatches += 1
             self._resync(0, now)

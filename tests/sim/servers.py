@@ -78,8 +78,9 @@ class ServerNode:
     def new_core(self, server: bytes, now: float) -> ServerCore:
         """A core with this server's settings, which knows nothing yet."""
         config = CoreConfig(
-            primary=self.primary, name=self.name, durability=self.disk.durability, **self.world.server_settings
-        )
+            primary=self.primary, name=self.name, durability=self.disk.durability,
+            bootstrap=self.name in self.world.bootstrapped, **self.world.server_settings,
+        )  # fmt: skip
         core = ServerCore(config, server, now, self.world.limits)
         core.read_journal = self.disk.read_after
         return core

@@ -4,7 +4,7 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
-    arbiter | doubt P | trust P
+    arbiter | doubt P | trust P | bootstrap P
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -58,6 +58,7 @@ class World:
         self.servers = [self._server("P"), self._server("B")]
         self.clients: list[ClientNode] = []
         self.arbiter: LeaseService | None = None
+        self.bootstrapped: set[str] = set()  # servers that are told to open a store
         self.doubted: set[str] = set()  # servers whose line to the arbiter is cut
         self.walls_were_set = False
         self.trouble: dict[tuple[str, str], float] = {}
@@ -223,6 +224,10 @@ class World:
         self.arbiter = LeaseService(self)
         self.server_settings["has_arbiter"] = True
 
+    def _do_bootstrap(self, name: str) -> None:
+        """From its next start on a server opens a store if it has none and hears nobody."""
+        self.bootstrapped.add(name)
+
     def _do_doubt(self, name: str) -> None:
         self.doubted.add(name)
 
@@ -309,7 +314,7 @@ class World:
         if node.running:
             admin = Conn("req", "admin", name)
             admin.up, admin.identity = True, b"admin"
-            node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x02\xa2id\x01"])
+            node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x03\xa2id\x01"])
 
     def _do_tick(self, seconds: str) -> None:
         self._run(self.time.now + float(seconds))

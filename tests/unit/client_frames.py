@@ -16,6 +16,7 @@ import msgpack
 from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp.numbers import number
+from chp.versions import VERSION
 from chp_client.core import ClientCore, Timing
 from chp_client.events import Ack, Changed, State
 
@@ -23,6 +24,7 @@ ACTIVE, PASSIVE = 3, 4
 SECRET = b"s" * 16
 SESSION = sha256(b"chp session" + SECRET[:12]).digest()[:12] + SECRET[12:]  # the id by which others know it
 OTHER = b"o" * 16
+WHOSE = [b"T" * 16, b"S" * 16]  # the store and the opener, as KTHXBAI tells them
 
 
 def n(sequence: int, epoch: int = 1) -> int:
@@ -120,7 +122,7 @@ class Talk:
     def greet(self, state: int = ACTIVE, told: int = n(0), server: int = 0, uuid: bytes = b"S" * 16) -> None:
         """A greeting on every topic the client subscribed to."""
         for where in sorted(self.topics[server] - {b"HUGZ"}):
-            self.update(message(where, told, [0, 2, state, told, 250, uuid, f"server{server}"]), server)
+            self.update(message(where, told, [0, VERSION, state, told, 250, uuid, f"server{server}"]), server)
 
     def up(self, server: int = 0) -> None:
         self.core.on_link(server, True, self.now)
@@ -166,6 +168,7 @@ class Talk:
             self.reply(told, [3, request_id, index], chunk, server=server)
         total = sum(revision for _, revision in revisions.values()) % (1 << 64)
         end = [5, request_id, told, len(items), more.get("revsum", total), more.get("session_no"), False]
+        end += [0, 0, more.get("whose", WHOSE)]
         self.reply(told, end, server=server)
 
     def ack(self, first: int, last: int, revision: int, durability: int = 2, server: int = 0) -> None:

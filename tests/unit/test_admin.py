@@ -55,7 +55,7 @@ class Fake:
 
     def _greet(self, topic: bytes) -> None:
         if self.greets and topic[:1] == STX:
-            body = join([GREETING, 2, 3, 7, 250, bytes(16), "fake"])
+            body = join([GREETING, 3, 3, 7, 250, bytes(16), "fake"])
             self._updates.send_multipart([topic, pack(7), b"", b"", body])
         elif not self.greets and topic == b"HUGZ":
             self._updates.send_multipart(hugz(7))
@@ -104,8 +104,8 @@ def test_a_server_tells_its_status(fake: Callable[..., Fake]) -> None:
         assert admin.ask(server.address, "status") == Reply(server.address, number(3, 7), {"state": "active"})
         admin.ask(server.address, "backup", path="/x")
     assert [(command, options["chp"], options.get("path")) for command, options in server.requests] == [
-        ("status", 2, None),
-        ("backup", 2, "/x"),
+        ("status", 3, None),
+        ("backup", 3, "/x"),
     ]
 
 
@@ -169,7 +169,7 @@ def test_the_active_server_is_found(fake: Callable[..., Fake]) -> None:
 
 
 def test_what_is_no_answer_is_said_to_be_none(fake: Callable[..., Fake]) -> None:
-    server = fake(lambda command, options: [GREETING, 2, 3, 7, 250, bytes(16), "fake"])
+    server = fake(lambda command, options: [GREETING, 3, 3, 7, 250, bytes(16), "fake"])
     with Admin([server.address], PATIENCE_S) as admin, pytest.raises(AdminError, match="not CHP/2"):
         admin.ask(server.address, "status")
 

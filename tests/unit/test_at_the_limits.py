@@ -49,11 +49,11 @@ def test_the_last_transaction_that_was_let_in_may_go_on() -> None:
 @pytest.mark.parametrize("epoch", [EPOCH_MAX - 1, EPOCH_MAX, 40_000])
 def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_serving(epoch: int) -> None:
     """The journal takes no epoch beyond the last, and would end the server as soon as it became active."""
-    server = ServerCore(CoreConfig(has_peer=True, solo_wait_s=1.0), b"s" * 16, 0.0)
+    server = ServerCore(CoreConfig(has_peer=True, solo_wait_s=1.0, bootstrap=True), b"s" * 16, 0.0)
     server.begin_turn(0.0, 0.0)
     said = {
-        "state": 1, "number": 0, "epoch": epoch, "server": b"p" * 16, "name": "p", "primary": False, "in_sync": False,
-        "follows": False,
+        "state": 1, "number": epoch << 48, "epoch": epoch, "server": b"p" * 16, "name": "p", "primary": False,
+        "in_sync": False, "follows": 0, "version": 3, "store": b"", "opener": b"", "digest": 0, "settings": {},
     }  # fmt: skip
     server.peer_message([b"STATE", packb(said)])
     server.end_turn()
@@ -61,6 +61,7 @@ def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_
     assert server.end_turn() and server.active
     assert server.counts["garbage_peer"] == 1
     server.begin_turn(5.1, 5.1)
-    server.peer_message([b"WANT", packb({"from": epoch << 48})])
+    at = [server.state.store, epoch << 48, b"", 0]
+    server.peer_message([b"WANT", packb({"at": at, "history": []})])
     server.end_turn()
-    assert server.counts["garbage_peer"] == 2 and server.state.epoch == 1
+    assert server.state.epoch == 1, "nobody is believed that far"

@@ -34,7 +34,7 @@ class Published:
         if keys:
             chunk = [list(keys), [b"0"] * len(keys), {"r": [[r, 1] for r in keys.values()]}]
             self.talk.reply(self.last, [3, request_id, 0], chunk)
-        end = [5, request_id, self.last, len(keys), sum(keys.values()), None, False, SINCE, self.digest]
+        end = [5, request_id, self.last, len(keys), sum(keys.values()), None, False, SINCE, self.digest, [b"", b""]]
         self.talk.reply(self.last, end)
 
     def batch(
@@ -84,7 +84,7 @@ def test_parts_and_what_is_held_back_are_counted_in_their_order() -> None:
     server.batch({"/d": b"1"})
     after, server.digest, server.last = server.digest, held, n(11)
     request_id = talk.last_id()
-    talk.reply(n(11), [5, request_id, n(11), 2, n(10) * 2, None, True, SINCE, held])
+    talk.reply(n(11), [5, request_id, n(11), 2, n(10) * 2, None, True, SINCE, held, [b"", b""]])
     server.digest, server.last = after, n(13)
     server.heartbeat()
     assert "digest_mismatches" not in talk.stats and sorted(talk.map) == ["/a", "/b", "/c", "/d"]
@@ -152,7 +152,7 @@ def kvset(no: int, items: dict[str, bytes]) -> tuple[str, list[bytes]]:
 
 
 def asks(subtree: str, start: int) -> tuple[str, list[bytes]]:
-    options = {"chp": 2, "id": 1, "from": start, "credit": 8}
+    options = {"chp": 3, "id": 1, "from": start, "proof": [b"S" * 16, b"S" * 16], "credit": 8}
     return "ask", [b"reader", b"ICANHAZ?", subtree.encode(), packb(options)]
 
 
@@ -169,7 +169,7 @@ def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(
         lone.turn(asks(subtree, after))
         lone.turn()
         end = msgpack.unpackb(lone.replies[-1])[0]
-        assert end[0] == KTHXBAI and end[6] is bool(after) and end[7:] == [start, lone.digest(subtree, start)]
+        assert end[0] == KTHXBAI and end[6] is bool(after) and end[7:9] == [start, lone.digest(subtree, start)]
     lone.core.begin_turn(lone.now, 0.0)
     lone.core.rise_above(5)
     first = lone.core.state.number
@@ -181,4 +181,4 @@ def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(
 def test_a_copy_without_a_channel_tells_of_none() -> None:
     lone = Lone()
     lone.turn(asks("/nobody/", 0))
-    assert msgpack.unpackb(lone.replies[-1])[0][7:] == [0, 0]
+    assert msgpack.unpackb(lone.replies[-1])[0][7:9] == [0, 0]

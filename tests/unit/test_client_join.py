@@ -8,7 +8,7 @@ import pytest
 
 from chp_client.core import Timing
 from chp_client.events import State
-from tests.unit.client_frames import ACTIVE, PASSIVE, SESSION, Talk, message, n, own_topic, segment, topic
+from tests.unit.client_frames import ACTIVE, PASSIVE, SESSION, WHOSE, Talk, message, n, own_topic, segment, topic
 
 
 def test_a_snapshot_is_asked_for_only_once_the_subscription_is_greeted() -> None:
@@ -28,7 +28,7 @@ def test_chunks_are_shown_together_at_the_end_and_the_state_says_so() -> None:
     talk.reply(n(9), [3, request, 0], [["/a", "/b"], [b"1", b"2"], {"r": [[n(4), 2]]}])
     talk.reply(n(9), [3, request, 1], [["/c"], [b"3"], {"r": [[n(9), 1]], "t": [[0], [1500]]}])
     assert talk.map == {} and talk.states == []
-    talk.reply(n(9), [5, request, n(9), 3, (2 * n(4) + n(9)) % (1 << 64), None, False])
+    talk.reply(n(9), [5, request, n(9), 3, (2 * n(4) + n(9)) % (1 << 64), None, False, 0, 0, WHOSE])
     assert talk.map == {"/a": b"1", "/b": b"2", "/c": b"3"}
     assert talk.states == [State.SYNCED]
     hashmap = talk.core.channels[0].replica.map
@@ -78,7 +78,7 @@ def test_a_hole_is_counted_and_mended_by_a_resume() -> None:
         [[1, n(2), n(3), n(3), 0, [], False], segment({"/c": b"3"})],
     ]
     talk.reply(n(3), [4, request, 0], *records)
-    talk.reply(n(3), [5, request, n(3), 3, n(1) + n(2) + n(3), None, True])
+    talk.reply(n(3), [5, request, n(3), 3, n(1) + n(2) + n(3), None, True, 0, 0, WHOSE])
     assert talk.map == {"/a": b"1", "/b": b"2", "/c": b"3"} and talk.core.state is State.SYNCED
     assert talk.stats["resyncs_resumed"] == 1
 
@@ -189,7 +189,7 @@ class TestFailover:
         talk.greet(ACTIVE, n(1, epoch=2), server=1)
         server, _, request = talk.requests[-1]
         assert (server, request["from"]) == (1, n(1)) and talk.core.epoch == 2
-        talk.reply(n(1, 2), [5, request["id"], n(1, 2), 1, n(1), None, True], server=1)
+        talk.reply(n(1, 2), [5, request["id"], n(1, 2), 1, n(1), None, True, 0, 0, WHOSE], server=1)
         assert talk.core.state is State.SYNCED and talk.stats["failovers"] == 1
         talk.batch(n(1, 2), n(2, 2), {"/b": b"2"}, server=1)
         assert talk.map == {"/a": b"1", "/b": b"2"}
@@ -197,7 +197,7 @@ class TestFailover:
     def test_a_vote_that_is_answered_is_a_sign_of_an_active(self) -> None:
         talk = self.pair()
         talk.wait(1.5)
-        talk.reply(n(0, 2), [5, talk.last_id(), n(0, 2), 0, 0, None, True], server=1)
+        talk.reply(n(0, 2), [5, talk.last_id(), n(0, 2), 0, 0, None, True, 0, 0, WHOSE], server=1)
         assert talk.core.active is talk.core.links[1]
 
     def test_a_stale_active_is_not_believed(self) -> None:
@@ -229,7 +229,7 @@ class TestFailover:
             talk.wait(0.4)
             talk.reply(n(9), [3, talk.last_id(), index], segment({f"/{index}": b"1"}, r=[[n(1), 1]]))
         assert len({r["id"] for _, _, r in talk.requests}) == 1
-        talk.reply(n(9), [5, talk.last_id(), n(9), 6, 6 * n(1), None, False])
+        talk.reply(n(9), [5, talk.last_id(), n(9), 6, 6 * n(1), None, False, 0, 0, WHOSE])
         assert talk.core.state is State.SYNCED and len(talk.map) == 6
 
     def test_an_active_of_a_lower_epoch_is_all_there_is_after_three_times_the_silence(self) -> None:

@@ -25,8 +25,7 @@ def test_the_table_and_the_dataclass_agree() -> None:
         if setting.default is not None:
             assert getattr(config, setting.name) == setting.default
             assert getattr(Config(), setting.name) == setting.default
-            shown = setting.shown or str(setting.default)
-            assert shown, setting.name
+            assert setting.default_shown, setting.name
 
 
 def test_defaults_by_role() -> None:
@@ -63,7 +62,7 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
         "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
         "replica_timeout_s": "3", "pending_bytes_max": "2M", "metrics": "0.0.0.0:1", "log_format": "json",
-        "log_level": "debug",
+        "log_level": "debug", "bootstrap": "yes",
     }  # fmt: skip
     assert values.keys() == {s.name for s in SETTINGS}
     by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config
@@ -183,7 +182,8 @@ def test_the_help_has_every_flag_default_example_and_exit_code(capsys: pytest.Ca
         load(["--help"], {})
     text = capsys.readouterr().out
     for setting in SETTINGS:
-        assert f"  {setting.flag} {setting.metavar}" in text
+        metavar = f"[{setting.metavar}]" if setting.is_switch else setting.metavar
+        assert f"  {setting.flag} {metavar}" in text
     for words in ("--primary", "examples:", "exit codes:\n  0 ", "\n  70 ", "CHP_SERVER_HEARTBEAT_S=0.5", "[0.25]"):
         assert words in text
 

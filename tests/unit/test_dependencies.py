@@ -19,7 +19,7 @@ PURE = {
     "chp_server": [
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
-        "leases", "performing", "snapshots",
+        "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status",
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",

@@ -22,13 +22,13 @@ SAMPLES = [
     ([3, 1, 0], headers.Sync(1, 0)),
     ([3, 0, 4, 1795], headers.Sync(0, 4, 1795)),
     ([4, 1, 0], headers.Records(1, 0)),
-    ([5, 1, 9, 2, 4, None, False, 0, 0], headers.Kthxbai(1, 9, 2, 4, None, False)),
-    ([5, 1, 9, 2, 4, 7, True, 5, 77], headers.Kthxbai(1, 9, 2, 4, 7, True, 5, 77)),
+    ([5, 1, 9, 2, 4, None, False, 0, 0, [b"s", b"o"]], headers.Kthxbai(1, 9, 2, 4, None, False, 0, 0, [b"s", b"o"])),
+    ([5, 1, 9, 2, 4, 7, True, 5, 77, []], headers.Kthxbai(1, 9, 2, 4, 7, True, 5, 77, [])),
     ([6, [[1, 1, 9]], 2], headers.Ack([[1, 1, 9]], 2)),
     ([7, 3, "revision", {"/b": 4}], headers.Refused(3, "revision", {"/b": 4})),
     ([7, 3, "lease", None], headers.Refused(3, "lease", None)),
     ([8, 1, {"number": 9}], headers.Reply(1, {"number": 9})),
-    ([9, 1, 2, 2, 1795, SERVER], headers.Epoch(1, 2, 2, 1795, SERVER)),
+    ([9, 1, 2, 2, 1795, SERVER, "b", "alone", SERVER], headers.Epoch(1, 2, 2, 1795, SERVER, "b", "alone", SERVER)),
     ([10, 9], headers.StateHead(9)),
     ([10, 9, 2, 4, 0, 0], headers.StateHead(9, 2, 4, 0, 0)),
 ]
@@ -93,7 +93,7 @@ def test_lines_are_those_of_transcripts() -> None:
     assert headers.Ack([[1, 3, n], [5, 5, n]], 2).describe() == "ACK 1..3 5 replicated"
     assert headers.Refused(5, "revision", {"/b": n}).describe() == "REFUSED 5 revision {'/b': '1.7'}"
     assert headers.Refused(1 << 30, "passive", 4).describe() == "REFUSED passive PASSIVE"
-    assert headers.Epoch(one, n, n, 0, SERVER).describe() == "EPOCH #1.7"
+    assert headers.Epoch(one, n, n, 0, SERVER, "b", "alone", SERVER).describe() == "EPOCH #1.7"
     assert headers.Kthxbai(1, n, 0, 0, None, True).describe() == "KTHXBAI 1.7 resumed"
 
 

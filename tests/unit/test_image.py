@@ -97,7 +97,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
-    core.request([b"reader", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 2, "id": 1, "credit": 64})])
+    core.request([b"reader", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
     quiet = 0
     while not core.end_turn().replies:
         quiet += 1
@@ -113,7 +113,7 @@ def test_who_joins_while_an_image_is_gathered_waits_for_its_own() -> None:
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(3 * SLICE)], [b"v"] * (3 * SLICE), None), 1, 0.0)
     for reader, subtree in enumerate([b"/k/", b"/k/", b"", b"/x/"]):
-        core.request([b"%d" % reader, b"ICANHAZ?", subtree, msgpack.packb({"chp": 2, "id": 1, "credit": 64})])
+        core.request([b"%d" % reader, b"ICANHAZ?", subtree, msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
     answered: dict[bytes, int] = {}
     for at in range(20):
         assert len(core.state._gathering) <= 1

@@ -103,7 +103,7 @@ def test_a_commit_that_replaces_everything(lone: Lone) -> None:
 
 
 def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> None:
-    core = ServerCore(CoreConfig(primary=False, has_peer=True, solo_wait_s=1.0), b"s" * 16, 0.0)
+    core = ServerCore(CoreConfig(primary=False, has_peer=True, solo_wait_s=1.0, bootstrap=True), b"s" * 16, 0.0)
     core.begin_turn(0.0, 0.0)
     body = Segment([], []).encode()
     for i in range(5000):
@@ -136,7 +136,7 @@ def test_a_feed_is_divided_also_where_each_record_is_of_many_clients() -> None:
             core.collect([RESERVED_KEY, pack(no), i.to_bytes(12) + bytes(4), b"", body])
         core.end_turn()
     core.begin_turn(4.0, 4.0)
-    options = {"id": 1, "feed": True, "from": after, "probe": 600}
+    options = {"chp": 3, "id": 1, "feed": True, "from": after, "probe": 600}
     core.request([b"reader", b"ICANHAZ?", b"", packb(options)])
     (reply,) = [messages[0] for identity, messages in core.end_turn().replies if identity == b"reader"]
     assert after < split(reply[4])[0][2]["number"] < core.state.number

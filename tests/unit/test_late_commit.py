@@ -6,7 +6,8 @@ from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import LATE_ITEMS, Committer
+from chp_server.commit import Committer
+from chp_server.committed import LATE_ITEMS
 from chp_server.core import LATE_A_TURN, CoreConfig, ServerCore
 from chp_server.state import ReplicatedState
 from chp_server.turn import Append, Turn

@@ -30,7 +30,7 @@ def test_channels_and_requests_beyond_the_limit_are_counted() -> None:
     for topic in TOPICS:
         core.subscription(b"\x01" + topic)
     for request in (1, 2, 3):
-        core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 2, "id": request})])
+        core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": request})])
     greeted = [m[0] for m in core.end_turn().publish if m[0] in TOPICS]
     assert set(greeted) == set(TOPICS[:2])
     counts = core.status()["counts"]

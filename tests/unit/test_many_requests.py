@@ -16,7 +16,7 @@ REQUESTS = 300
 
 
 def icanhaz(reader: int, subtree: bytes = b"") -> list[bytes]:
-    return [b"%d" % reader, b"ICANHAZ?", subtree, msgpack.packb({"chp": 2, "id": reader})]
+    return [b"%d" % reader, b"ICANHAZ?", subtree, msgpack.packb({"chp": 3, "id": reader})]
 
 
 def kvset(no: int) -> list[bytes]:
@@ -92,7 +92,7 @@ def test_the_resumes_of_a_subtree_share_its_fingerprint_and_others_wait(monkeypa
     core.collect(kvset(1))
     core.collect(kvset(2))
     for reader in range(40):
-        options = {"chp": 2, "id": reader, "from": after}
+        options = {"chp": 3, "id": reader, "from": after, "proof": [core.state.store, core.server]}
         core.request([b"%d" % reader, b"ICANHAZ?", b"/%d/" % (reader % 2), msgpack.packb(options)])
     answered = []
     for at in range(4):

@@ -102,6 +102,7 @@ class Hand:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._collector: Socket | None = None
         self._request = 0
+        self.whose = [b"", b""]  # as the last KTHXBAI told: the proof of a `from`
 
     def socket(self, kind: int, offset: int, **options: int) -> Socket:
         """A socket of any kind, connected to P+offset; options by their ZeroMQ name."""
@@ -166,7 +167,7 @@ class Hand:
         """ICANHAZ? of CHP/2; returns the id of the request."""
         self._request += 1
         frame = subtree if isinstance(subtree, bytes) else subtree.encode()
-        said = {"chp": 2, "id": self._request, **options}
+        said = {"chp": 3, "id": self._request, "proof": self.whose, **options}
         dealer.send_multipart([ICANHAZ, frame, msgpack.packb(said)])
         return int(said["id"])
 
@@ -180,8 +181,10 @@ class Hand:
             assert frames[0] == RESERVED
             got.append(parts_of(frames))
             assert got[-1][0][1] == request
+            if got[-1][0][0] == END:
+                self.whose = got[-1][0][9]
             if got[-1][0][0] in (SYNC, RECORDS):
-                dealer.send_multipart([ICANHAZ, subtree.encode(), msgpack.packb({"chp": 2, "id": request, "more": 1})])
+                dealer.send_multipart([ICANHAZ, subtree.encode(), msgpack.packb({"chp": 3, "id": request, "more": 1})])
         dealer.close()
         return got
 

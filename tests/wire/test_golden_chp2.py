@@ -16,6 +16,7 @@ import pytest
 
 from chp.batch import decode_segment, join, packb, segment_of, split
 from chp.digest import link
+from chp.headers import Heartbeat, Kthxbai, header_of
 from chp.keys import public_session, session_topic
 from chp_server.binary_star import diagram
 
@@ -84,5 +85,7 @@ def test_the_table_of_binary_star_is_the_programs_own() -> None:
 def test_the_digest_is_that_of_the_only_batch(name: str) -> None:
     vectors = {v.name: v for v in VECTORS}
     published = vectors["batch-of-the-first-kvset"].frames[-1]
-    since, digest = vectors[name].meaning[0][-2:]
+    header = header_of(vectors[name].meaning[0])
+    assert isinstance(header, Heartbeat | Kthxbai)
+    since, digest = header.since, header.digest
     assert since == 1 << 48 | 1 and digest == crc32(crc32(published).to_bytes(4, "big")) == link(0, crc32(published))

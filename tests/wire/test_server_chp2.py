@@ -47,7 +47,7 @@ def test_every_new_subscription_of_a_channel_is_greeted(hand: Hand) -> None:
         while header[0] == HEARTBEAT:
             header = parts_of(receive(each))[0]
         kind, version, state, number, heartbeat_ms, server, name = header
-        assert (kind, version, state, number, heartbeat_ms) == (GREETING, 2, ACTIVE, EPOCH_1 + 1, 100), n
+        assert (kind, version, state, number, heartbeat_ms) == (GREETING, 3, ACTIVE, EPOCH_1 + 1, 100), n
         assert len(server) == 16 and type(name) is str
 
 
@@ -165,7 +165,7 @@ def test_snapshot_chunks_never_exceed_the_credit(hand: Hand) -> None:
             pass
         assert not dealer.poll(0), "no more than was granted"
         if granted != 1:
-            more = {"chp": 2, "id": request, "more": {2: 3, 3: 1}[granted]}
+            more = {"chp": 3, "id": request, "more": {2: 3, 3: 1}[granted]}
             dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb(more)])
     dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"id": request, "more": 1000})])
     while (header := parts_of(receive(dealer))[0])[0] == SYNC:
@@ -487,7 +487,7 @@ def test_acknowledgements_say_what_they_are_worth(pair: Pair, hands: tuple[Hand,
 def test_a_passive_refuses_greets_as_such_and_sends_no_heartbeats(hands: tuple[Hand, Hand]) -> None:
     one, two = hands
     passive = two.subscriber(topic(""))
-    assert parts_of(receive(passive))[0][:3] == [GREETING, 2, PASSIVE]
+    assert parts_of(receive(passive))[0][:3] == [GREETING, 3, PASSIVE]
     (((kind, _, code, state),),) = two.sync("")
     assert (kind, code, state) == (REFUSED, "passive", PASSIVE)
     replica = one.follow("")

@@ -21,6 +21,7 @@ from chp.batch import KTHXBAI, REFUSED, REPLY, packb, split
 from chp.errors import BadFrame, ChpError
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp.versions import VERSION
 
 RETRY_S = 2.0
 CREDIT = 8
@@ -75,7 +76,7 @@ class SnapshotPort:
             yield header, items
             if header[0] in (KTHXBAI, REPLY):
                 return
-            socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 2, "id": request, "more": 1})])
+            socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": VERSION, "id": request, "more": 1})])
             answer = self._receive(socket, request, monotonic() + self._timeout_s, monitor)
             if answer is None:
                 what = "went away" if monitor.poll(0) else f"said nothing for {self._timeout_s:g} s"
@@ -95,7 +96,7 @@ class SnapshotPort:
             (socket, monitor), request = self._socket(), next(self._ids)
             while monitor.poll(0):
                 monitor.recv_multipart()  # of a connection before
-            said_options = {"chp": 2, "id": request, "from": 0, **options}
+            said_options = {"chp": VERSION, "id": request, "from": 0, **options}
             socket.send_multipart([ICANHAZ, subtree.encode(), packb(said_options)])
             answer = self._receive(socket, request, min(deadline, now + patience_s))
             if answer is not None and answer[0][0] != REFUSED:

@@ -1,0 +1,147 @@
+"""STATE: what a server tells the other one each heartbeat, and whether the two can be a pair (SPEC.md, section 21).
+
+    Peer       what the other one last said of itself, and when
+    Misfit     why it is none: it has another store (`foreign`), our own role (`role`), a version that we don't speak
+
+Two of one pair have one store, or one of them has none yet. With a misfit there are no dealings: neither takes anything
+from the other, nor gives way to it. Who serves goes on, and says so; who does not serve yet does not begin. What should
+be set alike on both is told too, so that a difference is seen before it matters.
+
+Pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chp.batch import packb, unpackb
+from chp.errors import BadFrame
+from chp.headers import State
+from chp.numbers import EPOCH_MAX, epoch_of
+from chp.unpacking import QUESTION
+from chp.versions import VERSION, spoken, unspoken
+
+from .follow import STATE
+from .history import Proof
+
+if TYPE_CHECKING:
+    from .core import ServerCore
+
+TYPES = {
+    "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
+    "store": bytes, "opener": bytes, "digest": int, "settings": dict,
+}  # fmt: skip
+FOREIGN = (
+    "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
+    "the one whose data may go with an empty data directory; else correct --peer"
+)
+SAME_ROLE = "both servers are --{role}; start one of them as the other"
+
+
+@dataclass(slots=True)
+class Peer:
+    """What the peer last said of itself, and when."""
+
+    state: State
+    at: Proof
+    server: bytes
+    heard: float
+    name: str
+    primary: bool
+    in_sync: bool
+    follows: bool  # an active's word: it sends us its records
+    version: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Its last number."""
+        return self.at.number
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of that."""
+        return epoch_of(self.at.number)
+
+
+@dataclass(slots=True)
+class Misfit:
+    """Somebody at P+3 who can't be our peer, and why; `text` is for people, and has the remedy."""
+
+    kind: str
+    text: str
+    name: str
+    store: bytes
+    active: bool
+    heard: float
+
+    def status(self, now: float) -> dict[str, Any]:
+        """For `status`."""
+        return {
+            "kind": self.kind, "text": self.text, "name": self.name, "store": self.store.hex(), "active": self.active,
+            "silent_s": round(now - self.heard, 3),
+        }  # fmt: skip
+
+
+def tell(core: ServerCore) -> list[bytes]:
+    """STATE, as it is sent each heartbeat."""
+    at, link = core.state.proof(), core.link
+    said = {
+        "state": int(core.bstate), "number": at.number, "epoch": core.state.epoch, "server": core.server,
+        "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and link.in_sync(),
+        "follows": int(link.follower is not None),  # not a bool, so that 0.1 says that we are of another version
+        "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(core),
+    }  # fmt: skip
+    return [STATE, packb(said)]
+
+
+def settings_of(core: ServerCore) -> dict[str, Any]:
+    """What should be the same on both servers."""
+    config, limits = core.config, core.limits
+    return {
+        "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
+        "replica_timeout_s": config.replica_timeout_s, "arbiter": config.has_arbiter,
+        "pending_bytes_max": limits.pending_bytes_max, "retain_bytes": limits.log_bytes_max,
+    }  # fmt: skip
+
+
+def heard(body: bytes, core: ServerCore) -> Peer | Misfit:
+    """Who sent a STATE; `BadFrame` if it makes no sense, or was sent by ourselves."""
+    said, now = unpackb(body, "the peer's STATE", QUESTION), core.now
+    version = said.get("version", 2)  # 0.1 did not tell
+    if not spoken(version):
+        name, active = str(said.get("name"))[:64], said.get("state") == State.ACTIVE
+        return Misfit("version", unspoken(version), name, b"", active, now)
+    state, server = State(said["state"]), said["server"]
+    if [type(said[name]) for name in TYPES] != list(TYPES.values()) or said["number"] < 0 or said["epoch"] < 0:
+        raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
+    if server == core.server:
+        raise BadFrame("--peer leads back to this server; name the other one's address")
+    at = Proof(said["store"], said["number"], said["opener"], said["digest"])
+    peer = Peer(
+        state, at, server, now, said["name"], said["primary"], said["in_sync"], said["follows"] > 0, version,
+        said["settings"],
+    )  # fmt: skip
+    if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
+        raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")
+    return _misfit(peer, core) or peer
+
+
+def _misfit(peer: Peer, core: ServerCore) -> Misfit | None:
+    ours = core.state.store
+    if peer.primary == core.config.primary:
+        text = SAME_ROLE.format(role="primary" if peer.primary else "backup")
+        kind = "role"
+    elif ours and peer.at.store and ours != peer.at.store:
+        kind, text = "foreign", FOREIGN.format(theirs=peer.at.store.hex(), ours=ours.hex())
+    else:
+        return None
+    return Misfit(kind, text, peer.name, peer.at.store, peer.state is State.ACTIVE, peer.heard)
+
+
+def differences(core: ServerCore, peer: Peer) -> dict[str, list[Any]]:
+    """Settings that are not the same on both, ours first; those that only one of them knows are no difference."""
+    ours = {**settings_of(core), "version": VERSION}
+    theirs = {**peer.settings, "version": peer.version}
+    return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}
