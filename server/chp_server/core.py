@@ -88,6 +88,7 @@ class ServerCore:
         self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
+        self.turn_facts: Callable[[], dict[str, Any]] = dict
         self.lease_until = 0.0  # with an arbiter: to be active is allowed before this time; the reactor keeps it
         self._want_lease_until = now
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped

@@ -4,6 +4,7 @@
     chp_epoch, chp_sequence, chp_keys, ...      gauges
     chp_events_total{kind="..."}                what the server counts: updates, garbage by port, refusals by kind, ...
     chp_journal_...                             sizes, and how long a sync takes
+    chp_turn_seconds                            a histogram: how long turns hold up everybody
 
 The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
 """
@@ -55,6 +56,7 @@ class Metrics:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         self.status: dict[str, Any] = {}
+        self.turns: tuple[list[tuple[str, float]], float] = ([], 0.0)
         registry = CollectorRegistry()
         registry.register(self)  # all it asks of a collector is `collect`
         try:
@@ -65,7 +67,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """What prometheus_client asks for at each scrape."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         status = self.status
         if not status:
@@ -86,6 +88,9 @@ class Metrics:
         for kind, count in sorted(status["counts"].items()):
             events.add_metric([kind], float(count))
         yield events
+        text = "processor time of the serving thread a turn: one above 50 ms is too long"
+        buckets, total_s = self.turns
+        yield HistogramMetricFamily("chp_turn_seconds", text, buckets=buckets, sum_value=total_s)
 
     def close(self) -> None:
         """End the endpoint."""

@@ -37,6 +37,7 @@ from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, Unsent, receive, send_all
 from .sqlite_files import sync_directory
 from .turn import Append, DropAfter, Fact, Replace, Save, Turn
+from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
@@ -70,10 +71,12 @@ class Server:
         self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
         self._unsent = Unsent(limits.reader_bytes_max)
         self._errors = 0
+        self._clock = TurnClock()
         now = time.monotonic()
         self.core = ServerCore(_core_config(config, journal), self._identity(), now, limits)
         self.core.read_journal = journal.read_after
         self.core.journal_stats = journal.stats
+        self.core.turn_facts = self._clock.facts
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.data, self.core, limits)
@@ -131,7 +134,8 @@ class Server:
 
         The peer is always asked: it may have spoken after the others were found ready, and is to be heard first.
         """
-        core, self._ready = self.core, ready
+        core, clock, self._ready = self.core, self._clock, ready
+        clock.begin()
         if self._arbiter is not None:
             core.lease_until = self._arbiter.until
             self._arbiter.want(core.wants_lease)
@@ -139,11 +143,17 @@ class Server:
         take_inputs(core, self)
         self._retry_held()
         self._copies.step()
-        self.perform(core.end_turn())
+        clock.lap("copies and held replies")
+        turn = core.end_turn()
+        clock.lap("timers, commit and streams")
+        self.perform(turn)
+        clock.lap("journal and sending")
         if core.cut_short:
             raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
         if not core.state.late:
             self._look_after(core)
+            clock.lap("housekeeping and journal snapshot")
+        clock.end()
 
     def _look_after(self, core: ServerCore) -> None:
         if core.now >= self._housekeeping_due:
@@ -159,6 +169,7 @@ class Server:
         log.flush()
         if self._metrics is not None:
             self._metrics.status = core.status()
+            self._metrics.turns = self._clock.histogram()
 
     # -- what comes in (performing.Inboxes)
 
@@ -175,6 +186,7 @@ class Server:
                 self._receive_if_ready(sockets.collector, handle)
             case Port.SNAPSHOT:
                 self._receive_if_ready(sockets.snapshot, handle)
+        self._clock.lap(port)
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         core, sockets = self.core, self._sockets

@@ -54,6 +54,7 @@ def status_of(core: ServerCore) -> dict[str, Any]:
         "peer": _peer_status(core),
         "misfit": None if link.misfit is None else link.misfit.status(core.now),
         "journal": core.journal_stats(),
+        "turns": core.turn_facts(),
         "counts": {**core.counts, **commits.counts, **_turned_away(core)},
     }
 

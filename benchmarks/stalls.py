@@ -1,0 +1,185 @@
+"""How long one client's work holds up all others: the server's longest turn, and a bystander's longest awaited set.
+
+Each row is what an ordinary client may do with a large map: join it, or a subtree of it, alone or five at once; end a
+lease of many keys; delete everything; let a great many ttls end at one moment; set values of 16 MiB; back up, restore;
+open a thousand subtrees. The longest turn is processor time of the serving thread, as the server itself counts it
+(`chp status`), so a busy machine does not change it. A bystander sets one key and waits, again and again; the first row
+is that while nobody else does anything.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .roles import Pipe, Role, closing_all
+from .rounds import Round
+from .servers import ChpServer, status
+
+VALUE = b"v" * 100
+BATCH = 10_000
+SIZES = (3_000_000, 300_000)  # keys; for a first look
+LARGE = (16 << 20) - 1024
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Each row on a server of its own."""
+    keys = SIZES[quick]
+    rows: list[tuple[str, Callable[[Role, int], None]]] = [
+        ("nothing", lambda role, n: time.sleep(3)),
+        ("a join of a subtree of all keys but one", lambda role, n: role.ask(300, act="join", subtrees=["/s/"])),
+        ("a join of everything", lambda role, n: role.ask(300, act="join", subtrees=[""])),
+        ("five joins at once", lambda role, n: role.ask(600, act="join", subtrees=["/s/"] * 5)),
+        ("1,000 subtrees", lambda role, n: role.ask(600, act="subtrees")),
+        ("a lease of a third of the keys is closed", lambda role, n: role.ask(600, act="lease", n=n // 3)),
+        ("a third of the keys end by ttl at one moment", lambda role, n: role.ask(600, act="ttl", n=n // 3)),
+        ("ten values of 16 MiB", lambda role, n: role.ask(300, act="large")),
+        ("backup", lambda role, n: role.ask(600, act="admin", command="backup")),
+        ("clear", lambda role, n: role.ask(600, act="clear")),
+    ]
+    cases = {f"{name}, {keys:,} keys": _row(keys, act) for name, act in rows}
+    return {"title": "The longest turn, and the longest awaited set of a bystander", "unit": "ms", "cases": cases}
+
+
+def _row(keys: int, act: Callable[[Role, int], None]) -> dict[str, Any]:
+    with closing_all() as keep, tempfile.TemporaryDirectory(prefix="chp-bench-") as scratch:
+        server = keep(ChpServer(data=scratch))
+        doer = keep(Role(client, port=server.port, fill=keys))
+        doer.hear(600)
+        bystander = keep(Role(bystanding, port=server.port))
+        bystander.hear()
+        before = _turns(server)
+        bystander.say(go=True)
+        began = time.monotonic()
+        act(doer, keys)
+        took_s = time.monotonic() - began
+        bystander.say(go=False)
+        figures = bystander.hear(300)
+        after = _turns(server)
+    more = after["longest_ms"] > before["longest_ms"]
+    row: Round = {
+        "longest_turn_ms": after["longest_ms"] if more else 0.0,  # 0: none was longer than the filling had
+        "filling_longest_turn_ms": before["longest_ms"],
+        "bystander_longest_ms": figures["longest_ms"],
+        "bystander_p50_us": figures["p50_us"],
+        "p50_us": figures["longest_ms"] * 1000,
+        "p99_us": figures["longest_ms"] * 1000,
+        "took_s": took_s,
+    }
+    return {"contenders": {"chp": {"rounds": 1, **row}}, "raw": {"chp": [row]}, "did": after["longest_did"]}
+
+
+def _turns(server: ChpServer) -> dict[str, Any]:
+    facts: dict[str, Any] = status(server.address, 60_000)["turns"]
+    return facts
+
+
+def bystanding(pipe: Pipe, port: int) -> None:
+    """Set and wait while told to; answers with the longest wait."""
+    from chp_client import Clone
+
+    clone = Clone(f"tcp://127.0.0.1:{port}", subtree="/bystander/")
+    clone.wait_until_synced(timeout=300)
+    pipe.say(up=True)
+    while True:
+        pipe.hear()
+        took = []
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            begin = time.monotonic()
+            clone.set("/bystander/x", VALUE).wait(300)
+            took.append(time.monotonic() - begin)
+        pipe.hear()
+        ordered = sorted(took)
+        pipe.say(longest_ms=round(ordered[-1] * 1000, 1), p50_us=round(ordered[len(ordered) // 2] * 1e6))
+
+
+def client(pipe: Pipe, port: int, fill: int) -> None:
+    """Fill the map, then do what it is told."""
+    from chp_client import Clone
+
+    address = f"tcp://127.0.0.1:{port}"
+    with Clone(address, subtree=None) as clone:
+        for at in range(0, fill, BATCH):
+            n = min(BATCH, fill - at)
+            clone.set_many(([f"/s/{i:08d}" for i in range(at, at + n)], [VALUE] * n))
+        clone.set("/other", b"one")
+        clone.flush(timeout=600)
+        pipe.say(up=True)
+        while True:
+            words = pipe.hear()
+            ACTS[words.pop("act")](address, clone, **words)
+            pipe.say(done=True)
+
+
+def _join(address: str, _: Any, subtrees: list[str], act: str = "") -> None:
+    from chp_client import Clone
+
+    clones = [Clone(address, subtree=subtree) for subtree in subtrees]
+    for clone in clones:
+        clone.wait_until_synced(timeout=600)
+    for clone in clones:
+        clone.close()
+
+
+def _subtrees(address: str, clone: Any) -> None:
+    from chp_client import Clone
+
+    groups = [[f"/t{i + j}/" for j in range(50)] for i in range(0, 1000, 50)]
+    clones = [Clone(address, subtrees=group) for group in groups]
+    for each in clones:
+        each.wait_until_synced(timeout=600)
+    for at in range(0, 100_000, 1000):
+        clone.set_many(([f"/s/{i:08d}" for i in range(at, at + 1000)], [VALUE] * 1000))
+    clone.flush(timeout=600)
+    for each in clones:
+        each.close()
+
+
+def _lease(_: str, clone: Any, n: int) -> None:
+    lease = clone.lease(ttl=600)
+    for at in range(0, n, BATCH):
+        lease.set_many(([f"/l/{i:08d}" for i in range(at, at + BATCH)], [VALUE] * BATCH))
+    clone.flush(timeout=600)
+    lease.close()
+    clone.flush(timeout=600)
+
+
+def _ttl(_: str, clone: Any, n: int) -> None:
+    until = time.monotonic() + 10 + n / 200_000
+    for at in range(0, n, BATCH):
+        keys = [f"/x/{i:08d}" for i in range(at, at + BATCH)]
+        clone.set_many((keys, [VALUE] * BATCH), ttl=max(1.0, until - time.monotonic()))
+    clone.flush(timeout=600)
+    time.sleep(max(0.0, until - time.monotonic()) + 5)
+
+
+def _large(_: str, clone: Any) -> None:
+    for i in range(10):
+        clone.set(f"/large/{i}", b"x" * LARGE)
+    clone.flush(timeout=600)
+
+
+def _admin(address: str, _: Any, command: str) -> None:
+    from chp_client.admin import Admin
+
+    with Admin([address], timeout_s=600) as admin:
+        admin.ask(address, command)
+
+
+def _clear(address: str, _: Any) -> None:
+    from chp_client import Clone
+
+    with Clone(address) as everything:
+        everything.wait_until_synced(timeout=600)
+        everything.clear()
+        everything.flush(timeout=600)
+
+
+ACTS: dict[str, Any] = {
+    "join": _join, "subtrees": _subtrees, "lease": _lease, "ttl": _ttl, "large": _large, "admin": _admin,
+    "clear": _clear,
+}  # fmt: skip
