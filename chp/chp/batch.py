@@ -138,22 +138,23 @@ def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
     return join(fields_of(header), items)
 
 
-def decode(body: bytes) -> tuple[Header, list[Any]]:
+def decode(body: bytes, weight_max: int | None = BODY) -> tuple[Header, list[Any]]:
     """A body's header, checked and by name, and its items, still as msgpack decoded them."""
-    parts = unpackb(body, "the body")
-    if type(parts) is not list or not parts:
-        raise BadFrame("the body is not an array that begins with a header")
-    header = header_of(parts[0])
-    del parts[0]
-    return header, parts
+    header, *items = _parts(body, weight_max)
+    return header_of(header), items
 
 
 def split(body: bytes, weight_max: int | None = BODY) -> list[Any]:
-    """A body's header and items as msgpack decoded them, the header checked for kind and length."""
+    """A body's header and items as msgpack decoded them, the header checked as `decode` does."""
+    parts = _parts(body, weight_max)
+    header_of(parts[0])
+    return parts
+
+
+def _parts(body: bytes, weight_max: int | None) -> list[Any]:
     parts = unpackb(body, "the body", weight_max)
     if type(parts) is not list or not parts:
         raise BadFrame("the body is not an array that begins with a header")
-    check_header(parts[0])
     return parts
 
 

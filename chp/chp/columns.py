@@ -4,7 +4,8 @@ Whoever reads `extras[columns.TTLS]` need not know that on the wire it is "t". W
 `batch`, where a segment is read.
 """
 
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 DELETES: Final = "d"
 TTLS: Final = "t"
@@ -25,5 +26,11 @@ REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
 KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
 VALUE_BYTES: Final = "v"
 
+# what says something of each item, or of some, and not of the segment as a whole
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
 PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)  # [[index, ...], [what, ...]]
+
+
+def without(extras: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    """The columns that are none of these."""
+    return {name: column for name, column in extras.items() if name not in names}

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
+from . import columns
 from .batch import Segment
 from .numbers import U64_MASK
 
@@ -91,7 +92,7 @@ class Hashmap:
     def _note_extras(self, segment: Segment, now: float) -> None:
         for key in self.deleted_by(segment):
             self._sum -= self.revisions.pop(key, 0)
-        ttl = (segment.extras or {}).get("t")
+        ttl = (segment.extras or {}).get(columns.TTLS)
         if type(ttl) is int:
             gone = set(self.deleted_by(segment))
             self.set_deadlines([k for k in segment.keys if k not in gone], now + ttl / 1000)
@@ -104,7 +105,7 @@ class Hashmap:
 
     def deleted_by(self, segment: Segment) -> Iterable[str]:
         """The keys that a segment leaves deleted: whose last item in it is a delete."""
-        deletes = (segment.extras or {}).get("d")
+        deletes = (segment.extras or {}).get(columns.DELETES)
         if not deletes:
             return ()
         if len(deletes) == len(segment.keys):
@@ -116,14 +117,14 @@ class Hashmap:
     def load(self, segment: Segment, now: float) -> None:
         """Apply a snapshot chunk: each key comes with its own revision, as runs."""
         keys, start = segment.keys, 0
-        for revision, n in (segment.extras or {}).get("r", ()):
+        for revision, n in (segment.extras or {}).get(columns.REVISIONS, ()):
             part = keys[start : start + n] if n < len(keys) else keys
             self.revisions.update(dict.fromkeys(part, revision))
             self._sum += revision * n
             start += n
         self.values.update(zip(keys, segment.values, strict=True))
-        if segment.extras and "t" in segment.extras:
-            self._note_extras(Segment(keys, segment.values, {"t": segment.extras["t"]}), now)
+        if segment.extras and columns.TTLS in segment.extras:
+            self._note_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
 
     def clear(self) -> None:
         """Forget everything, as before a full resync."""
@@ -198,7 +199,7 @@ def sync_segment(
     keys: list[str], values: list[bytes], runs: list[list[int]], ttls: tuple[list[int], list[int]] | None
 ) -> Segment:
     """A snapshot chunk: columns, revisions as runs, and the remaining ttls in milliseconds by index."""
-    extras: dict[str, Any] = {"r": runs}
+    extras: dict[str, Any] = {columns.REVISIONS: runs}
     if ttls is not None and ttls[0]:
-        extras["t"] = [ttls[0], ttls[1]]
+        extras[columns.TTLS] = [ttls[0], ttls[1]]
     return Segment(keys, values, extras)

@@ -70,6 +70,10 @@ class Batch(NamedTuple):
         upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
         return f"#{describe(self.first)}{upto}"
 
+    def after(self, prev: int) -> Batch:
+        """The same, where another number came before."""
+        return Batch(prev, self.first, self.last, self.wall_ms, self.origins, self.more)
+
     def describe(self, what: str = "") -> str:
         """`BATCH #1.7..9 (after 1.6)`."""
         return _line("BATCH", self.span, what, f"(after {describe(self.prev)})")
@@ -209,6 +213,11 @@ class StateHead(NamedTuple):
     staged: int | None = None
     staged_bytes: int | None = None
 
+    @property
+    def told(self) -> tuple[int, ...]:
+        """What it says of the chunks."""
+        return tuple(n for n in self[1:] if n is not None)
+
     def describe(self, what: str = "") -> str:
         """`STATE 1.7`."""
         return _line("STATE", what, describe(self.number))
@@ -302,9 +311,10 @@ def expect(cls: type[H], thing: object) -> H:
 def fields_of(header: Header) -> list[Any]:
     """A header as it is sent: its kind, and its fields as far as they say something."""
     fields = [_KINDS[type(header)], *header]
-    fewest = _FORMS[fields[0]].fewest
-    while fields[-1] is None and len(fields) > fewest + 1:
-        fields.pop()
+    if fields[-1] is None:
+        fewest = _FORMS[fields[0]].fewest
+        while fields[-1] is None and len(fields) > fewest + 1:
+            fields.pop()
     return fields
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from chp.batch import ACK, REFUSED, REPLICATED, join
+from chp.batch import encode
+from chp.headers import REPLICATED, Ack, Refused
 from chp.keys import session_topic
 
 from .channels import greeting
@@ -57,7 +58,7 @@ class Answers:
 
     def _refusal(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> Frames:
         self._counts[f"refused_{code}"] += 1
-        return greeting(session_topic(session_id), number, join([REFUSED, no, code, detail]))
+        return greeting(session_topic(session_id), number, encode(Refused(no, code, detail)))
 
     def commit(self, turn: Turn, number: int, *, hold: bool) -> None:
         """The record is made, and ends with `number`; `hold`: its answers wait for the passive."""
@@ -83,5 +84,5 @@ class Answers:
     def _tell(self, turn: Turn, durability: int, number: int) -> None:
         _, sessions, refusals = self.waiting.popleft()
         for session_id, runs in sessions.items():
-            turn.acks.append(greeting(session_topic(session_id), number, join([ACK, runs, durability])))
+            turn.acks.append(greeting(session_topic(session_id), number, encode(Ack(runs, durability))))
         turn.acks += refusals

@@ -16,8 +16,8 @@ from itertools import repeat
 from typing import Any
 from zlib import crc32
 
-from chp import columns
-from chp.batch import BATCH, Segment, join, narrow
+from chp import columns, headers
+from chp.batch import Segment, encode, narrow
 from chp.digest import NOTHING, link
 from chp.hashmap import SUM_KEYS_MAX, Hashmap
 from chp.keys import ETX, STX, channel_topic, topic_subtree
@@ -227,15 +227,15 @@ class Channels:
         for channel in self._take_touched():
             channel.parts, channel.last = [], last
 
-    def publish(self, header: list[Any], record_body: bytes, items: int) -> list[Frames]:
+    def publish(self, header: headers.Batch, record_body: bytes, items: int) -> list[Frames]:
         """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
         out: list[Frames] = []
-        prev, last = header[1], header[3]
+        prev, last = header.prev, header.last
         for channel in self._take_touched():
             if not channel.subtree and channel.last == prev and len(channel.parts) == items:
                 body = record_body
             else:
-                body = join([BATCH, channel.last, *header[2:7]], channel.parts)  # whose is of the record's segments
+                body = encode(header.after(channel.last), channel.parts)  # whose is of the record's segments
             channel.parts = []
             channel.last = last
             channel.carried(body)
@@ -248,7 +248,7 @@ class Channels:
         for channel in self._take_touched():
             groups = grouped(channel.parts, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, channel.last, first, last):
-                body = join([BATCH, before, start, end, wall_ms, [] if more else origins, more], group)
+                body = encode(headers.Batch(before, start, end, wall_ms, [] if more else origins, more), group)
                 channel.carried(body)
                 out.append([channel.topic, pack(end), b"", b"", body])
             channel.parts, channel.last = [], last
@@ -296,7 +296,7 @@ def _text_prefix(topic: bytes) -> str | None:
 def _kvpubs(segment: Segment, first: int, prefixes: tuple[str, ...]) -> list[Frames]:
     uuids, properties = _columns(segment)
     extras = segment.extras
-    deletes = set(extras["d"]) if extras and "d" in extras else ()
+    deletes = set(extras[columns.DELETES]) if extras and columns.DELETES in extras else ()
     out: list[Frames] = []
     for i, (key, value) in enumerate(zip(segment.keys, segment.values, strict=True)):
         if prefixes and not key.startswith(prefixes):
@@ -318,14 +318,14 @@ def _columns(segment: Segment) -> tuple[list[bytes], dict[int, bytes]]:
     if not extras:
         return [], {}
     properties: dict[int, bytes] = {}
-    ttl = extras.get("t")
+    ttl = extras.get(columns.TTLS)
     if type(ttl) is int:
         properties = dict.fromkeys(range(len(segment.keys)), with_ttl_s(b"", ttl))
     elif ttl:
         properties = {i: with_ttl_s(b"", ms) for i, ms in zip(*ttl, strict=True)}
-    if "p" in extras:
-        properties.update(zip(*extras["p"], strict=True))
-    return extras.get("u", []), properties
+    if columns.PROPERTIES in extras:
+        properties.update(zip(*extras[columns.PROPERTIES], strict=True))
+    return extras.get(columns.UUIDS, []), properties
 
 
 def greeting(topic: bytes, number: int, body: bytes) -> Frames:

@@ -13,19 +13,11 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
-from chp.batch import (
-    APPLIED,
-    BATCH,
-    COLUMNS,
-    JOURNALED,
-    Segment,
-    decode_segment,
-    join,
-    packb,
-    select,
-)
+from chp import columns, headers
+from chp.batch import COLUMNS, Segment, decode_segment, encode, packb, select
 from chp.digest import link
 from chp.errors import BadFrame, BadInput
+from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, check_column
 from chp.limits import Limits
 from chp.messages import parse_kvset
@@ -46,7 +38,9 @@ from .verdicts import PARTED, Crowded, Refusal
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
-SERVERS_OWN = frozenset("rup") | {"done", "refused", "ended"}  # sparse columns that only a server may write
+SERVERS_OWN = frozenset(  # sparse columns that only a server may write
+    {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED}
+)
 
 
 NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
@@ -129,21 +123,21 @@ class Committer(Committed):
         try:
             segment = decode_segment(body)
             segment, body = self._check(segment, body, session_id[:CLIENT_BYTES])
-            if segment.extras and "commit" in segment.extras:
-                staged = self._staged(session_id, no, segment.extras["commit"])
+            if segment.extras and columns.COMMIT in segment.extras:
+                staged = self._staged(session_id, no, segment.extras[columns.COMMIT])
         except (Refusal, BadInput) as error:
             code, detail = (error.code, error.detail) if isinstance(error, Refusal) else ("bad", str(error))
             self.answers.refuse(session_id, no, code, detail, self.state.number)
             kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
-            told = Segment([], [], {"refused": [session_id, no, code, kept]})
+            told = Segment([], [], {columns.REFUSED: [session_id, no, code, kept]})
             self._add(told, told.encode(), now, (session_id, no))
         else:
             if staged is not None:
                 return staged
             if self._crowds(session_id, segment):
                 raise Crowded
-            if segment.extras and "unlease" in segment.extras:
-                self._delete_leased(segment.extras["unlease"], now)
+            if segment.extras and columns.UNLEASE in segment.extras:
+                self._delete_leased(segment.extras[columns.UNLEASE], now)
             self._add(segment, body, now, (session_id, no))
             self.answers.acknowledge(session_id, no, self.revision)
         self._origins[session_id] = no  # one entry a client a turn: its batches are in order
@@ -169,17 +163,17 @@ class Committer(Committed):
                 f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out"
             )
         self._check_columns(extras)
-        if "c" in extras:
+        if columns.CONDITIONS in extras:
             self._check_conditions(segment)
         if not leases.COLUMNS.isdisjoint(extras):
             self.state.leases.check(extras, client, self.limits)
-            if "lease" in extras:
+            if columns.LEASE in extras:
                 segment = leases.with_owner(segment, client)
                 body = segment.encode()
-        if "stage" in extras and (full := self.state.staging.full(extras["stage"][0], len(body))):
+        if columns.STAGE in extras and (full := self.state.staging.full(extras[columns.STAGE][0], len(body))):
             raise Refusal("busy", full)
-        if "n" in extras and "stage" not in extras:  # what is staged is compared when it is committed
-            return self._newer(segment)
+        if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
+            return self._newer(segment)  # what is staged is compared when it is committed
         return segment, body
 
     def _check_columns(self, extras: dict[str, Any]) -> None:
@@ -196,12 +190,11 @@ class Committer(Committed):
         get = self.state.map.revisions.get
         mask = [True] * len(segment.keys)
         extras = segment.extras or {}
-        for i, revision in zip(*extras["n"], strict=True):
+        for i, revision in zip(*extras[columns.UNLESS_NEWER], strict=True):
             mask[i] = get(segment.keys[i], 0) <= revision
         self.counts["older_skipped"] += mask.count(False)
-        kept = select(segment, mask) or Segment([], [], {n: column for n, column in extras.items() if len(n) > 1})
-        if kept.extras:
-            kept.extras = {name: column for name, column in kept.extras.items() if name != "n"} or None
+        kept = select(segment, mask) or Segment([], [], columns.without(extras, columns.OF_ITEMS))
+        kept.extras = columns.without(kept.extras or {}, {columns.UNLESS_NEWER}) or None
         return kept, kept.encode()
 
     def _staged(self, session_id: bytes, no: int, commit: list[Any]) -> StagedCommit | None:
@@ -216,7 +209,7 @@ class Committer(Committed):
 
     def _check_conditions(self, segment: Segment) -> None:
         get = self.state.map.revisions.get
-        places, wanted = (segment.extras or {})["c"]
+        places, wanted = (segment.extras or {})[columns.CONDITIONS]
         failed = {segment.keys[i]: get(segment.keys[i], 0) for i in places}
         if any(failed[segment.keys[i]] != revision for i, revision in zip(places, wanted, strict=True)):
             raise Refusal(PARTED if any(map(self.state.unseen, wanted)) else "revision", failed)
@@ -227,7 +220,7 @@ class Committer(Committed):
         self._attribute(batch, 1)
         self._bodies.append(body)
         self._bytes += len(body)
-        if not (segment.extras and "stage" in segment.extras):
+        if not (segment.extras and columns.STAGE in segment.extras):
             self._segments.append(segment)
             self._items += len(segment.keys)
 
@@ -256,12 +249,12 @@ class Committer(Committed):
     def end_lease(self, lease_id: bytes, now: float) -> None:
         """A lease's time is over: its keys go, and then itself."""
         self.add_ended(sorted(self.state.leases[lease_id].keys), now)
-        self.add_segment(Segment([], [], {"unlease": lease_id, "ended": True}), now)
+        self.add_segment(Segment([], [], {columns.UNLEASE: lease_id, columns.ENDED: True}), now)
 
     def close_lease(self, lease_id: bytes, now: float) -> None:
         """Somebody ends a lease: its keys go, and then itself."""
         self._delete_leased(lease_id, now)
-        self.add_segment(Segment([], [], {"unlease": lease_id}), now)
+        self.add_segment(Segment([], [], {columns.UNLEASE: lease_id}), now)
 
     def _delete_leased(self, lease_id: bytes, now: float) -> None:
         lease = self.state.leases.get(lease_id)
@@ -307,8 +300,8 @@ class Committer(Committed):
             return
         prev, first = self.state.number, self.revision
         last = first + max(1, self._items) - 1
-        header = [BATCH, prev, first, last, round(wall_s * 1000), origins, False, *whose]
-        body = join(header, self._bodies)
+        header = headers.Batch(prev, first, last, round(wall_s * 1000), origins, False, *whose)
+        body = encode(header, self._bodies)
         digest = link(self.state.digest, crc32(body))
         self.state.note_record(last, digest, origins, first, now)
         self.keep(Record(prev, first, last, body, digest), turn)
@@ -323,7 +316,7 @@ class Committer(Committed):
             revision = self._commit_parts(turn, staged, now, wall_s)
         else:
             revision = staged.done
-            done = Segment([], [], {"abort": staged.transaction_id})
+            done = Segment([], [], {columns.ABORT: staged.transaction_id})
             self._add(done, done.encode(), now, (staged.session_id, staged.no))
             self._origins[staged.session_id] = staged.no
         self.answers.acknowledge(staged.session_id, staged.no, revision)
@@ -333,12 +326,12 @@ class Committer(Committed):
         bodies = self.state.staging.bodies(staged.transaction_id, staged.parts)
         segments = self.state.staging.decoded(staged.transaction_id, staged.parts)
         for i, segment in enumerate(segments):
-            if segment.extras and "n" in segment.extras:
+            if segment.extras and columns.UNLESS_NEWER in segment.extras:
                 segments[i], bodies[i] = self._newer(segment)
         gone = self._replaced(staged.replace, segments)
         segments[:0] = gone
         bodies[:0] = [segment.encode() for segment in gone]
-        done = Segment([], [], {"done": [staged.application, staged.version, staged.transaction_id]})
+        done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
         segments.append(done)
         bodies.append(done.encode())
         self.counts["commits"] += 1
@@ -357,8 +350,8 @@ class Committer(Committed):
         if size > self.limits.part_bytes or self.full(size) or any(self._crowds(session_id, s) for s in segments):
             self.commit(turn, now, wall_s, hold=hold)
         for segment in segments:
-            if segment.extras and "unlease" in segment.extras:
-                self._delete_leased(segment.extras["unlease"], now)
+            if segment.extras and columns.UNLEASE in segment.extras:
+                self._delete_leased(segment.extras[columns.UNLEASE], now)
         new = {session_id: no for session_id, no in origins if no > self._last_no(session_id)}
         if size > self.limits.part_bytes:
             self.commit(turn, now, wall_s, hold=hold)
@@ -397,8 +390,8 @@ class Committer(Committed):
         prev, last = self.state.number, revision + max(items, len(groups)) - 1
         digest = self.state.digest
         for (before, first, end), more, group in numbered(groups, prev, revision, last):
-            header = [BATCH, before, first, end, wall_ms, [] if more else origins, more, *([] if more else whose)]
-            body = join(header, group)
+            header = headers.Batch(before, first, end, wall_ms, [] if more else origins, more, *([] if more else whose))
+            body = encode(header, group)
             digest = link(digest, crc32(body))
             self.keep(Record(before, first, end, body, digest), turn)
         self.state.note_record(last, digest, origins, revision, now)

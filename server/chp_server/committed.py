@@ -10,13 +10,15 @@ that, from updates to records, is in commit.py.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 from zlib import crc32
 
-from chp.batch import EPOCH, Segment, encode, segment_of, split
+from chp import columns
+from chp.batch import decode, encode, segment_of
 from chp.digest import link
-from chp.headers import Epoch, expect
+from chp.errors import BadFrame
+from chp.headers import Batch, Epoch, name_of
 from chp.limits import Limits
+from chp.parts import Parts, WholeRecord
 
 from .channels import Channels
 from .history import Proof, holds
@@ -39,7 +41,8 @@ class Committed:
         self.channels = Channels(limits)
         self.counts: Counter[str] = Counter()
         self._followed_uuids: list[bytes] = []
-        self._held: list[tuple[list[Any], list[Segment], int]] = []  # parts, with the digest, of one still unfinished
+        self._parts = Parts()  # of a record whose last one is not here yet
+        self._digest = 0  # of all up to the last of those
 
     def keep(self, record: Record, turn: Turn) -> None:
         """A record becomes part of the log and of the journal."""
@@ -71,7 +74,7 @@ class Committed:
     @property
     def followed(self) -> int:
         """The number that the next record or part has to follow on."""
-        return int(self._held[-1][0][3]) if self._held else self.state.number
+        return self._parts.last or self.state.number
 
     def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:
         """Apply a record of the active's, or of the journal; the caller has seen that it follows on ours.
@@ -80,32 +83,33 @@ class Committed:
         `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
         by a clock that may have been set.
         """
-        header, *items = split(body)
-        made = now if wall_s is None else now - max(0.0, wall_s - header[4] / 1000)
-        digest = link(self._held[-1][2] if self._held else self.state.digest, crc32(body))
-        self._held.append((header, [segment_of(item) for item in items], digest))
-        if header[0] == EPOCH or not header[6]:
-            self._apply_held(now, made)
-        return Record(header[1], header[2], header[3], body, digest)
-
-    def _apply_held(self, now: float, made: float) -> None:
-        held, self._held = self._held, []
-        revision, (header, _, digest) = held[0][0][2], held[-1]
-        late = self._is_much(sum(len(segment.keys) for _, segments, _ in held for segment in segments))
-        for _, segments, _ in held:
-            for segment in segments:
-                if late:
-                    self.channels.gather(segment, b"")
-                else:
-                    self.channels.follow(segment, revision, self.state.map)
-                self.state.apply(segment, revision, made, late=late)
-                self.counts["updates"] += len(segment.keys)
-                self._followed_uuids += (segment.extras or {}).get("u", ())
-        if header[0] == EPOCH:
-            self.state.note_epoch(expect(Epoch, header), digest)
+        header, items = decode(body)
+        digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
+        if isinstance(header, Epoch):
+            self._parts.drop()
+            self.state.note_epoch(header, digest)
+            self.channels.skip(header.last)
+        elif isinstance(header, Batch):
+            whole = self._parts.add(header, [segment_of(item) for item in items])
+            if whole is not None:
+                made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
+                self._apply(whole, digest, now, made)
         else:
-            self.state.note_record(header[3], digest, header[5], revision, now)
-        self.channels.skip(header[3])
+            raise BadFrame(f"a {name_of(header)} came where a record was due")
+        return Record(header.prev, header.first, header.last, body, digest)
+
+    def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
+        late = self._is_much(sum(len(segment.keys) for segment in record.segments))
+        for segment in record.segments:
+            if late:
+                self.channels.gather(segment, b"")
+            else:
+                self.channels.follow(segment, record.first, self.state.map)
+            self.state.apply(segment, record.first, made, late=late)
+            self.counts["updates"] += len(segment.keys)
+            self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
+        self.state.note_record(record.last, digest, record.origins, record.first, now)
+        self.channels.skip(record.last)
 
     def followed_uuids(self) -> list[bytes]:
         """The UUIDs of CHP/1 sets in what was followed since the last call."""
@@ -114,7 +118,7 @@ class Committed:
 
     def drop_held(self) -> bool:
         """Forget the parts of a record that will never be complete; whether there were any."""
-        held, self._held = bool(self._held), []
+        held = self._parts.drop()
         if held:
             self.log.drop_after(self.state.number)
         return held

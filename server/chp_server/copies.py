@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment
 from chp.errors import BadInput
 from chp.limits import Limits
@@ -192,7 +193,7 @@ def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segme
     changed = [item for item in want.values.items() if get(item[0]) != item[1] or item[0] in timed]
     for keys, values in _sized(changed, ours.limits):
         places = [i for i, key in enumerate(keys) if key in deadlines] if deadlines else []
-        extras = {"t": [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None
+        extras = {columns.TTLS: [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None
         yield Segment(keys, values, extras)
 
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chp.batch import GREETING, HEARTBEAT, Segment, join
+from chp import columns, headers
+from chp.batch import Segment, encode
 from chp.errors import BadFrame, BadInput
 from chp.headers import Epoch, State
 from chp.keys import RESERVED_KEY
@@ -407,7 +408,7 @@ class ServerCore:
                 self.commits.end_lease(lease_id, self.now)
                 self.counts["expired_leases"] += 1
             for transaction_id in self.state.staging.idle(self.now):
-                self.commits.add_segment(Segment([], [], {"abort": transaction_id}), self.now)
+                self.commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), self.now)
                 self.counts["expired_transactions"] += 1
 
     def _release(self) -> None:
@@ -461,13 +462,13 @@ class ServerCore:
             if fingerprint is None:
                 self.turn.publish.append(greeting(channel.topic, at, self._greeting()))
                 continue
-            told = [int(self.bstate), at, channel.last, *fingerprint, beat_ms, wall_ms, channel.since, channel.digest]
-            body = join([HEARTBEAT, *told])
-            self.turn.publish.append(greeting(channel.topic, at, body))
+            digest = channel.since, channel.digest
+            beat = headers.Heartbeat(self.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
+            self.turn.publish.append(greeting(channel.topic, at, encode(beat)))
 
     def _greeting(self) -> bytes:
         beat_ms = round(self.config.heartbeat_s * 1000)
-        return join([GREETING, VERSION, int(self.bstate), self.state.number, beat_ms, self.server, self.config.name])
+        return encode(headers.Greeting(VERSION, self.bstate, self.state.number, beat_ms, self.server, self.config.name))
 
     def _greet_all(self) -> None:
         body = self._greeting()

@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from chp.batch import SYNC, join, packb, peek_header, segment_of, split
+from chp import columns
+from chp.batch import decode, encode, packb, peek, segment_of
 from chp.errors import BadFrame
+from chp.headers import StateHead, Sync, name_of
 from chp.limits import Limits
 from chp.numbers import describe
 from chp.unpacking import WHOLE_STATE
@@ -80,7 +82,7 @@ class Follower:
                 break
             if segment is NOT_YET:
                 break
-            out.append([SYNC_CHUNK, join([SYNC, 0, self._chunk_index], [segment])])
+            out.append([SYNC_CHUNK, encode(Sync(0, self._chunk_index), [segment])])
             self._chunk_index += 1
             self.credit -= 1
         return out
@@ -128,8 +130,8 @@ class Follower:
 
 def begins_snapshot(body: bytes) -> bool:
     """Whether this chunk is a snapshot's first: what came of an earlier one will not be completed."""
-    peeked = peek_header(body)
-    return peeked is not None and peeked[0][2] == 0
+    peeked = peek(body)
+    return peeked is not None and isinstance(peeked[0], Sync) and peeked[0].chunk == 0
 
 
 class Loader:
@@ -141,24 +143,26 @@ class Loader:
 
     def add(self, body: bytes, now: float) -> None:
         """The next chunk."""
-        header, *items = split(body)
-        if header[0] != SYNC or header[2] != self._next_index:
+        header, items = decode(body)
+        if not isinstance(header, Sync) or header.chunk != self._next_index:
             raise BadFrame(f"snapshot chunk {self._next_index} was expected; the snapshot has to begin anew")
         self._next_index += 1
         for item in items:
             segment = segment_of(item)
-            if segment.extras and "stage" in segment.extras:
+            if segment.extras and columns.STAGE in segment.extras:
                 self.state.staging.add(segment, now)
             else:
                 self.state.map.load(segment, now)
 
     def finish(self, body: bytes, now: float) -> ReplicatedState:
         """END: the state as a whole."""
-        header, rest = split(body, WHOLE_STATE)
-        told = tuple(header[2:])
+        header, items = decode(body, WHOLE_STATE)
+        if not isinstance(header, StateHead) or len(items) != 1:
+            raise BadFrame(f"a {name_of(header)} came where the end of a snapshot was due; it has to begin anew")
+        told = header.told
         if told != self.state.measure()[: len(told)]:  # a snapshot in an older journal tells less
-            raise BadFrame(f"chunks of the snapshot at {describe(header[1])} are missing; it has to begin anew")
-        self.state.load_rest(rest, now)
+            raise BadFrame(f"chunks of the snapshot at {describe(header.number)} are missing; it has to begin anew")
+        self.state.load_rest(items[0], now)
         return self.state
 
 

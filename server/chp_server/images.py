@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from chp import columns
 from chp.batch import Segment, packb
 from chp.limits import Limits
 
@@ -101,8 +102,8 @@ def packed(segment: Segment) -> bytes:
     keys = text.encode()
     plain = len(keys) == len(text)
     sizes = map(len, segment.keys) if plain else (len(key.encode()) for key in segment.keys)
-    extras = {**(segment.extras or {}), "k": _octets(sizes), "v": _octets(map(len, segment.values))}
-    return packb((keys, b"".join(segment.values), extras))
+    lengths = {columns.KEY_BYTES: _octets(sizes), columns.VALUE_BYTES: _octets(map(len, segment.values))}
+    return packb((keys, b"".join(segment.values), {**(segment.extras or {}), **lengths}))
 
 
 def _octets(sizes: Iterable[int]) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment
 from chp.errors import BadFrame
 from chp.limits import Limits
@@ -68,13 +69,13 @@ class Leases(dict[bytes, Lease]):
 
     def check(self, extras: dict[str, Any], client: bytes, limits: Limits) -> None:
         """Refuse what names a lease that is not there, is another client's, or is one too many."""
-        opened = extras.get("lease", [None])
+        opened = extras.get(columns.LEASE, [None])
         if len(opened) > 2:
             raise BadFrame("a KVSET's 'lease' is a name and a ttl; its owner is the server's to write")
-        for name in {extras.get("l"), extras.get("unlease"), opened[0]} - {None}:
+        for name in {extras.get(columns.LEASED), extras.get(columns.UNLEASE), opened[0]} - {None}:
             if name in self and self[name].owner != client:
                 raise Refusal("lease", NOT_YOURS)
-        if "l" in extras and extras["l"] not in self and extras["l"] != opened[0]:
+        if columns.LEASED in extras and extras[columns.LEASED] not in self and extras[columns.LEASED] != opened[0]:
             raise Refusal("lease", NOT_HERE)
         if opened[0] is not None and opened[0] not in self:
             self._check_room(client, limits)
@@ -91,11 +92,11 @@ class Leases(dict[bytes, Lease]):
 def with_owner(segment: Segment, client: bytes) -> Segment:
     """A segment that opens or refreshes a lease, as it stands in a record."""
     extras = dict(segment.extras or {})
-    extras["lease"] = [*extras["lease"][:2], client]
+    extras[columns.LEASE] = [*extras[columns.LEASE][:2], client]
     return Segment(segment.keys, segment.values, extras)
 
 
 def listed(leases: Leases, after: bytes, now: float) -> dict[str, Any]:
     """The next leases behind a name, as an operator is shown them; in the order of their names."""
     names = nsmallest(LISTED_MAX, (name for name in leases if name > after))
-    return {"total": len(leases), "leases": [{"lease": name.hex(), **leases[name].facts(now)} for name in names]}
+    return {"total": len(leases), "leases": [{columns.LEASE: name.hex(), **leases[name].facts(now)} for name in names]}

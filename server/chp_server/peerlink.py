@@ -13,9 +13,9 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chp.batch import EPOCH, packb, unpackb
+from chp.batch import decode, packb, unpackb
 from chp.errors import BadFrame, BadInput
-from chp.headers import State
+from chp.headers import Batch, Epoch, State, name_of
 from chp.limits import DEFAULT
 from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
@@ -191,11 +191,12 @@ class PeerLink:
         core = self._core
         if core.bstate is not State.PASSIVE or self.loader is not None:
             return
-        header = unpackb(body, "RECORD")[0]
-        prev, last = header[1], header[3]
-        if last <= core.commits.followed:
+        header, _ = decode(body)
+        if not isinstance(header, Batch | Epoch):
+            raise BadFrame(f"a {name_of(header)} came where a record was due")
+        if header.last <= core.commits.followed:
             return
-        if prev != core.commits.followed:
+        if header.prev != core.commits.followed:
             if core.now - self._wanted_at > core.config.heartbeat_s:
                 self._want()
             return
@@ -203,10 +204,10 @@ class PeerLink:
         core.commits.keep(core.commits.follow(body, core.now), core.turn)
         self._seen(header)
 
-    def _seen(self, header: list[Any]) -> None:
+    def _seen(self, header: Batch | Epoch) -> None:
         core = self._core
-        if header[0] != EPOCH:
-            for session_id, no in header[5]:
+        if isinstance(header, Batch):
+            for session_id, no in header.origins:
                 core.pending.seen_up_to(session_id, no)
         for uuid in core.commits.followed_uuids():
             core.pending.seen(uuid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment
 
 
@@ -14,7 +15,7 @@ class PlainSets:
     """The open segment."""
 
     def __init__(self) -> None:
-        self._segment = Segment([], [], {"u": []})
+        self._segment = Segment([], [], {columns.UUIDS: []})
         self._uuids: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -29,15 +30,15 @@ class PlainSets:
         extras: dict[str, Any] = segment.extras or {}
         segment.keys.append(key)
         segment.values.append(value)
-        extras["u"].append(uuid)
+        extras[columns.UUIDS].append(uuid)
         if uuid:
             self._uuids.add(uuid)
         if not value:
-            extras.setdefault("d", []).append(place)
+            extras.setdefault(columns.DELETES, []).append(place)
         if properties:
-            _sparse(extras, "p", place, properties)
+            _sparse(extras, columns.PROPERTIES, place, properties)
             if ttl_ms is not None:
-                _sparse(extras, "t", place, ttl_ms)
+                _sparse(extras, columns.TTLS, place, ttl_ms)
 
     def take(self) -> Segment:
         """The segment; another begins."""

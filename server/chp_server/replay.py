@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from chp.batch import packb, split, unpackb
+from chp.batch import decode, packb, unpackb
 from chp.headers import State
 from chp.numbers import describe
 
@@ -155,7 +155,7 @@ class Replay:
         log = self._core.commits.log
         if not log.reaches(common):
             return None
-        bodies = [split(record.body)[1:] for record in log.after(common, 1 << 62)]
+        bodies = [decode(record.body)[1] for record in log.after(common, 1 << 62)]
         return {key for items in bodies for item in items for key in item[0]}
 
 

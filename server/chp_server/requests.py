@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from chp.batch import BATCH, KTHXBAI, REFUSED, REPLY, Segment, join, peek_header, unpackb
+from chp import columns, headers
+from chp.batch import Segment, encode, peek, unpackb
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
@@ -94,7 +95,7 @@ class Requests:
             try:
                 self._sync(identity, _subtree(subtree_frame), options)
             except BadInput as error:
-                self._answer(identity, join([REFUSED, options["id"], "bad", str(error)]))
+                self._answer(identity, headers.Refused(options["id"], "bad", str(error)))
                 raise
 
     # -- copies
@@ -111,11 +112,11 @@ class Requests:
         if proof[0] == core.state.store != b"":
             core.rise_above(epoch_of(after))
         if not core.vote():
-            self._answer(identity, join([REFUSED, request_id, "passive", int(core.bstate)]))
+            self._answer(identity, headers.Refused(request_id, "passive", int(core.bstate)))
             return
         core.commit()
         if meant not in (None, core.state.store):
-            self._answer(identity, join([REFUSED, request_id, "store", core.state.store]))
+            self._answer(identity, headers.Refused(request_id, "store", core.state.store))
             return
         if "image" in options:
             self._image(identity, subtree, options, credit)
@@ -127,7 +128,7 @@ class Requests:
             copy = self._copy(after, proof, subtree, request_id, session_id)
             self._stream(identity, request_id, copy, credit, self._wait(subtree))
         elif (parts := self._feed(after, subtree, options)) is None:
-            self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
+            self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
         else:
             self._stream(identity, request_id, parts, credit)
 
@@ -196,7 +197,7 @@ class Requests:
             fingerprint = image.fingerprint()
         else:
             fingerprint = core.state.map.fingerprint()
-        end = [KTHXBAI, request_id, number, *fingerprint, session_no, True, *digest, whose]
+        end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
         yield from resume_parts(iter(records), after, subtree, end, core.limits)
 
     # -- images
@@ -211,11 +212,11 @@ class Requests:
         image = self.images.part(name, options["part"], core.now) if type(options["part"]) is int else None
         if image is None:
             text = "it is not kept here, not whole yet, or has no such part"
-            self._answer(identity, join([REFUSED, request_id, "image", text]))
+            self._answer(identity, headers.Refused(request_id, "image", text))
         else:
-            encode = packed if options.get("packed") else Segment.encode
+            form = packed if options.get("packed") else Segment.encode
             end = [None, False, *NOTHING, self._whose(image.number)]
-            parts = snapshot_parts(image, request_id, end, core.limits, lambda: core.now, encode=encode)
+            parts = snapshot_parts(image, request_id, end, core.limits, lambda: core.now, form=form)
             self._stream(identity, request_id, parts, credit)
 
     def _make_image(self, identity: bytes, subtree: str, options: Options) -> None:
@@ -229,7 +230,7 @@ class Requests:
         if image is None:
             if not self.images.make_room(core.now):
                 text = f"{limits.images_max} images are being read; ask again when one is done"
-                self._answer(identity, join([REFUSED, request_id, "busy", text]))
+                self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
             core.counts["images"] += 1
             image = self.images.same(core.state.number, prefix) or core.state.image(prefix)
@@ -239,7 +240,7 @@ class Requests:
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
         facts = {"number": image.number, "keys": len(image.keys), "store": self._core.state.store}
-        yield [reply(pack(image.number), join([REPLY, request_id, facts]))]
+        yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
 
     # -- the feed
 
@@ -253,7 +254,7 @@ class Requests:
         core, most, request_id = self._core, _number(options, "probe", 0), options["id"]
         number = newest = core.state.number
         if after and (not self._is_fed(after, options) or self._page(after, 1) is None):
-            self._answer(identity, join([REFUSED, request_id, "retained", self._oldest()]))
+            self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
             return
         if most and sequence_of(newest) - sequence_of(after) > most:
             number = self._boundary(after, newest, most)
@@ -263,8 +264,8 @@ class Requests:
     def _boundary(self, after: int, newest: int, most: int) -> int:
         best = after
         for record in self._records(after, newest):
-            peeked = peek_header(record.body, HEADER_BYTES_MAX)
-            if peeked is None or (peeked[0][0] == BATCH and peeked[0][6]):
+            peeked = peek(record.body, HEADER_BYTES_MAX)
+            if peeked is None or (isinstance(peeked[0], headers.Batch) and peeked[0].more):
                 continue  # more of this record follows
             if best > after and sequence_of(record.last) - sequence_of(after) > most:
                 break
@@ -278,7 +279,7 @@ class Requests:
             return None
         core.counts["feeds"] += 1
         until = min(_number(options, "until", core.state.number), core.state.number)
-        end = [KTHXBAI, request_id, until, 0, 0, None, True, *NOTHING, self._whose(until)]
+        end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, self._whose(until))
         return resume_parts(self._records(after, until), after, subtree, end, core.limits)
 
     def _is_fed(self, after: int, options: Options) -> bool:
@@ -305,11 +306,11 @@ class Requests:
 
     def _open(self, stream: Stream) -> None:
         if not self.syncs.open(stream) and stream.counted:
-            self._answer(stream.identity, join([REFUSED, stream.request_id, "busy", self._core.limits.syncs_max]))
+            self._answer(stream.identity, headers.Refused(stream.request_id, "busy", self._core.limits.syncs_max))
 
-    def _answer(self, identity: bytes, body: bytes) -> None:
+    def _answer(self, identity: bytes, header: headers.Header) -> None:
         core = self._core
-        core.turn.replies.append((identity, [reply(pack(core.state.number), body)]))
+        core.turn.replies.append((identity, [reply(pack(core.state.number), encode(header))]))
 
     def pump(self) -> None:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
@@ -360,7 +361,7 @@ class Requests:
         if name is None:
             self.answer(identity, options["id"], listed(leases, after, core.now))
             return
-        facts = {"lease": name.hex(), **leases[name].facts(core.now)}
+        facts = {columns.LEASE: name.hex(), **leases[name].facts(core.now)}
         core.commit()
         core.commits.close_lease(name, core.now)
         core.commit()
@@ -369,11 +370,11 @@ class Requests:
 
     def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """What an admin command did."""
-        self._answer(identity, join([REPLY, request_id, facts]))
+        self._answer(identity, headers.Reply(request_id, facts))
 
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
         """Why an admin command was not done."""
-        self._answer(identity, join([REFUSED, request_id, "bad", text]))
+        self._answer(identity, headers.Refused(request_id, "bad", text))
 
 
 def _number(options: Options, name: str, default: int) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from chp.batch import STATE, SYNC, join, split
+from chp.batch import decode, encode
+from chp.headers import StateHead, Sync
 from chp.limits import Limits
 from chp.unpacking import WHOLE_STATE
 
@@ -91,7 +92,7 @@ class Snapshotter:
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
-                yield join([SYNC, 0, i, round(core.wall * 1000)], [segment])  # its ttls count from here
+                yield encode(Sync(0, i, round(core.wall * 1000)), [segment])  # its ttls count from here
             yield rest
 
         return bodies()
@@ -109,9 +110,11 @@ def recovering(
     """As `recover_snapshot`, a chunk at a time."""
     loader = Loader(limits)
     for body in bodies:
-        header = split(body, WHOLE_STATE)[0]
-        if header[0] == STATE:
+        header, _ = decode(body, WHOLE_STATE)
+        if isinstance(header, StateHead):
             commits.state = loader.finish(body, now)
         else:
-            loader.add(body, now - max(0.0, wall_s - header[3] / 1000))
+            made = header.wall_ms if isinstance(header, Sync) else None
+            age = 0.0 if made is None else max(0.0, wall_s - made / 1000)
+            loader.add(body, now - age)
         yield

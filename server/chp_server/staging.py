@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment, decode_segment
 from chp.limits import Limits
 
@@ -72,7 +73,7 @@ class Staging:
     def add(self, segment: Segment, now: float) -> None:
         """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""
         extras = dict(segment.extras or {})
-        transaction_id, part = extras.pop("stage")
+        transaction_id, part = extras.pop(columns.STAGE)
         if transaction_id in self.committed:
             return
         encoded = Segment(segment.keys, segment.values, extras or None).encode()
@@ -164,5 +165,5 @@ def _with_stage(parts: list[tuple[bytes, str, list[bytes]]]) -> Iterator[bytes]:
     for transaction_id, part, bodies in parts:
         for body in bodies:
             segment = decode_segment(body)
-            extras = {**(segment.extras or {}), "stage": [transaction_id, part]}
+            extras = {**(segment.extras or {}), columns.STAGE: [transaction_id, part]}
             yield Segment(segment.keys, segment.values, extras).encode()

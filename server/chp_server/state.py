@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chp.batch import STATE, Segment, join, packb
+from chp import columns
+from chp.batch import Segment, encode, packb
 from chp.hashmap import Hashmap
-from chp.headers import Epoch
+from chp.headers import Epoch, StateHead
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
@@ -121,7 +122,7 @@ class ReplicatedState:
 
     def apply(self, segment: Segment, revision: int, now: float, *, late: bool = False) -> None:
         """Do what a segment says; `late` puts off what it does to the map until somebody looks at that."""
-        if segment.extras and "stage" in segment.extras:
+        if segment.extras and columns.STAGE in segment.extras:
             self.staging.add(segment, now)
             return
         if late:
@@ -137,23 +138,23 @@ class ReplicatedState:
 
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
-        if "lease" in extras:
-            lease_id, ttl_ms, *owner = extras["lease"]
+        if columns.LEASE in extras:
+            lease_id, ttl_ms, *owner = extras[columns.LEASE]
             self.leases.keep(lease_id, ttl_ms, owner[0] if owner else b"", now)
-        if "l" in extras and extras["l"] in self.leases:
-            self._attach(extras["l"], segment)
-        if "unlease" in extras:
-            for key in self.leases.end(extras["unlease"]):
+        if columns.LEASED in extras and extras[columns.LEASED] in self.leases:
+            self._attach(extras[columns.LEASED], segment)
+        if columns.UNLEASE in extras:
+            for key in self.leases.end(extras[columns.UNLEASE]):
                 self.lease_of.pop(key, None)
-        if "done" in extras:
-            application, version, transaction_id = extras["done"]
+        if columns.DONE in extras:
+            application, version, transaction_id = extras[columns.DONE]
             self.staging.note_done(application, version, revision)
             self.staging.end(transaction_id)
-        if "abort" in extras:
-            self.staging.drop(extras["abort"])
-        if "refused" in extras:
-            self._note_refusal(*extras["refused"])
-        for uuid in extras.get("u", ()):
+        if columns.ABORT in extras:
+            self.staging.drop(extras[columns.ABORT])
+        if columns.REFUSED in extras:
+            self._note_refusal(*extras[columns.REFUSED])
+        for uuid in extras.get(columns.UUIDS, ()):
             if uuid:
                 self.uuids[uuid] = None
         while len(self.uuids) > self.limits.pending_batches_max:
@@ -281,7 +282,7 @@ class ReplicatedState:
         rest = [self.number, to_list(self.history), sessions, leases, list(self.uuids), versions]
         rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
         rest += [self.store, list(self.staging.committed), self.digest]
-        return join([STATE, self.number, *self.measure()], [packb(rest)])
+        return encode(StateHead(self.number, *self.measure()), [packb(rest)])
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `encode_rest` said."""
@@ -324,7 +325,7 @@ class ReplicatedState:
 
 def deletes(keys: list[str], limits: Limits, *, ended: bool = False) -> list[Segment]:
     """Segments that delete keys, each small enough for a frame however long they are; `ended`: their time is over."""
-    why = {"ended": True} if ended else {}
+    why = {columns.ENDED: True} if ended else {}
     step = limits.sync_chunk_items
     parts = [keys[start : start + step] for start in range(0, len(keys), step)]
-    return [Segment(part, [b""] * len(part), {"d": list(range(len(part))), **why}) for part in parts]
+    return [Segment(part, [b""] * len(part), {columns.DELETES: list(range(len(part))), **why}) for part in parts]

@@ -28,7 +28,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chp import columns
-from chp.batch import EPOCH, Segment, decode_segment, segment_of, select, split
+from chp.batch import Segment, decode, decode_segment, segment_of, select
+from chp.headers import Batch
+from chp.parts import Parts
 
 from .recordlog import Record
 from .state import ReplicatedState
@@ -96,17 +98,13 @@ def account(suffix: list[Record], common: int, after: ReplicatedState) -> tuple[
 
 def _batches(suffix: list[Record]) -> Iterator[tuple[int, Piece]]:
     """Each batch with the first number of its record; the parts of a record together."""
-    segments: list[Segment] = []
-    first = 0
+    parts = Parts()
     for record in suffix:
-        header, *items = split(record.body)
-        if header[0] == EPOCH:
-            continue
-        first = first or record.first
-        segments += [segment_of(item) for item in items]
-        if not header[6]:
-            yield from ((first, piece) for piece in _by_batch(segments, header[5], *header[7:8]))
-            segments, first = [], 0
+        header, items = decode(record.body)
+        if isinstance(header, Batch):
+            whole = parts.add(header, [segment_of(item) for item in items])
+            if whole is not None:
+                yield from ((whole.first, piece) for piece in _by_batch(whole.segments, whole.origins, whole.whose))
 
 
 def _by_batch(
@@ -134,7 +132,7 @@ def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
     some = segment if all(mask) else select(segment, mask)
     extras = {name: x for name, x in ((some or segment).extras or {}).items() if name in CARRIED}
     if some is None:
-        extras = {name: x for name, x in extras.items() if name not in columns.OF_ITEMS}
+        extras = columns.without(extras, columns.OF_ITEMS)
         return [Segment([], [], extras)] if extras else []
     return [Segment(some.keys, some.values, extras or None)]
 
@@ -172,7 +170,9 @@ def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
 
 
 def _set_again(update: Update) -> Segment:
-    extras: dict[str, Any] = {"d": [0]} if update.value is None else {"t": update.ttl_ms} if update.ttl_ms else {}
+    extras: dict[str, Any] = {columns.TTLS: update.ttl_ms} if update.ttl_ms else {}
+    if update.value is None:
+        extras = {columns.DELETES: [0]}
     return Segment([update.key], [update.value or b""], extras or None)
 
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chp.batch import BATCH, KTHXBAI, RECORDS, REFUSED, SYNC, Segment, join, narrow, segment_of, split
+from chp import headers
+from chp.batch import Segment, decode, encode, narrow, segment_of
 from chp.errors import BadInput
 from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
 from chp.messages import kthxbai
 from chp.numbers import pack
+from chp.parts import Parts
 from chp.properties import with_ttl_until
 
 from .image import Image
@@ -48,7 +50,7 @@ class Stream:
             return next(self.parts, None)
         except BadInput as error:  # what it reads is not there any more
             self.parts = iter(())
-            return [reply(pack(0), join([REFUSED, self.request_id, "retained", str(error)]))]
+            return [reply(pack(0), encode(headers.Refused(self.request_id, "retained", str(error))))]
 
 
 def snapshot_parts(
@@ -58,15 +60,15 @@ def snapshot_parts(
     limits: Limits,
     now: Callable[[], float],
     *,
-    encode: Callable[[Segment], bytes] = Segment.encode,
+    form: Callable[[Segment], bytes] = Segment.encode,
 ) -> Iterator[list[Frames]]:
     """SYNC chunks and the KTHXBAI of a snapshot, with `ending`, each a list of one message, once the image is whole."""
     yield from gathered(image)
     number = pack(image.number)
     for i, segment in enumerate(image.chunks(limits, now)):
-        yield [reply(number, join([SYNC, request_id, i], [encode(segment)]))]
-    end = [KTHXBAI, request_id, image.number, *image.fingerprint(), *ending]
-    yield [reply(number, join(end))]
+        yield [reply(number, encode(headers.Sync(request_id, i), [form(segment)]))]
+    end = headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)
+    yield [reply(number, encode(end))]
 
 
 def gathered(image: Image) -> Iterator[list[Frames]]:
@@ -75,38 +77,36 @@ def gathered(image: Image) -> Iterator[list[Frames]]:
 
 
 def resume_parts(
-    records: Iterator[Record], after: int, subtree: str, end: list[Any], limits: Limits
+    records: Iterator[Record], after: int, subtree: str, end: headers.Kthxbai, limits: Limits
 ) -> Iterator[list[Frames]]:
     """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out."""
-    request_id, number = end[1], pack(end[2])
-    prev, unfinished, within, first = after, False, False, 0
+    request_id, number = end.request, pack(end.number)
+    prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
     index = size = 0
     for record in records:
         header, kept = narrow_items(record.body, subtree)
-        more = header[0] == BATCH and header[6]
-        if not within:
-            first = header[2]  # of the whole record: the revision of its keys, also if this part is left out
-        within = more
-        if not kept and (more or not unfinished):  # the last part of a record is needed, were it empty
+        if not isinstance(header, headers.Batch):
             continue
-        if not unfinished:
-            header[2] = first
-        header[1], prev, unfinished = prev, record.last, more
-        body = join(header, kept)
+        first = parts.revision(header)  # that of its keys, also if the first part is left out
+        parts.add(header, [])
+        if not kept and (header.more or not unfinished):  # the last part of a record is needed, were it empty
+            continue
+        body = encode(header._replace(prev=prev, first=header.first if unfinished else first), kept)
+        prev, unfinished = record.last, header.more
         if bodies and size + len(body) > limits.sync_chunk_bytes:
-            yield [reply(number, join([RECORDS, request_id, index], bodies))]
+            yield [reply(number, encode(headers.Records(request_id, index), bodies))]
             bodies, size, index = [], 0, index + 1
         bodies.append(body)
         size += len(body)
     if bodies:
-        yield [reply(number, join([RECORDS, request_id, index], bodies))]
-    yield [reply(number, join(end))]
+        yield [reply(number, encode(headers.Records(request_id, index), bodies))]
+    yield [reply(number, encode(end))]
 
 
-def narrow_items(body: bytes, subtree: str) -> tuple[list[Any], list[bytes]]:
+def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[bytes]]:
     """A record's header, and those of its segments that concern a subtree, encoded."""
-    header, *items = split(body)
+    header, items = decode(body)
     parts = [narrow(segment_of(item), subtree) for item in items]
     return header, [part.encode() for part in parts if part is not None]
 

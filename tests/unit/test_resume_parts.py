@@ -1,6 +1,7 @@
 """What a subtree missed: a large record in parts keeps its revision, whichever of the parts concern the subtree."""
 
 from chp.batch import BATCH, Segment, join, split
+from chp.headers import Kthxbai
 from chp.limits import DEFAULT
 from chp_server.recordlog import Record
 from chp_server.syncs import resume_parts
@@ -13,7 +14,7 @@ def part(prev: int, first: int, last: int, more: bool, *keys: str) -> Record:
 
 def resumed(records: list[Record], subtree: str) -> list[list[object]]:
     """The headers that a reader of the subtree gets, after number 1."""
-    chunks = resume_parts(iter(records), 1, subtree, [5, 1, 99, 0, 0, None, True], DEFAULT)
+    chunks = resume_parts(iter(records), 1, subtree, Kthxbai(1, 99, 0, 0, None, True), DEFAULT)
     return [body[0] for [frames] in chunks for body in split(frames[4])[1:] if split(frames[4])[0][0] == 4]
 
 

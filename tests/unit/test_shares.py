@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chp.batch import BATCH, Segment, narrow
+from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
+from chp.headers import Batch
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_server import channels as channels_module
@@ -62,7 +63,7 @@ def published(few: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
         segment = Segment(keys, [b"v"] * len(keys), None)
         channels.note(segment, segment.encode(), no + 1, hashmap)
         hashmap.apply(segment, no + 1, 0.0)
-        out += sorted(channels.publish([BATCH, no, no + 1, no + 1, 0, [], False], b"whole", 1))
+        out += sorted(channels.publish(Batch(no, no + 1, no + 1, 0, [], False), b"whole", 1))
     out += sorted([c.subtree.encode(), b"%d %d" % c.fingerprint(hashmap)] for c in channels.by_topic.values())
     return out
 
@@ -89,4 +90,4 @@ def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(m
     assert channel.subtree == "/s7/"
     channels.unsubscribe(channel_topic("/s7/"))
     channels.note(segment, segment.encode(), 1, Hashmap())
-    assert not channels.publish([BATCH, 0, 1, 1, 0, [], False], b"whole", 1)
+    assert not channels.publish(Batch(0, 1, 1, 0, [], False), b"whole", 1)
