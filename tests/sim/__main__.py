@@ -1,4 +1,4 @@
-"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED]`.
+"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED] [--rules R]`.
 
 The first failing seed is printed as a transcript in the notation of tests/scenarios, so that it becomes a scenario by
 copying it; with --shrink it is made short first.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 
-from .run import run_plan, run_seed, shrink
-from .schedule import plan
+from .run import run_plan, shrink
+from .schedule import Plan, plan, with_arbiter
+from .world import RULES
 
 
 def main() -> int:
@@ -22,9 +24,14 @@ def main() -> int:
     parser.add_argument("--show", type=int, help="run one seed and print its transcript, whether it fails or not")
     parser.add_argument("--shrink", action="store_true", help="make the failing seed's commands few")
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
+    parser.add_argument("--rules", default="", help="further rules to hold, with commas: " + ", ".join(RULES))
+    parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
     args = parser.parse_args()
+    args.rules = frozenset(filter(None, args.rules.split(",")))
+    if unknown := args.rules - RULES.keys():
+        parser.error(f"no rule is called {', '.join(sorted(unknown))}; there are {', '.join(RULES)}")
     if args.show is not None:
-        return show(args.show, args.shrink)
+        return show(planned(args.show, args), args.shrink)
     return sweep(args)
 
 
@@ -32,13 +39,13 @@ def sweep(args: argparse.Namespace) -> int:
     """Seeds in a row."""
     began, failed, acks, compared, virtual = time.perf_counter(), [], 0, 0, 0.0
     for seed in range(args.start, args.start + args.seeds):
-        result = run_seed(seed)
+        result = run_plan(planned(seed, args))
         acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
         if result.error:
             failed.append(seed)
             print(f"seed {seed} ({result.temper}): {result.error.strip().splitlines()[-1]}", flush=True)
             if not args.keep_going:
-                return show(seed, args.shrink)
+                return show(planned(seed, args), args.shrink)
     took = time.perf_counter() - began
     print(
         f"{args.seeds} seeds from {args.start}: {len(failed)} failed; {virtual:,.0f} s of virtual time,"
@@ -47,14 +54,19 @@ def sweep(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def show(seed: int, short: bool) -> int:
-    """One seed as a transcript."""
-    a_plan = plan(seed)
+def planned(seed: int, args: argparse.Namespace) -> Plan:
+    """A seed's plan, with what was asked for."""
+    a_plan = replace(plan(seed), rules=args.rules)
+    return with_arbiter(a_plan) if args.arbiter else a_plan
+
+
+def show(a_plan: Plan, short: bool) -> int:
+    """One plan as a transcript."""
     if short:
         a_plan = shrink(a_plan)
     result = run_plan(a_plan, tracing=True)
     print("\n".join(result.lines))
-    print(f"\nseed {seed} ({result.temper}): {result.error or 'no error'}")
+    print(f"\nseed {a_plan.seed} ({result.temper}): {result.error or 'no error'}")
     return 1 if result.error else 0
 
 

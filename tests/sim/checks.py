@@ -22,6 +22,7 @@ from chp.numbers import describe, epoch_of
 from chp_server.turn import Append, Save, Turn
 
 from . import linear
+from .accounts import Accounts
 from .oracle import Node, Oracle, Wrong
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.oracle = Oracle()
+        self.accounts = Accounts(world, self.oracle)
         self.failed: str | None = None
         self.acks = 0
         self.compared = 0
@@ -95,6 +97,9 @@ class Checks:
         self.saved.update(update.value for update in save.updates if update.value is not None)
         self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
         self.discarded.append(self.last_number[node.name])
+        if "accounts" in self.world.rules:
+            whole = all(fact.fields.get("complete", True) for fact in node.performed.facts)
+            self.accounts.saved(node, save, self.last_number[node.name], complete=whole)
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
@@ -320,6 +325,8 @@ class Checks:
             if node.disk.durability:
                 self._equals_its_journal(node)
         self._promises_kept(end)
+        if "accounts" in self.world.rules:
+            self.accounts.check(end)
         self._reads_true()
         ops = [op for client in self.world.clients for op in client.ops]
         promised = 1 if self.world.gentle and not self.discarded else 2

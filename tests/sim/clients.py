@@ -32,12 +32,13 @@ class Op:
 
     name: str
     client: str
-    kind: str  # set, del, cset, ttl, lease, read
+    kind: str  # set, del, cset, tx, retx, refresh, unlease, plain, read
     keys: list[str]
     value: bytes
     called: float
     expected: dict[str, int] | None = None
     ttl_ms: int = 0
+    lease: bytes = b""  # of a refresh or an unlease
     answered: float | None = None
     result: tuple[Any, ...] | None = (
         None  # ("ack", revision, durability) ("refused", code, detail) ("read", rev, value, number)
@@ -320,7 +321,7 @@ class ClientNode:
         for lease, (ttl_ms, at) in list(self.leases.items()):
             if at <= now:
                 self.leases[lease] = (ttl_ms, now + ttl_ms / 3000)
-                self.core.put([], [], {"lease": [lease, ttl_ms]}, self.op("refresh", []), now)
+                self.core.put([], [], {"lease": [lease, ttl_ms]}, self.op("refresh", [], lease=lease), now)
 
     # -- reads at a server
 

@@ -35,6 +35,7 @@ class Node:
     path: dict[int, int] = field(default_factory=dict)  # epoch -> the last number of it on the path
     writes: list[tuple[str, bytes | None]] = field(default_factory=list)
     ttls: dict[str, int] = field(default_factory=dict)
+    leases: list[tuple[str, bytes]] = field(default_factory=list)  # ("lease" or "unlease", id)
     parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
     revision: int = 0
 
@@ -89,6 +90,10 @@ class Oracle:
     def _segment(node: Node, keys: list[str], values: list[bytes], extras: dict[str, Any], names: set[bytes]) -> None:
         if "stage" in extras:
             return  # nobody sees it before its commit, which repeats it
+        if "lease" in extras:
+            node.leases.append(("lease", extras["lease"][0]))
+        if "unlease" in extras:
+            node.leases.append(("unlease", extras["unlease"]))
         deletes = set(extras.get("d", ()))
         for i, (key, value) in enumerate(zip(keys, values, strict=True)):
             if i in deletes:

@@ -33,6 +33,7 @@ class Plan:
     log_records: int = 100_000
     chunk_items: int = 8192
     part_bytes: int = 1 << 20
+    rules: frozenset[str] = frozenset()
 
 
 def plan(seed: int) -> Plan:
@@ -87,14 +88,15 @@ class _Maker:
         self.faults = {
             "gentle": (self._crash,),
             "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
-            "cut": (self._cut, self._cut_pair, self._crash, self._raise_alone),
+            "cut": (self._cut, self._cut_pair, self._count_alone, self._crash),
             "loss": (self._loss, self._drop),
-            "pause": (self._pause, self._pause_at),
+            "pause": (self._pause, self._pause_at, self._stop_over_a_lease),
             "clock": (self._wall, self._drift, self._crash),
             "reset": (self._reset, self._crash),
         }.get(temper) or (
             self._crash, self._crash_at, self._crash_client, self._crash_both, self._cut, self._cut_pair, self._drop,
-            self._pause, self._pause_at, self._wall, self._drift, self._reset, self._switch, self._raise_alone,
+            self._count_alone, self._pause, self._pause_at, self._stop_over_a_lease, self._wall, self._drift,
+            self._reset, self._switch,
         )  # fmt: skip
 
     def begin(self) -> list[str]:
@@ -194,12 +196,27 @@ class _Maker:
     def _cut_pair(self) -> list[str]:
         return ["cut P>B", "cut B>P", self._call(), self._wait(), self._call(), "tick 0.3", "heal P>B", "heal B>P"]
 
-    def _raise_alone(self) -> list[str]:
-        """The active alone, and raised on its word again and again by a client that hears both; then it is stopped."""
-        client, key, name = self.rng.choice(self.clients), self.rng.choice(("/lin/x", "/a/1")), self.rng.choice("PB")
-        raises = [line for _ in range(3) for line in (f"cset {client} {key}", "tick 0.1")]
-        cut, heal = ["cut P>B", "cut B>P", "tick 1.5"], ["heal P>B", "heal B>P"]
-        return [*cut, *raises, f"pause {name}", "tick 1.8", self._call(), f"resume {name}", "tick 0.3", *heal]
+    def _count_alone(self) -> list[str]:
+        """The pair is cut while somebody who hears both counts by conditions; then a server is stopped, or dies."""
+        rng, client, key = self.rng, self.rng.choice(self.clients), self.rng.choice(("/lin/x", "/lin/y", "/a/1"))
+        ways = rng.choice((("P>B", "B>P"), ("P>B", "B>P"), ("P>B",), ("B>P",)))
+        counts = [line for _ in range(rng.randint(2, 6)) for line in (f"cset {client} {key}", "tick 0.06")]
+        name, fault = rng.choice("PB"), rng.choice((("pause", "resume"), ("pause", "resume"), ("crash", "start")))
+        return [
+            *(f"cut {way}" for way in ways), f"tick {rng.choice((0.6, 1.5)):.1f}", *counts,
+            f"{fault[0]} {name}", self._call(), self._wait(), self._call(),
+            *(f"heal {way}" for way in ways), f"{fault[1]} {name}",
+        ]  # fmt: skip
+
+    def _stop_over_a_lease(self) -> list[str]:
+        """A server is stopped for about as long as a lease or a ttl lives, while its client goes on."""
+        rng, client, name = self.rng, self.rng.choice(self.clients), self.rng.choice("PB")
+        lease = f"L{client}"
+        return [
+            f"lease {client} {lease} 900", f"set {client} {rng.choice(LEASE_KEYS)} lease={lease}",
+            f"set {client} {rng.choice(TTL_KEYS)} ttl={rng.choice((700, 1500))}", f"tick {rng.choice((0.05, 0.5)):.2f}",
+            f"pause {name}", self._call(), f"tick {rng.choice((0.8, 1.3, 2.5)):.1f}", self._call(), f"resume {name}",
+        ]  # fmt: skip
 
     def _loss(self) -> list[str]:
         return [

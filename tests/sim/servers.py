@@ -45,7 +45,7 @@ class ServerNode:
         self.turns = 0
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
-        self._performed = Turn()
+        self.performed = Turn()
         self._took = 0
         self._forget()
 
@@ -177,7 +177,7 @@ class ServerNode:
             self.line.want(core.wants_lease)
         core.begin_turn(self.clock.mono(), self.clock.wall())
         take_inputs(core, self)
-        self._performed = turn = core.end_turn()
+        self.performed = turn = core.end_turn()
         world.checks.decided(self, turn)
         self._spins = 0 if self._took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
         assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
@@ -218,7 +218,7 @@ class ServerNode:
 
     def _has(self, step: Step) -> bool:
         """Whether the turn has something for a step to do."""
-        return bool(getattr(self._performed, Step.JOURNAL if step is Step.SYNC else step))
+        return bool(getattr(self.performed, Step.JOURNAL if step is Step.SYNC else step))
 
     def _wait(self, busy_s: float, step: Step) -> None:
         self.busy = True
@@ -244,7 +244,7 @@ class ServerNode:
     def _end_turn(self) -> None:
         if not self._dies_at("end"):
             self.snapshotter.step(self.core)
-            self.world.checks.server_turned(self, self._performed)
+            self.world.checks.server_turned(self, self.performed)
             if self.core.cut_short:
                 self.world.trace(f"{self.name:10} {self.core.cut_short}")
                 self.crash()
@@ -297,7 +297,7 @@ class ServerNode:
     def sync(self) -> None:
         """To the disk."""
         self.disk.sync()
-        self.world.checks.synced(self, self._performed)
+        self.world.checks.synced(self, self.performed)
 
     def publish(self, messages: list[Frames]) -> None:
         """To all connections that subscribed to it."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.sim.__main__ import show
 from tests.sim.run import run_seed
+from tests.sim.schedule import plan
 
 SEEDS = int(os.environ.get("CHP_SIM_SEEDS", "500"))
 PER_TEST = 50
@@ -21,7 +22,7 @@ def test_seeds_run_clean(start: int) -> None:
     for seed in range(start, min(start + PER_TEST, SEEDS)):
         result = run_seed(seed)
         if result.error:
-            show(seed, short=True)
+            show(plan(seed), short=True)
         assert not result.error, f"seed {seed} ({result.temper}): {result.error}; see the transcript above"
 
 

@@ -31,6 +31,10 @@ from .oracle import Wrong
 from .servers import POINTS, ServerNode
 
 EVENTS_AT_ONCE = 20_000
+RULES = {  # held when asked for: python -m tests.sim --rules accounts,arbiter
+    "accounts": "every acknowledgement is in the surviving history, or accounted for by what became of it",
+    "arbiter": "under an arbiter nothing that was acknowledged is parted with",
+}
 
 
 class World:
@@ -47,6 +51,7 @@ class World:
         self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
         self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
         self.queues_while_down: set[str] = {"req"}
+        self.rules: frozenset[str] = frozenset()  # of RULES
         self.gentle = False  # no cut, pause or drift: acknowledgements of a lone server count for linearizability
         self.limits = Limits()
         self.server_settings: dict[str, Any] = {
@@ -295,7 +300,7 @@ class World:
         node = self.nodes[name]
         if node.running:
             node.hold_lease(_lease_id(lease), int(ttl_ms))
-            node.put(node.op("refresh", []), {"lease": [_lease_id(lease), int(ttl_ms)]})
+            node.put(node.op("refresh", [], lease=_lease_id(lease)), {"lease": [_lease_id(lease), int(ttl_ms)]})
 
     def _do_forsake(self, name: str, lease: str) -> None:
         self.nodes[name].leases.pop(_lease_id(lease), None)
@@ -303,7 +308,7 @@ class World:
     def _do_unlease(self, name: str, lease: str) -> None:
         node = self.nodes[name]
         if node.running and node.leases.pop(_lease_id(lease), None):
-            node.put(node.op("unlease", []), {"unlease": _lease_id(lease)})
+            node.put(node.op("unlease", [], lease=_lease_id(lease)), {"unlease": _lease_id(lease)})
 
     def _do_read(self, name: str, server: str, key: str) -> None:
         if self.nodes[name].running:
