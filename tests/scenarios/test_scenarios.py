@@ -2,7 +2,7 @@
 
 A file begins with prose, then come blocks. Commands are those of tests/sim/world.py. Everything is the production
 code, in a world where nothing takes time and nothing moves unless a command says so; all checkers watch. A file that
-begins with `seed N` is what the simulator printed: the delays are those of the seed.
+begins with `seed N ...` is what the simulator printed: the delays are those of the seed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.run import world_of
-from tests.sim.schedule import plan
+from tests.sim.schedule import Plan
 from tests.sim.world import World
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def play(text: str) -> str:
         world.lines.clear()
         for command in commands:
             if command.startswith("seed "):
-                world = world_of(plan(int(command.split()[1])), tracing=True)
+                world = world_of(Plan.of(command), tracing=True)
             else:
                 world.do(command)
         out.append("\n".join([*commands, RULE, *world.lines]).rstrip())

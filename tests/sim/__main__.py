@@ -65,6 +65,7 @@ def show(a_plan: Plan, short: bool) -> int:
     if short:
         a_plan = shrink(a_plan)
     result = run_plan(a_plan, tracing=True)
+    print(a_plan.line)
     print("\n".join(result.lines))
     print(f"\nseed {a_plan.seed} ({result.temper}): {result.error or 'no error'}")
     return 1 if result.error else 0

@@ -35,6 +35,21 @@ class Plan:
     part_bytes: int = 1 << 20
     rules: frozenset[str] = frozenset()
 
+    @property
+    def line(self) -> str:
+        """All but the commands, as a scenario's `seed` says it."""
+        return (
+            f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
+            f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes}"
+        )
+
+    @staticmethod
+    def of(line: str) -> Plan:
+        """The world that such a line asks for; what happens in it is the scenario's."""
+        _, seed, temper, *words = line.split()
+        lingering, *numbers = (int(word.partition("=")[2]) for word in words)
+        return Plan(int(seed), temper, [], bool(lingering), *numbers)
+
 
 def plan(seed: int) -> Plan:
     """The commands of a seed."""
