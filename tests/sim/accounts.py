@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .world import World
 
 DURABILITY = ("applied", "journaled", "replicated")
+REPLICATED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class Accounts:
         how = DURABILITY[durability]
         if self._world.arbiter is not None and "arbiter" in self._world.rules:
             raise Wrong(f"{op.name} was acknowledged ({how}) under an arbiter, and is lost")
+        if durability == REPLICATED and op.keys and op.kind != "del" and not self._in_history(op.value, end):
+            raise Wrong(f"{op.name} was acknowledged ({how}), and is lost")
         for key in op.keys:
             self._key_accounted_for(op, key, record, end, how)
         if op.lease:
@@ -143,10 +146,13 @@ class Accounts:
         if line.outcome == REPLAYED and file.died:
             return True
         if line.value is not None:
-            return line.value in self._oracle.nodes[end].names
+            return self._in_history(line.value, end)
         if line.key not in self._oracle.nodes[end].values:
             return True
         return any((line.key, None) in node.writes for node in self._branch(file.end, end))
+
+    def _in_history(self, value: bytes, end: int) -> bool:
+        return value in self._oracle.nodes[end].names
 
     def _told_elsewhere(self, line: Line, file: File) -> bool:
         """It was done again, and whoever did that had to part with it, too."""

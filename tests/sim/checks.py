@@ -97,9 +97,8 @@ class Checks:
         self.saved.update(update.value for update in save.updates if update.value is not None)
         self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
         self.discarded.append(self.last_number[node.name])
-        if "accounts" in self.world.rules:
-            whole = all(fact.fields.get("complete", True) for fact in node.performed.facts)
-            self.accounts.saved(node, save, self.last_number[node.name], complete=whole)
+        whole = all(fact.fields.get("complete", True) for fact in node.performed.facts)
+        self.accounts.saved(node, save, self.last_number[node.name], complete=whole)
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
@@ -325,8 +324,7 @@ class Checks:
             if node.disk.durability:
                 self._equals_its_journal(node)
         self._promises_kept(end)
-        if "accounts" in self.world.rules:
-            self.accounts.check(end)
+        self.accounts.check(end)
         self._reads_true()
         ops = [op for client in self.world.clients for op in client.ops]
         promised = 1 if self.world.gentle and not self.discarded else 2
@@ -356,7 +354,7 @@ class Checks:
                 self.fail(f"{node.name}'s journal and memory have different {what}: {_difference(a, b)}")
 
     def _promises_kept(self, end: int) -> None:
-        """Acknowledged sets are in the surviving history, as far as they were promised to be."""
+        """Nothing is there twice, and what a file says of a value is so."""
         names, twice = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
         redone = {op.value for c in self.world.clients for op in c.ops if op.kind == "tx"} & (
             self.saved | self.replayed
@@ -369,34 +367,6 @@ class Checks:
                 self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
             if update.outcome == "already" and value not in names:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
-        for client in self.world.clients:
-            for op in client.ops:
-                if (
-                    not op.acked
-                    or op.result is None
-                    or op.result[2] == 0
-                    or op.kind in ("del", "refresh", "unlease", "retx")
-                ):
-                    continue
-                record = self.oracle.by_first.get(op.result[1])
-                if record is None or (op.value not in record.names):
-                    self.fail(f"{op.name} was acknowledged as {describe(op.result[1])}, a record that does not hold it")
-                if op.value in names:
-                    continue
-                if op.result[2] == 2 or not (op.value in self.saved or self._superseded(op, record)):
-                    self.fail(
-                        f"{op.name} was acknowledged ({('', 'journaled', 'replicated')[op.result[2]]}), and is lost"
-                    )
-
-    def _superseded(self, op: Op, record: Node) -> bool:
-        """Whether a history that was parted with had overwritten all that a call set, so nothing of it was left."""
-        for end in self.discarded:
-            if self.oracle.on_path(record.last, end):
-                later = {key for n in self.oracle.path(end) if n.last > record.last for key, _ in n.writes}
-                later |= {key for key in op.keys if record.values.get(key) != op.value}
-                if later.issuperset(op.keys):
-                    return True
-        return False
 
     def _reads_true(self) -> None:
         for client in self.world.clients:

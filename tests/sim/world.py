@@ -31,8 +31,7 @@ from .oracle import Wrong
 from .servers import POINTS, ServerNode
 
 EVENTS_AT_ONCE = 20_000
-RULES = {  # held when asked for: python -m tests.sim --rules accounts,arbiter
-    "accounts": "every acknowledgement is in the surviving history, or accounted for by what became of it",
+RULES = {  # held when asked for: python -m tests.sim --rules arbiter
     "arbiter": "under an arbiter nothing that was acknowledged is parted with",
 }
 
