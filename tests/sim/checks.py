@@ -23,10 +23,10 @@ from chp_server.turn import Append, Save, Turn
 
 from . import linear
 from .accounts import Accounts
-from .oracle import Node, Oracle, Wrong
+from .oracle import Oracle, Wrong
 
 if TYPE_CHECKING:
-    from .clients import ClientNode, Op
+    from .clients import ClientNode
     from .servers import ServerNode
     from .world import World
 
