@@ -55,6 +55,7 @@ class Config:
     peer_timeout_s: float = 1.0
     solo_wait_s: float | None = 3.0
     replica_timeout_s: float = 2.0
+    scrub_s: float = 600.0
     pending_bytes_max: int = 64 << 20
     metrics: str | None = None
     log_format: str = "text"

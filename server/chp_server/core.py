@@ -66,6 +66,7 @@ class CoreConfig:
     bootstrap: bool = False  # without a store and without its peer, it opens one
     replica_timeout_s: float = 1.0
     durability: int = 0
+    scrub_s: float = 600.0  # in which the peers compare their contents once; 0: never
 
 
 class ServerCore:

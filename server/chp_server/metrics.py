@@ -40,6 +40,13 @@ _GAUGES = {
     "since_s": "seconds since its state last changed",
 }
 
+_SCRUB = {
+    "passes": "times that the contents of the two servers were gone through",
+    "keys": "keys that the last pass compared",
+    "differences": "how many of them differed",
+    "ended_s_ago": "seconds since a pass was complete",
+}
+
 
 class MetricsError(ChpError):
     """The metrics can't be served; the text says why and what to do."""
@@ -84,6 +91,9 @@ class Metrics:
         for name, value in status.get("journal", {}).items():
             if isinstance(value, int | float):
                 yield GaugeMetricFamily(f"chp_journal_{name}", f"journal: {name}", value=float(value))
+        for name, value in status.get("scrub", {}).items():
+            if name in _SCRUB and value is not None:
+                yield GaugeMetricFamily(f"chp_scrub_{name}", _SCRUB[name], value=float(value))
         events = CounterMetricFamily("chp_events", "what the server counted since it started", labels=["kind"])
         for kind, count in sorted(status["counts"].items()):
             events.add_metric([kind], float(count))

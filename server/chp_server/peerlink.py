@@ -4,6 +4,7 @@ STATE      each heartbeat: Binary Star's state, and how far it is in which histo
 WANT ...   see follow.py for how a passive catches up and stays in sync
 HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
 LEAVE      this server ends, on purpose: the other one need not wait for its silence
+SCRUB      are the contents the same? see scrub.py; SCRUBBED answers
 REPLAY     a server that was active alone hands over what it did, see replay.py; REPLAYED answers
 """
 
@@ -27,6 +28,8 @@ from .follow import Follower, Loader, begins_snapshot
 from .history import Proof, common, from_list, to_list
 from .meeting import Misfit, Peer
 from .replay import Replay
+from .scrub import SCRUB, SCRUBBED
+from .scrubber import Scrubber
 from .turn import Replace
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ class PeerLink:
         self._said_at = LONG_AGO
         self.handover_until: float | None = None
         self.replay = Replay(core)
+        self.scrubber = Scrubber(core)
+        self._whole = False  # what we have is not to be built on: the whole state is asked for
         self._wanted_at = LONG_AGO
         self._unanswered = 0  # times that we asked since anything of an answer came
         self._confirmed = 0
@@ -85,7 +90,7 @@ class PeerLink:
         """Our state changed: whatever was under way is over."""
         self.follower = self.loader = None
         self.handover_until = None
-        self._wanted_at = LONG_AGO
+        self._wanted_at, self._whole = LONG_AGO, False
         self._confirmed = 0
 
     def state_message(self) -> list[bytes]:
@@ -171,11 +176,16 @@ class PeerLink:
         core, peer = self._core, self.peer
         if core.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
-        behind = peer.at != core.state.proof() or not peer.in_sync
+        behind = peer.at != core.state.proof() or not peer.in_sync or self._whole
         wait = core.config.peer_timeout_s if peer.follows else core.config.heartbeat_s
         # a question makes the active begin anew: one on its way must not be followed by others for ever
         if behind and core.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
             self._want()
+
+    def want_whole(self) -> None:
+        """Our contents are not the active's: take over its whole state, whatever our number."""
+        self._whole = True
+        self._want()
 
     def _want(self) -> None:
         core = self._core
@@ -184,7 +194,7 @@ class PeerLink:
         self._confirmed = 0  # the active may have given us up since: say again what we have
         core.drop_held()
         core.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
-        said = {"at": core.state.proof(), "history": to_list(core.state.history)}
+        said = {"at": core.state.proof(), "history": to_list(core.state.history), "whole": self._whole}
         core.turn.to_peer.append([follow.WANT, packb(said)])
 
     def _on_record(self, body: bytes) -> None:
@@ -246,7 +256,7 @@ class PeerLink:
             raise
         if commits.state.store not in (b"", after.store):
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
-        self._wanted_at, self._unanswered = core.now, 0
+        self._wanted_at, self._unanswered, self._whole = core.now, 0, False
         before, commits.state = commits.state, after
         common = commits.state.common_number(before.history)
         if before.number > common:
@@ -280,7 +290,7 @@ class PeerLink:
             number = describe(state.number)
             core.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
             core.counts["parted"] += 1
-        if ours and (log.reaches(after) or after == state.number):
+        if ours and not said.get("whole") and (log.reaches(after) or after == state.number):
             self.follower = Follower(core.limits, after, state.number)
         else:
             image = state.image("")
@@ -351,6 +361,8 @@ class PeerLink:
             self._degrade(follower)
         elif self.handing_over:
             core.turn.to_peer.append([follow.HANDOVER, pack(core.state.number)])
+        else:
+            self.scrubber.go_on(follower)
 
     def _confirm(self) -> None:
         core = self._core
@@ -372,4 +384,6 @@ class PeerLink:
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave,
+        SCRUB: lambda self, body: self.scrubber.on_scrub(body),
+        SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
     }  # fmt: skip

@@ -355,6 +355,7 @@ def _core_config(config: Config, journal: Journal) -> CoreConfig:
         bootstrap=config.bootstrap,
         replica_timeout_s=config.replica_timeout_s,
         durability=journal.durability,
+        scrub_s=config.scrub_s,
     )
 
 

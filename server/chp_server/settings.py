@@ -91,6 +91,9 @@ SETTINGS = (
     Setting("replica_timeout_s", _TIME, "SECONDS", 2.0, read.seconds(0.01, 3600),
             "how long the active holds acknowledgements for a passive that does not confirm, before "
             "it goes on alone"),
+    Setting("scrub_s", _TIME, "SECONDS", 600.0, read.seconds(0, 31_536_000),
+            "in how long the two servers compare their contents once, key by key, while they serve; "
+            "0 never does"),
     Setting("pending_bytes_max", _TIME, "BYTES", 64 * MIB, read.size(MIB),
             "what a passive holds of sets it has not yet seen published", shown="64MiB"),
 

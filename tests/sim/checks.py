@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from chp.numbers import describe, epoch_of
-from chp_server.turn import Append, Save, Turn
+from chp_server.turn import Append, Fact, Save, Turn
 
 from . import linear
 from .accounts import Accounts
@@ -80,6 +80,11 @@ class Checks:
     def resumed(self, node: ServerNode) -> None:
         """A server runs again after a pause."""
         self.pauses[node.name] = self.world.time.now
+
+    def said(self, node: ServerNode, fact: Fact) -> None:
+        """A server tells of itself. What both hold was looked at by this code too, so it may find nothing new."""
+        if fact.event == "contents differ":
+            self.fail(f"{node.name} finds that contents differ: {fact.fields}")
 
     def told(self, node: ServerNode, frames: list[bytes]) -> None:
         """A peer message lies in a server's socket."""

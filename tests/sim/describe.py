@@ -48,7 +48,7 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
         return f"END {describe(msgpack.unpackb(frames[1], strict_map_key=False)[0][1])}"
     if name == "SYNC":
         return "SYNC " + segments(msgpack.unpackb(frames[1], strict_map_key=False)[1:])
-    return name if name != "MORE" else None
+    return name if name not in ("MORE", "SCRUB", "SCRUBBED") else None
 
 
 def record(body: bytes) -> str:

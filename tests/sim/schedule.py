@@ -18,6 +18,7 @@ TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
+SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
 
@@ -72,6 +73,8 @@ def plan(seed: int) -> Plan:
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
+    if random.Random(seed * 104_729 + 7).random() < SCRUB_SHARE:
+        made.commands.insert(0, "scrub 1")
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made

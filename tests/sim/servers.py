@@ -328,4 +328,5 @@ class ServerNode:
 
     def fact(self, fact: Fact) -> None:
         """A line of the transcript."""
+        self.world.checks.said(self, fact)
         self.world.trace_fact(self, fact)

@@ -25,6 +25,7 @@ from chp_server.suffix import Ledger, Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim.arbiter import SESSION_S, Line
+from tests.sim.checks import Checks
 from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan, run_seed
@@ -151,6 +152,20 @@ def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, ServedChannel, "carried", lambda original, self, body: len(body) % 7 and original(self, body))
 
 
+def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
+    """The same keys, count and revisions; and nobody from outside looks: the pair has to find it itself."""
+
+    def follow(original: Any, self: Committer, *args: Any, **more: Any) -> Any:
+        record = original(self, *args, **more)
+        values = self.state.map.values
+        if "/a/1" in values:
+            values["/a/1"] = b"planted"
+        return record
+
+    wrap(mp, Committer, "follow", follow)
+    mp.setattr(Checks, "_same_as_oracle", lambda *_: None)
+
+
 def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Hashmap, "deleted_by", lambda original, self, segment: ())
 
@@ -252,6 +267,7 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (journal_lacks_a_row, "journal"),
         (client_ignores_holes, "has other revisions"),
         (channel_forgets_what_it_carried, "other digests"),
+        (passive_differs_in_a_value, "contents differ"),
         (client_keeps_deleted_keys, "was right"),
         (client_never_votes, "was gone"),
         (passive_never_asks, "not in sync"),

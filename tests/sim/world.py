@@ -4,7 +4,7 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
-    arbiter | doubt P | trust P | bootstrap P
+    arbiter | doubt P | trust P | bootstrap P | scrub 1
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -55,6 +55,7 @@ class World:
         self.limits = Limits()
         self.server_settings: dict[str, Any] = {
             "has_peer": True, "heartbeat_s": 0.25, "peer_timeout_s": 1.0, "solo_wait_s": 3.0, "replica_timeout_s": 1.0,
+            "scrub_s": 0.0,
         }  # fmt: skip
         self.net = Network(self)
         self.checks = Checks(self)
@@ -231,6 +232,9 @@ class World:
     def _do_bootstrap(self, name: str) -> None:
         """From its next start on a server opens a store if it has none and hears nobody."""
         self.bootstrapped.add(name)
+
+    def _do_scrub(self, seconds: str) -> None:
+        self.server_settings["scrub_s"] = float(seconds)
 
     def _do_doubt(self, name: str) -> None:
         self.doubted.add(name)

@@ -215,3 +215,23 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
 def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", name="x\x1b[2J")}, monkeypatch=monkeypatch)
     assert ["role, name", r"primary, x\x1b[2J"] in status.rows(seen)
+
+
+@pytest.mark.parametrize(
+    ("scrub", "cell"),
+    [
+        (None, ""),
+        ({"on": True, "keys": 0, "differences": 0, "ended_s_ago": None, "differing": []}, ""),
+        ({"keys": 41000, "differences": 0, "ended_s_ago": 12.0, "differing": []}, "41,000 keys equal, 12s ago"),
+        (
+            {"keys": 4000, "differences": 2, "ended_s_ago": None, "differing": ["/a", "/b\x1b"]},
+            "2 of 4,000 keys DIFFERED: /a, /b\\x1b",
+        ),
+    ],
+)
+def test_what_the_comparison_of_contents_found(
+    monkeypatch: pytest.MonkeyPatch, scrub: dict[str, Any] | None, cell: str
+) -> None:
+    seen = look({A: says(A, "active", scrub=scrub)}, monkeypatch=monkeypatch)
+    found = {title: cells for title, *cells in status.rows(seen)}
+    assert found.get("compared", [""])[0] == cell

@@ -61,8 +61,8 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "role": "primary", "bind": "tcp://127.0.0.1:7000", "peer": "tcp://b:7000", "arbiter": "zk://z:2181/chp",
         "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
         "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
-        "replica_timeout_s": "3", "pending_bytes_max": "2M", "metrics": "0.0.0.0:1", "log_format": "json",
-        "log_level": "debug", "bootstrap": "yes",
+        "replica_timeout_s": "3", "pending_bytes_max": "2M", "scrub_s": "60", "metrics": "0.0.0.0:1",
+        "log_format": "json", "log_level": "debug", "bootstrap": "yes",
     }  # fmt: skip
     assert values.keys() == {s.name for s in SETTINGS}
     by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config

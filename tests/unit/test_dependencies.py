@@ -19,7 +19,8 @@ PURE = {
     "chp_server": [
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
-        "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status",
+        "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
+        "scrubber",
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",

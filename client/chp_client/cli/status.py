@@ -214,6 +214,19 @@ def _journal_sync(v: View, look: Look) -> str:
     return f"{show_latency(journal['sync_p50_s'])}, {show_latency(journal.get('sync_p99_s', 0.0))}"
 
 
+def _contents(v: View, look: Look) -> str:
+    """What the last comparison of the two servers' contents found."""
+    said = v.facts.get("scrub")
+    if not isinstance(said, dict) or not said.get("keys"):
+        return "-"
+    keys, ended, differ = said["keys"], said.get("ended_s_ago"), said.get("differences")
+    when = f", {show_duration(ended)} ago" if pair.is_number(ended) else ""
+    if not differ:
+        return f"{show_count(keys)} keys equal{when}"
+    named = ", ".join(escape(str(key)) for key in said.get("differing", ())[:3])
+    return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
+
+
 def _refusals(v: View, look: Look) -> str:
     return ", ".join(f"{n:,} {escape(kind)}" for kind, n in v.refusals().items()) or "none"
 
@@ -224,6 +237,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
     ("peer", _peer),
+    ("compared", _contents),
     ("in state, up", _since),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
     ("sessions", _number("sessions")),
