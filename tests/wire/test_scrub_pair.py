@@ -15,7 +15,8 @@ WAIT_S = 30.0
 def test_a_value_that_differs_on_the_passive_is_found_and_healed() -> None:
     with Pair(scrub_s=0.5) as pair, Clone(pair.servers) as clone:
         clone.wait_until_synced(WAIT_S)
-        clone.set_many({f"/k/{i}": b"%d" % i for i in range(500)}).wait(WAIT_S)
+        while clone.set_many({f"/k/{i}": b"%d" % i for i in range(500)}).wait(WAIT_S).durability != "replicated":
+            time.sleep(0.05)
         cores = [server.server.core for server in (pair.primary, pair.backup) if server.server is not None]
         active, passive = sorted(cores, key=lambda core: not core.active)
         passive.state.map.values["/k/7"] = b"x"
