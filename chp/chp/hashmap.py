@@ -126,6 +126,12 @@ class Hashmap:
         if segment.extras and columns.TTLS in segment.extras:
             self._note_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Undo what `note` did with keys that are not to be here; their values are the caller's."""
+        for key in keys:
+            self._sum -= self.revisions.pop(key, 0)
+            self.deadlines.pop(key, None)
+
     def clear(self) -> None:
         """Forget everything, as before a full resync."""
         self.__init__()  # type: ignore[misc]  # the one place that says what empty means

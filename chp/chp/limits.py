@@ -30,7 +30,8 @@ class Limits:
     window_bytes: int = 64 * MIB  # unacknowledged sets kept for resending
     window_batches: int = 4096
     watch_queue_max: int = 100_000  # changes a slow watcher may fall behind before it is told so
-    join_buffer_bytes: int = 256 * MIB  # batches held back while a snapshot arrives
+    join_buffer_bytes: int = 256 * MIB  # batches held back while a snapshot arrives, parts until a record is whole
+    copy_bytes_max: int = 16 * 1024 * MIB  # keys and values of one snapshot: one that never ends must not take it all
 
     # -- a server
     turn_messages_max: int = 1000  # messages drained from the collector before it acts: bounds a turn

@@ -52,8 +52,10 @@ class Backlog:
     def options(self) -> dict[str, Any]:
         """Of the ICANHAZ that asks for what is missing still."""
         until = self.todo[0][1] or self.channel.first_at
+        store = {"store": self.channel.whose[0]} if self.channel.whose[0] else {}
         return {
-            "chp": VERSION, "id": self.id, "feed": True, "from": self.reached, "until": max(until, self.reached),
+            **store, "chp": VERSION, "id": self.id,
+            "feed": True, "from": self.reached, "until": max(until, self.reached),
             "credit": CREDIT,
         }  # fmt: skip
 
@@ -163,7 +165,7 @@ class Backlogs:
             log.id, log.due_at = 0, again_at
             return None
         self._open.remove(log)
-        if code == "retained":
+        if code in ("retained", "store"):
             return NotRetained(log.after, detail if type(detail) is int else None)
         return Refused(f"the server refused the records ({code}): {detail}", str(code), detail)
 

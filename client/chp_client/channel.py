@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import Any
 
 from chp import batch as b
@@ -28,10 +29,11 @@ from chp.digest import NOTHING, link
 from chp.errors import BadFrame
 from chp.hashmap import Hashmap
 from chp.keys import channel_topic
+from chp.limits import Limits
 from chp.numbers import Revision, epoch_of
 
 from .events import Changed
-from .outbox import Batch
+from .outbox import Batch, size_of
 from .replica import Replica
 
 CREDIT = 16
@@ -58,6 +60,7 @@ class Sync:
     fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come
     next_index: int = -1
     granted: int = CREDIT
+    size: int = 0  # of the keys and values of the snapshot
 
 
 NOBODY = [b"", b""]
@@ -71,6 +74,7 @@ class Held:
     last: int
     segments: list[Segment] = field(default_factory=list)
     origins: list[Any] = field(default_factory=list)
+    size: int = 0
 
 
 class Channel:
@@ -81,12 +85,12 @@ class Channel:
         subtree: str,
         shown: dict[str, bytes],
         stats: Counter[str],
-        join_buffer_bytes: int,
+        limits: Limits,
         own_batches: Callable[[int, int], list[Batch]],
     ) -> None:
         self.subtree = subtree
         self.topic = channel_topic(subtree)
-        self.replica = Replica(shown)
+        self.replica = Replica(shown, subtree)
         self.at = 0
         self.whose = NOBODY  # of `at`: the store, and who opened its epoch
         self.live = False
@@ -103,7 +107,12 @@ class Channel:
         self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
         self._buffer: list[tuple[list[Any], int]] = []
         self._buffered = 0
-        self._buffer_max = join_buffer_bytes
+        self._limits = limits
+        self.heard_at = float("-inf")  # something on this channel, of the active
+        self.again_at = float("-inf")  # when to subscribe to it again, if nothing is heard
+        self.differs = False  # the copy is known to be another than the server's: only a snapshot heals it
+        self.troubles = 0  # times it had to be mended since it was last seen to be equal
+        self.told_keys = 0  # the most that a heartbeat of the active has told of
         self._held: Held | None = None
 
     # -- from P+1
@@ -153,7 +162,7 @@ class Channel:
 
     def _hold_back(self, parts: list[Any], size: int, crc: int) -> Verdict:
         self._buffered += size
-        if self._buffered > self._buffer_max:
+        if self._buffered > self._limits.join_buffer_bytes:
             self._stats["join_overflows"] += 1
             self._forget_buffer()
             return Verdict.FINE  # what is missing now shows as a hole once the snapshot is here
@@ -166,6 +175,7 @@ class Channel:
     def on_heartbeat(self, header: list[Any], now: float) -> Verdict:
         """A HEARTBEAT of the active: is anything missing, is the copy the same?"""
         _, _, number, channel_last, count, revsum = _numbers(header, 6)
+        self.told_keys = max(self.told_keys, count)
         if self.sync is not None or not self.live or epoch_of(number) < epoch_of(self.at):
             return Verdict.FINE
         if channel_last > self.at:
@@ -181,6 +191,7 @@ class Channel:
             self.why = "a new epoch"
             return Verdict.RESUME
         self.at = number
+        self.troubles = 0
         self.compared = (number, count, revsum)
         return Verdict.FINE
 
@@ -209,6 +220,13 @@ class Channel:
             held = self._held if self._held is not None else Held(first, last)
             held.last = last
             held.segments += segments
+            held.size += sum(map(size_of, segments))
+            if held.size > self._limits.join_buffer_bytes:
+                self._held, self.differs = None, True
+                self._stats["endless_records"] += 1
+                raise BadFrame(
+                    f"a record has more than {self._limits.join_buffer_bytes} bytes: taking a snapshot for it"
+                )
             held.origins += [o for o in origins if o not in held.origins]
             self._held = held if more else None
             if more:
@@ -216,10 +234,14 @@ class Channel:
             first, segments, origins = held.first, held.segments, held.origins
         own, others = own_origin(origins, session)
         echo_only = own > 0 and not others and self._shown_already(segments, own)
-        self.replica.apply(segments, first, own, echo_only, now)
+        came = sum([len(segment.keys) for segment in segments])
+        segments = self.replica.apply(segments, first, own, echo_only, now)
         self.at = last
         self._stats["records_applied"] += 1
-        self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
+        taken = sum([len(segment.keys) for segment in segments])
+        self._stats["updates_applied"] += taken
+        if came != taken:
+            self._stats["outside_subtree"] += came - taken
         if self.watching:
             self.changes += [changed for s in segments if (changed := changed_by(s, first)) is not None]
 
@@ -250,7 +272,7 @@ class Channel:
         sync.progress_at = now
         if header[0] == b.SYNC:
             for segment in _segments(parts):
-                sync.fresh.load(segment, now)
+                self._load(sync, segment, now)
         else:
             for item in parts[1:]:
                 self._replay(item, session, now)
@@ -260,6 +282,31 @@ class Channel:
         more = CREDIT - sync.granted
         sync.granted = CREDIT
         return more
+
+    def _load(self, sync: Sync, segment: Segment, now: float) -> None:
+        """Part of a snapshot; `BadFrame` if that can't be one: it would never end."""
+        if self.subtree and b.narrow(segment, self.subtree) is not segment and segment.keys:
+            segment = self._without_strangers(segment)
+        known, limits = len(sync.fresh), self._limits
+        sync.size += size_of(segment)
+        sync.fresh.load(segment, now)
+        if len(sync.fresh) != known + len(segment.keys):
+            raise BadFrame("a snapshot has a key twice")
+        if self.told_keys and len(sync.fresh) > 2 * self.told_keys + limits.batch_items_max:
+            raise BadFrame(f"a snapshot has {len(sync.fresh)} keys and goes on; the server told of {self.told_keys}")
+        if sync.size > limits.copy_bytes_max:
+            raise BadFrame(
+                f"a snapshot of {self.subtree!r} has more than {limits.copy_bytes_max} bytes; hold less of it"
+            )
+
+    def _without_strangers(self, segment: Segment) -> Segment:
+        inside = [key.startswith(self.subtree) for key in segment.keys]
+        self._stats["outside_subtree"] += inside.count(False)
+        extras = dict(segment.extras or {})
+        revisions = [r for r, n in extras.pop("r", []) for _ in range(n)]
+        kept = b.select(Segment(segment.keys, segment.values, extras), inside) or Segment([], [], {})
+        runs = b.runs_of(compress(revisions, inside))
+        return Segment(kept.keys, kept.values, {**(kept.extras or {}), "r": runs})
 
     def _replay(self, item: Any, session: bytes, now: float) -> None:
         if type(item) is not list or not item:
@@ -279,7 +326,7 @@ class Channel:
         if resumed:
             self.replica.pending.confirm(own)
         else:
-            fresh = sync.fresh
+            fresh, self.differs = sync.fresh, False
             self._stats["updates_synced"] += len(fresh)
             anew = self.anew or (self.at > 0 and whose[0] != self.whose[0])  # of another store
             changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=anew)

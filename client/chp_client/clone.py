@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -105,6 +106,7 @@ class Clone(Writing, Worth):
             limits=checks.limits_with(window_bytes),
             timing=Timing(silence_s=silence) if silence else None,
             max_lag_s=checks.seconds("max_lag_s", max_lag_s),
+            chance=random.random,
         )
         self._dispatcher = Dispatcher()
         self._hub = hub = Hub(core, on_full, self._dispatcher.put)

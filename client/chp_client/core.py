@@ -31,6 +31,7 @@ from chp.versions import spoken, unspoken
 from .channel import Channel, own_number
 from .corestate import PULSE, Timing
 from .events import Changed, State, in_order
+from .following import AGAIN
 from .link import AWAY, SPEAKS, Link
 from .outbox import echoed
 from .sending import Sending
@@ -137,7 +138,7 @@ class ClientCore(Sending):
         segments = [Segment(batch.keys, [], batch.extras) for batch in known]
         if not channel.on_echo(header, segments, crc32(body), now):
             return False
-        link.heard_at = now
+        link.heard_at = channel.heard_at = now
         self._measure_lag(channel, header[4], now)
         self._update_state(now)
         return True
@@ -170,6 +171,8 @@ class ClientCore(Sending):
         link.greeted.add(topic)
         self._told(link, state, number, now, restarted)
         channel = self._by_topic.get(topic)
+        if channel is not None and link is self.active:
+            channel.heard_at = now
         if channel is not None and news and link is self.active and not channel.live and channel.sync is None:
             self._ask(channel, link, channel.at, now)
         if topic == self._own_topic:
@@ -208,7 +211,7 @@ class ClientCore(Sending):
         if link is not self.active:
             self.stats["stale_messages"] += 1
             return
-        link.heard_at = now
+        link.heard_at = channel.heard_at = now
         self._measure_lag(channel, wall_ms, now)
         if self.write_only:
             channel.live = channel.synced_once = True
@@ -249,6 +252,7 @@ class ClientCore(Sending):
         if self.active is not None:
             silent_at = self.active.heard_at + self.silence_s() + 0.001
             due = silent_at if self.state is State.SYNCED else max(due, silent_at)
+            due = min(due, self._next_hearing())
         for channel in self.channels:
             if channel.sync is not None:
                 due = min(due, channel.sync.progress_at + self.timing.sync_retry_s)
@@ -257,6 +261,14 @@ class ClientCore(Sending):
         if self.active is not None:
             due = min(due, self.backlogs.next_due())
         return min(due, leases_due)
+
+    def _next_hearing(self) -> float:
+        """When a channel will have been silent for too long."""
+        silence_s = self.silence_s()
+        again = [max(channel.heard_at + AGAIN * silence_s, channel.again_at) for channel in self.channels]
+        if self.state is State.SYNCED:
+            again += [channel.heard_at + silence_s + 0.001 for channel in self.channels]
+        return min(again)
 
     def on_timer(self, now: float) -> None:
         """Do what has fallen due."""
@@ -267,6 +279,7 @@ class ClientCore(Sending):
         if self.classic.following:
             self.ask_missed(now)
             return
+        self._hear_again(now)
         if self._silent(now):
             if now >= self._vote_at:
                 self._vote(now)
@@ -299,6 +312,7 @@ class ClientCore(Sending):
         if self.outbox.batches and now - self._progress_at >= self._resend_wait_s:
             self._progress_at = now
             self._resend_wait_s = min(30.0, 2 * self._resend_wait_s)
+            self._subscribe_again(active, self._own_topic)  # or its answers do not reach us
             self._resend(active, self.outbox.first)
 
     def close(self) -> None:

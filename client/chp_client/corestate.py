@@ -7,7 +7,7 @@ The core is built in layers, an idea in a file each: this state; `following` (wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class Timing:
     sync_retry_s: float = 2.0  # without a chunk
     resend_s: float = 2.0  # without an acknowledgement
     refused_retry_s: float = 1.0
+    mend_s: float = 0.1  # before a copy that was mended and differs again is mended once more; then twice as long
+    mend_s_max: float = 30.0
     deaf_s: float = 5.0  # without a word on P+1 of a server that lives, while nobody else is heard
 
 
@@ -54,19 +56,18 @@ class CoreState:
         limits: Limits = DEFAULT,
         timing: Timing | None = None,
         max_lag_s: float | None = None,
+        chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
         self.shown: dict[str, bytes] = {} if shown is None else shown
         self.limits = limits
         self.timing = timing or Timing()
+        self.chance = chance  # from 0 to 1: that of many clients not all ask at the same time
         self.stats: Counter[str] = Counter()
         self.links = [Link(i, address) for i, address in enumerate(servers)]
         self.outbox = Outbox(session)
         self.leases = Leases()
         self.write_only = not subtrees
-        self.channels = [
-            Channel(s, self.shown, self.stats, limits.join_buffer_bytes, self._own_batches)
-            for s in (subtrees or (PULSE,))
-        ]
+        self.channels = [Channel(s, self.shown, self.stats, limits, self._own_batches) for s in (subtrees or (PULSE,))]
         self.backlogs = Backlogs(limits.join_buffer_bytes)
         self.active: Link | None = None
         self.epoch = 0
@@ -160,10 +161,17 @@ class CoreState:
     def _silent(self, now: float) -> bool:
         return self.active is None or now - self.active.heard_at > self.silence_s()
 
+    def _is_heard(self, now: float) -> bool:
+        """Whether the active is, on each channel."""
+        if self._silent(now):
+            return False
+        since = now - self.silence_s()
+        return self.write_only or all(channel.heard_at >= since for channel in self.channels)
+
     def _update_state(self, now: float) -> None:
         if self._unsettled:
             self.settle_held()
-        following = self.classic.is_alive(now) if self.classic.following else not self._silent(now)
+        following = self.classic.is_alive(now) if self.classic.following else self._is_heard(now)
         if self.closed:
             state = State.CLOSED
         elif following and all(channel.live for channel in self.channels):

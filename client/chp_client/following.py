@@ -23,6 +23,8 @@ from .channel import CREDIT, Channel, Sync, Verdict
 from .corestate import CoreState
 from .link import Link
 
+AGAIN = 0.75  # of the time for which the active may be silent: then we subscribe again, and may hear it in time
+
 
 class Following(CoreState):
     """The part of the core that decides whom to believe and what to ask."""
@@ -66,6 +68,8 @@ class Following(CoreState):
         self._effects.notes.append(f"following {link.address} in epoch {link.epoch}")
         for channel in self.channels:
             channel.stop()
+            channel.heard_at = now
+            channel.troubles = channel.told_keys = 0
             if went_back:
                 channel.at, channel.anew = 0, True
             if self.write_only:
@@ -90,7 +94,7 @@ class Following(CoreState):
         """ICANHAZ of CHP/2: a snapshot, or what changed since `start`."""
         if channel.sync is not None:
             self._requests.pop(channel.sync.id, None)
-        if channel.replica.orphans:
+        if channel.replica.orphans or channel.differs:
             start = 0  # only a snapshot tells what they are
         channel.ask(self._next_id(), link.index, start, now).session = self.outbox.public
         self._requests[self._last_id] = channel
@@ -170,7 +174,7 @@ class Following(CoreState):
             return
         if sync.server != link.index:
             return
-        link.heard_at = now
+        link.heard_at = channel.heard_at = now
         session = self.outbox.public
         if header[0] == b.KTHXBAI:
             del self._requests[sync.id]
@@ -184,7 +188,7 @@ class Following(CoreState):
             more = channel.on_chunk(parts, self.outbox.public, now)
         except ChpError as error:
             self._garbage(link.index, error)
-            self._ask(channel, link, channel.at, now)
+            self._mend(channel, link, now)
             return
         if more:
             body = b.packb({"chp": VERSION, "id": sync.id, "more": more})
@@ -236,7 +240,43 @@ class Following(CoreState):
                 f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}, {channel.why}"
             )
             channel.live = False
-            self._ask(channel, self.active, channel.at if verdict is Verdict.RESUME else 0, now)
+            channel.differs = channel.differs or verdict is Verdict.REFETCH
+            self._mend(channel, self.active, now)
+
+    def _mend(self, channel: Channel, link: Link, now: float) -> None:
+        """Ask for what is missing: at once, but ever later if that does not help."""
+        channel.troubles += 1
+        if channel.troubles == 1:
+            self._ask(channel, link, channel.at, now)
+            return
+        timing = self.timing
+        wait_s = min(timing.mend_s_max, timing.mend_s * 2.0 ** min(channel.troubles - 2, 20)) * (0.5 + self.chance())
+        self.stats["mends_put_off"] += 1
+        if channel.sync is not None:
+            self._requests.pop(channel.sync.id, None)
+        channel.ask(0, link.index, 0, now + wait_s - timing.sync_retry_s)  # as one that was not answered: see `_retry`
+
+    def _hear_again(self, now: float) -> None:
+        """Subscribe again to a channel on which nothing comes, though its server may live.
+
+        What a server knows of our subscriptions may have been taken from it, by a cancel that somebody else sent.
+        """
+        link, silence_s = self.active, self.silence_s()
+        if link is None:
+            return
+        for channel in self.channels:
+            if now < max(channel.heard_at + AGAIN * silence_s, channel.again_at):
+                continue
+            channel.again_at = now + silence_s
+            if now - channel.heard_at > max(self.timing.deaf_s, 2 * silence_s) and not self._silent(now):
+                self._effects.reconnect.append(link.index)
+                self.stats["reconnects"] += 1
+            self._subscribe_again(link, channel.topic)
+
+    def _subscribe_again(self, link: Link, topic: bytes) -> None:
+        self.stats["subscribed_again"] += 1
+        self._effects.unsubscribe.append((link.index, topic))
+        self._effects.subscribe.append((link.index, topic))
 
     def _after(self, channel: Channel, now: float) -> None:
         if channel.changes:

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain, repeat
 from operator import call
 
-from chp.batch import Segment
+from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
 
 from .events import Changed
@@ -101,10 +101,11 @@ class Pending:
 class Replica:
     """A channel's keys, as confirmed and as shown."""
 
-    __slots__ = ("map", "orphans", "pending", "shown", "untold")
+    __slots__ = ("map", "orphans", "pending", "shown", "subtree", "untold")
 
-    def __init__(self, shown: dict[str, bytes]) -> None:
+    def __init__(self, shown: dict[str, bytes], subtree: str = "") -> None:
         self.shown = shown
+        self.subtree = subtree
         self.map = Hashmap()
         self.map.values = shown
         self.pending = Pending()
@@ -118,20 +119,34 @@ class Replica:
         else:
             self.shown.update(zip(segment.keys, segment.values, strict=True))
 
-    def apply(self, segments: list[Segment], revision: int, own: int, echo_only: bool, now: float) -> None:
-        """Apply a record; `own` is the highest own batch number in it (0: none), `echo_only` that all of it is own."""
+    def apply(self, segments: list[Segment], revision: int, own: int, echo_only: bool, now: float) -> list[Segment]:
+        """Apply a record; `own` is the highest own batch number in it (0: none), `echo_only` that all of it is own.
+
+        Returns what of it lies in the subtree, which is all, unless something is wrong with who published it.
+        """
+        before = len(self.map)
         for segment in segments:
             self.map.note(segment, revision, now)
         if own:
             self.pending.confirm(own)
         if echo_only:
-            return
+            return segments
+        if self.subtree and (len(self.map) != before or any(s.extras and "d" in s.extras for s in segments)):
+            segments = self._inside(segments)  # only what is new here can be a stranger, and a delete may hide that
         columns = [segment.keys for segment in segments]
         held = self.pending.among(chain.from_iterable(columns)) if self.pending else set()
         if held or any(s.extras is not None and "d" in s.extras for s in segments):
             self._show_some(segments, held)
         else:
             self.shown.update(chain.from_iterable(map(zip, columns, [s.values for s in segments])))
+        return segments
+
+    def _inside(self, segments: list[Segment]) -> list[Segment]:
+        inside = [narrow(segment, self.subtree) for segment in segments]
+        for segment, kept in zip(segments, inside, strict=True):
+            if kept is not segment:
+                self.map.forget([key for key in segment.keys if not key.startswith(self.subtree)])
+        return [segment for segment in inside if segment is not None]
 
     def _show_some(self, segments: list[Segment], held: set[str]) -> None:
         final: dict[str, bytes] = {}

@@ -79,10 +79,10 @@ class Talk:
 
     def take(self) -> None:
         effects = self.core.take()
-        for i, name in effects.subscribe:
-            self.topics[i].add(name)
         for i, name in effects.unsubscribe:
             self.topics[i].discard(name)
+        for i, name in effects.subscribe:
+            self.topics[i].add(name)
         for i, frames in effects.request:
             if len(frames) == 3:
                 self.requests.append((i, frames[1].decode(), msgpack.unpackb(frames[2])))

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from chp.limits import DEFAULT
 from chp_client.channel import Channel, Verdict
 
 EPOCH = 1 << 48
@@ -11,7 +12,7 @@ EPOCH = 1 << 48
 
 @pytest.fixture
 def channel() -> Channel:
-    made = Channel("", {}, Counter(), 1000, lambda after, upto: [])
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [])
     made.at, made.live = 2 * EPOCH | 5, True
     return made
 

@@ -1,0 +1,192 @@
+"""covers: following.py, channel.py, replica.py. What a server that is wrong may cost a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.client_frames import OTHER, WHOSE, Talk, n, own_topic, segment, topic
+
+
+class TestAsking:
+    """A copy that differs is mended at once, then ever more rarely, and not by all clients at the same time."""
+
+    def wrong(self, told: dict[str, Any], chance: float = 0.5) -> list[float]:
+        """When a snapshot is asked for in a minute, of a server whose heartbeats or counts never fit."""
+        talk = Talk(chance=lambda: chance).joined(n(1), **{"/a": n(1)})
+        asked: list[float] = []
+        answered, until = len(talk.requests), talk.now + 60
+        while talk.now < until:
+            while len(talk.requests) > answered and len(asked) < 50:  # as fast as answers come
+                answered = len(talk.requests)
+                asked.append(talk.now)
+                talk.snapshot(n(1), {"/a": (b"", n(1))})
+                talk.heartbeat(n(1), **told)
+            talk.heartbeat(n(1), **told)
+            talk.wait(0.1)
+        assert talk.stats["mends_put_off"] > 0
+        return asked
+
+    @pytest.mark.parametrize("told", [{"count": 9}, {"revsum": 9}])
+    def test_a_heartbeat_that_never_fits(self, told: dict[str, int]) -> None:
+        asked = self.wrong(told)
+        assert 4 <= len(asked) <= 15
+        assert asked[-1] - asked[-2] > 10 * (asked[2] - asked[1])
+
+    def test_chance_is_an_argument(self) -> None:
+        assert self.wrong({"count": 9}, 0.0)[2:] != self.wrong({"count": 9}, 1.0)[2:]
+
+    def test_a_snapshot_that_never_fits_its_own_sum(self) -> None:
+        talk = Talk()
+        talk.greet()
+        for _ in range(300):
+            if talk.requests[-1][2].get("from") == 0:
+                talk.snapshot(n(1), {"/a": (b"", n(1))}, revsum=7)
+            talk.wait(0.1)
+        assert len(talk.requests) <= 15 and len(talk.states) == 0
+
+    def test_one_that_was_seen_to_be_equal_again_is_mended_at_once(self) -> None:
+        talk = Talk().joined(n(1), **{"/a": n(1)})
+        for _ in range(20):
+            known = len(talk.requests)
+            talk.heartbeat(n(1), count=9)
+            assert len(talk.requests) == known + 1
+            talk.snapshot(n(1), {"/a": (b"", n(1))})
+            talk.heartbeat(n(1))
+
+    def test_a_copy_that_differs_is_not_taken_for_mended_by_what_changed_since(self) -> None:
+        talk = Talk().joined(n(1), **{"/a": n(1)})
+        talk.heartbeat(n(1), count=9)
+        for _ in range(12):  # no answer
+            talk.heartbeat(n(1))
+            talk.wait(0.25)
+        assert len(talk.requests) == 3 and talk.requests[-1][2]["from"] == 0
+
+
+class TestStrangers:
+    """Keys outside the subtree are refused and counted."""
+
+    def test_in_a_batch(self) -> None:
+        talk = Talk("/a/").joined()
+        talk.core.watch(True)
+        talk.batch(n(0), n(1), {"/a/1": b"1", "/b/1": b"x"}, {"/b/2": b"x"}, {"/a/2": b"2"}, on="/a/")
+        replica = talk.core.channels[0].replica
+        assert talk.map == {"/a/1": b"1", "/a/2": b"2"} and replica.map.fingerprint() == (2, 2 * n(1))
+        assert talk.stats["outside_subtree"] == 2 and talk.stats["updates_applied"] == 2
+        assert [key for changed in talk.changes for key in changed.keys] == ["/a/1", "/a/2"]
+
+    def test_hidden_behind_a_delete(self) -> None:
+        talk = Talk("/a/").joined(n(1), **{"/a/1": n(1)})
+        talk.batch(n(1), n(2), {"/a/1": None, "/b/1": b"x"}, on="/a/")
+        assert talk.map == {} and talk.stats["outside_subtree"] == 1
+        assert talk.core.channels[0].replica.map.fingerprint() == (0, 0)
+
+    def test_in_a_snapshot(self) -> None:
+        talk = Talk("/a/")
+        talk.greet()
+        request_id = talk.last_id()
+        runs = {"r": [[n(1), 2], [n(2), 1]], "t": [[1], [9000]]}
+        talk.reply(n(2), [3, request_id, 0], [["/b/1", "/a/1", "/a/2"], [b"x", b"1", b"2"], runs])
+        talk.reply(n(2), [5, request_id, n(2), 2, n(1) + n(2), None, False, 0, 0, WHOSE])
+        replica = talk.core.channels[0].replica
+        assert talk.map == {"/a/1": b"1", "/a/2": b"2"} and talk.stats["outside_subtree"] == 1
+        assert replica.map.revisions == {"/a/1": n(1), "/a/2": n(2)} and list(replica.map.deadlines) == ["/a/1"]
+
+
+class TestMemory:
+    """What never ends is not gathered for ever."""
+
+    def chunks(self, talk: Talk, made: Any) -> int:
+        """How many chunks of a snapshot are taken."""
+        request_id = talk.last_id()
+        for i in range(200):
+            talk.reply(n(9), [3, request_id, i], made(i))
+            if talk.stats.get("garbage"):
+                return i
+        return 200
+
+    def chunk(self, i: int, value: bytes = b"", same: bool = False) -> list[Any]:
+        keys = {f"/{0 if same else i}/{j}": value for j in range(1000)}
+        return segment(keys, r=[[n(1), 1000]])
+
+    def test_a_snapshot_of_more_bytes_than_a_copy_may_have(self) -> None:
+        talk = Talk(limits={"copy_bytes_max": 10_000_000})
+        talk.greet()
+        assert self.chunks(talk, lambda i: self.chunk(i, b"x" * 1000)) < 12
+        sync = talk.core.channels[0].sync
+        assert sync is not None and len(sync.fresh) == 0, "what was gathered is let go, and asked for anew"
+
+    def test_a_snapshot_that_tells_keys_twice(self) -> None:
+        talk = Talk()
+        talk.greet()
+        assert self.chunks(talk, lambda i: self.chunk(i, same=True)) == 1
+
+    def test_a_snapshot_of_far_more_keys_than_the_server_says_to_have(self) -> None:
+        talk = Talk()
+        talk.greet()
+        talk.heartbeat(n(9), count=10_000)
+        assert 60 < self.chunks(talk, self.chunk) < 100
+
+    def test_a_record_that_never_ends_is_taken_as_a_snapshot(self) -> None:
+        talk = Talk(limits={"join_buffer_bytes": 1_000_000}).joined()
+        for i in range(100):
+            talk.batch(n(i), n(i + 1), {f"/{i}": b"x" * 100_000}, more=True)
+        channel = talk.core.channels[0]
+        assert talk.stats["endless_records"] == 1 and channel._held is None
+        assert [options["from"] for _, _, options in talk.requests] == [0, 0] and channel._buffered < 10_000_000
+        talk.snapshot(n(200), {"/a": (b"1", n(100))})
+        assert talk.map == {"/a": b"1"} and channel.live and not channel.differs
+
+
+class TestDeaf:
+    """Who hears nothing on a channel subscribes to it again, before it turns to another server."""
+
+    def test_the_active_fell_silent_and_is_heard_again(self) -> None:
+        talk = Talk(servers=2).joined()
+        talk.heartbeat(n(0))
+        talk.wait(0.9)
+        assert talk.stats["subscribed_again"] == 1 and talk.core.state == "SYNCED" and "votes" not in talk.stats
+        talk.heartbeat(n(0))
+        talk.wait(0.4)
+        assert talk.stats["subscribed_again"] == 1
+
+    def test_one_channel_of_several_is_noticed_too(self) -> None:
+        talk = Talk("/a/", "/b/").joined()
+        for _ in range(4):
+            talk.heartbeat(n(0), on="/a/")
+            talk.wait(0.22)
+        assert talk.stats["subscribed_again"] == 1 and topic("/b/") in talk.topics[0]
+        for _ in range(4):
+            talk.heartbeat(n(0), on="/a/")
+            talk.wait(0.25)
+        assert talk.core.state == "STALE", "nobody knows whether /b/ is current"
+        talk.heartbeat(n(0), on="/b/")
+        assert talk.core.state == "SYNCED" and "failovers" not in talk.stats
+
+    def test_if_that_does_not_help_it_connects_anew(self) -> None:
+        talk = Talk("/a/", "/b/").joined()
+        for _ in range(30):
+            talk.heartbeat(n(0), on="/a/")
+            talk.wait(0.25)
+        assert 1 <= talk.stats["reconnects"] <= 3
+
+    def test_an_acknowledgement_that_does_not_come_is_listened_for_anew(self) -> None:
+        talk = Talk().joined()
+        talk.set({"/a": b"1"})
+        cancelled: list[bytes] = []
+        take = talk.core.take
+
+        def noting() -> Any:
+            effects = take()
+            cancelled.extend(name for _, name in effects.unsubscribe)
+            return effects
+
+        talk.core.take = noting  # type: ignore[method-assign]
+        for _ in range(9):
+            talk.heartbeat(n(0))
+            talk.wait(0.25)
+        assert cancelled == [own_topic()] and own_topic() in talk.topics[0]
+        talk.batch(n(0), n(1), {"/a": b"1"}, origins=[[OTHER, 1]])
+        talk.ack(1, 1, n(1))
+        assert len(talk.settled) == 1
