@@ -26,12 +26,13 @@ from chp.messages import hugz
 from chp.numbers import U64_MASK, ZERO, pack
 from chp.properties import with_ttl_s
 
+from .image import Image
 from .recordlog import grouped, numbered
 from .shares import Subtrees
 
 Frames = list[bytes]
 FEW = 4  # channels: up to here each looks at a column, which takes two comparisons
-LOOKED_AT_MAX = 2_000_000  # keys a heartbeat looks at for the fingerprints of channels: some 100 ms
+LOOKED_AT_MAX = 1 << 17  # keys a heartbeat looks at for the fingerprints of channels: some 10 ms
 PREFIXES_MAX = 1000  # beyond so many CHP/1 subscriptions, sorting the updates is left to the socket
 
 
@@ -45,6 +46,7 @@ class Channel:
     count: int = 0
     revision_sum: int = 0
     known: bool = True  # whether count and sum are those of the map; as in `Hashmap`, they are let go under load
+    measuring: Image | None = None  # what is there is counted: what comes meanwhile is added up beside it
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
     subscribers: int = 0
@@ -77,14 +79,31 @@ class Channel:
         if self.subtree:
             revisions = [r for k, r in hashmap.revisions.items() if k.startswith(self.subtree)]
             self.count, self.revision_sum = len(revisions), sum(revisions)
-        self.known = True
+        self.known, self.measuring = True, None
+
+    def measure_by(self, image: Image) -> None:
+        """Let an image that has just been begun count what is there; nothing is open."""
+        self.count = self.revision_sum = self.noted = 0
+        self.known, self.measuring = False, image
+
+    def look(self) -> None:
+        """If the image is whole by now, what is there is known."""
+        if self.measuring is not None and self.measuring.ready:
+            count, revision_sum = self.measuring.fingerprint()
+            self.count += count
+            self.revision_sum += revision_sum
+            self.known, self.measuring = True, None
+
+    def let_go(self) -> None:
+        """What is there is not known any more."""
+        self.known, self.measuring = False, None
 
     def note(self, part: Segment, revision: int, before: Hashmap) -> None:
         """Move the fingerprint by a segment that is about to be applied with `revision`."""
         self.noted += len(part.keys)
         if self.noted > len(before) and len(before) <= SUM_KEYS_MAX:
-            self.known = False
-        if not self.known:
+            self.let_go()
+        if not self.known and self.measuring is None:
             return
         written = dict.fromkeys(part.keys, revision)
         old = before.revisions
@@ -106,6 +125,7 @@ class Channels:
         self.plain: Counter[bytes] = Counter()
         self.plain_joins = 0
         self.refused = 0
+        self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
 
     # -- subscriptions
 
@@ -151,7 +171,7 @@ class Channels:
         for channel in self.by_topic.values():
             channel.last = state.number
             channel.parts.clear()
-            channel.known = False
+            channel.let_go()
             channel.begin_digest(state.number)
 
     def begin_epoch(self, first: int) -> None:
@@ -165,21 +185,38 @@ class Channels:
         return NOTHING if channel is None else (channel.since, channel.digest)
 
     def measured(self, hashmap: Hashmap) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
-        """Each channel with its fingerprint; None for one whose turn to be measured is later, as that takes time.
+        """Each channel with its fingerprint; None for one that is not measured yet, as that takes a look at all keys.
 
-        At least one is measured each time, and those that had to wait are first the next time.
+        What a heartbeat has no time for is named by `unmeasured` afterwards: a pass for all of them is to be begun.
         """
-        looked, late = 0, []
+        looked, self.unmeasured = 0, []
         for channel in list(self.by_topic.values()):
+            channel.look()
             cost = channel.cost(hashmap)
-            if cost and looked and looked + cost > LOOKED_AT_MAX:
-                late.append(channel)
+            if cost and looked + cost > LOOKED_AT_MAX:
+                if channel.measuring is None:
+                    self.unmeasured.append(channel.subtree)
                 yield channel, None
             else:
                 looked += cost
                 yield channel, channel.fingerprint(hashmap)
-        if late:
-            self.by_topic = {c.topic: c for c in late} | self.by_topic
+
+    def measure_by(self, images: dict[str, Image]) -> None:
+        """Images were begun: they count what is there for the channels of these subtrees that want to know."""
+        for subtree, image in images.items():
+            channel = self.by_topic.get(channel_topic(subtree))
+            if channel is not None and subtree and not channel.known and channel.measuring is None:
+                channel.measure_by(image)
+
+    def fingerprint_of(self, subtree: str, hashmap: Hashmap) -> tuple[int, int] | None:
+        """A subtree's fingerprint, if that is known without a look at all keys."""
+        if not subtree:
+            return hashmap.fingerprint()
+        channel = self.by_topic.get(channel_topic(subtree))
+        if channel is None:
+            return None
+        channel.look()
+        return channel.fingerprint(hashmap) if channel.known else None
 
     # -- a turn
 
@@ -193,7 +230,7 @@ class Channels:
     def gather(self, segment: Segment, encoded: bytes) -> None:
         """As `note`, of much: the fingerprints are let go, as adding up what the map has is the cheaper way then."""
         for channel, part in self._shares(segment):
-            channel.known = False
+            channel.let_go()
             channel.parts.append(encoded if part is segment else part.encode())
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:

@@ -466,6 +466,8 @@ class ServerCore:
             digest = channel.since, channel.digest
             beat = headers.Heartbeat(self.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
             self.turn.publish.append(greeting(channel.topic, at, encode(beat)))
+        if self.commits.channels.unmeasured and not self.state.gathering:
+            self.commits.channels.measure_by(self.state.images(self.commits.channels.unmeasured))
 
     def _greeting(self) -> bytes:
         beat_ms = round(self.config.heartbeat_s * 1000)

@@ -1,19 +1,19 @@
-"""An image: a subtree as it was at one number, gathered a slice a turn while the map goes on.
+"""Images: subtrees as they were at one number, gathered a slice a turn while the map goes on.
 
     at `number`    the keys, in one go: a list of references, some 12 ns each
-    then           slice after slice of their values and revisions (`gather`), without what lies outside the subtree
+    then           slice after slice of their values and revisions (`gather`), shared out to all who want a subtree
     meanwhile      `before` is told of each segment, before the map has it: what a key was at `number` is kept aside
 
-So it is consistent, and no turn is long however large the map is. While no key comes or goes the columns are walked in
-the map's own order, which is several times faster than looking up each key; a dict's walk may not go on after that.
-An image of a map that fits one slice is whole at once. Its deadlines are those of the moment in which a chunk is made:
-what changes them later follows, as an update.
+So an image is consistent, no turn is long however large the map is, and a pass over the map serves all who wait for
+one. While no key comes or goes the columns are walked in the map's own order, which is several times faster than
+looking up each key; a dict's walk may not go on after that. Images of a map that fits one slice are whole at once.
+Their deadlines are those of the moment in which a chunk is made: what changes them later follows, as an update.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import accumulate, compress, islice
 
@@ -23,89 +23,35 @@ from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.limits import Limits
 from chp.numbers import U64_MASK
 
-GATHER_ITEMS = 1 << 16  # keys looked at in one turn: 5 ms in the map's order, 20 ms where each is looked up
+from .shares import above, by_directory
 
+GATHER_ITEMS = 1 << 16  # keys looked at in one turn: 5 ms in the map's order, 20 ms where each is looked up
+FEW = 4  # prefixes: up to here a pass over the slice for each is as cheap as sorting it by directory
 NOT_YET = b""  # in the place of a chunk, until the image is whole
 
 
 class Image:
     """Parallel lists of keys, values and revisions; whole when it is `ready`."""
 
-    def __init__(self, hashmap: Hashmap, subtree: str, number: int) -> None:
-        self.number = number
-        self.prefix = subtree
-        self.deadlines = hashmap.deadlines
+    def __init__(self, number: int, prefix: str, deadlines: dict[str, float]) -> None:
+        self.number, self.prefix, self.deadlines = number, prefix, deadlines
         self.keys: list[str] = []
         self.values: list[bytes] = []
         self.revisions: list[int] = []
+        self.ready = False
         self._sum = 0
-        self._map = hashmap
-        self._left, self._at = list(hashmap.values), 0  # what is to be looked at, and how far we are
-        if not subtree:
-            self.keys = self._left
-        self._walk: Walk | None = Walk(hashmap)
-        self._values_were: dict[str, bytes] = {}
-        self._revisions_were: dict[str, int] = {}
-        self.gather()
 
-    @property
-    def ready(self) -> bool:
-        """Whether all of it is here."""
-        return self._at >= len(self._left)
-
-    # -- gathering
-
-    def gather(self) -> None:
-        """Look at the next slice of keys."""
-        keys = self._left[self._at : self._at + GATHER_ITEMS]
-        values, revisions = self._as_they_were(keys, *self._columns(keys))
-        self._at += len(keys)
-        if self.prefix:
-            inside = [key.startswith(self.prefix) for key in keys]
-            values, revisions = list(compress(values, inside)), list(compress(revisions, inside))
-            self.keys += compress(keys, inside)
+    def take(self, keys: Iterable[str], values: Iterable[bytes], revisions: list[int]) -> None:
+        """More of it."""
+        self.keys += keys
         self.values += values
         self.revisions += revisions
         self._sum += sum(revisions)
-        if self.ready:
-            self._left, self._at, self._walk = [], 0, None
-            self._values_were.clear()
-            self._revisions_were.clear()
-
-    def _columns(self, keys: list[str]) -> tuple[list[bytes], list[int]]:
-        columns = self._walk.next(keys) if self._walk is not None else None
-        if columns is not None:
-            return columns
-        self._walk = None
-        values, revisions = self._map.values, self._map.revisions
-        return [values.get(key, b"") for key in keys], [revisions.get(key, 0) for key in keys]
-
-    def gather_all(self) -> None:
-        """The rest of it, in one go."""
-        while not self.ready:
-            self.gather()
 
     def waiting(self) -> Iterator[bytes]:
         """`NOT_YET`, as often as somebody asks before it is whole."""
         while not self.ready:
             yield NOT_YET
-
-    def before(self, segment: Segment) -> None:
-        """A segment is about to be applied: keep what its keys are."""
-        values, revisions = self._map.values, self._map.revisions
-        for key in dict.fromkeys(segment.keys).keys() - self._values_were.keys():
-            self._values_were[key] = values.get(key, b"")  # of no use for one that was not there
-            self._revisions_were[key] = revisions.get(key, 0)
-        if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
-            self._walk = None  # a key comes or goes
-
-    def _as_they_were(
-        self, keys: list[str], values: list[bytes], revisions: list[int]
-    ) -> tuple[list[bytes], list[int]]:
-        if self._values_were and not self._values_were.keys().isdisjoint(keys):
-            values = list(map(self._values_were.get, keys, values))
-            revisions = list(map(self._revisions_were.get, keys, revisions))
-        return values, revisions
 
     # -- once it is ready
 
@@ -148,6 +94,89 @@ class Image:
             return None
         places = [i for i, key in enumerate(keys) if key in deadlines]
         return places, [ms_until(deadlines[keys[i]], now) for i in places]
+
+
+class Gathering:
+    """One pass over a map, a slice at a time, for images of several prefixes."""
+
+    def __init__(self, hashmap: Hashmap, number: int, prefixes: Iterable[str]) -> None:
+        self.images = {prefix: Image(number, prefix, hashmap.deadlines) for prefix in prefixes}
+        self._parts = {prefix: image for prefix, image in self.images.items() if prefix}
+        self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
+        self._map = hashmap
+        self._keys, self._at = list(hashmap.values), 0
+        self._walk: Walk | None = Walk(hashmap)
+        self._values_were: dict[str, bytes] = {}
+        self._revisions_were: dict[str, int] = {}
+        self.gather()
+
+    @property
+    def done(self) -> bool:
+        """Whether all keys were looked at."""
+        return self._at >= len(self._keys)
+
+    def gather(self) -> None:
+        """Look at the next slice of keys."""
+        keys = self._keys[self._at : self._at + GATHER_ITEMS]
+        values, revisions = self._as_they_were(keys, *self._columns(keys))
+        self._at += len(keys)
+        if "" in self.images:
+            self.images[""].take((), values, revisions)  # its keys are all of them
+        if self._by_directory:
+            self._share_by_directory(keys, values, revisions)
+        else:
+            for prefix, image in self._parts.items():
+                inside = [key.startswith(prefix) for key in keys]
+                image.take(compress(keys, inside), compress(values, inside), list(compress(revisions, inside)))
+        if self.done:
+            self._finish()
+
+    def gather_all(self) -> None:
+        """The rest, in one go."""
+        while not self.done:
+            self.gather()
+
+    def before(self, segment: Segment) -> None:
+        """A segment is about to be applied: keep what its keys are."""
+        values, revisions = self._map.values, self._map.revisions
+        for key in dict.fromkeys(segment.keys).keys() - self._values_were.keys():
+            self._values_were[key] = values.get(key, b"")  # of no use for one that was not there
+            self._revisions_were[key] = revisions.get(key, 0)
+        if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
+            self._walk = None  # a key comes or goes
+
+    def _columns(self, keys: list[str]) -> tuple[list[bytes], list[int]]:
+        found = self._walk.next(keys) if self._walk is not None else None
+        if found is not None:
+            return found
+        self._walk = None
+        values, revisions = self._map.values, self._map.revisions
+        return [values.get(key, b"") for key in keys], [revisions.get(key, 0) for key in keys]
+
+    def _as_they_were(
+        self, keys: list[str], values: list[bytes], revisions: list[int]
+    ) -> tuple[list[bytes], list[int]]:
+        if self._values_were and not self._values_were.keys().isdisjoint(keys):
+            values = list(map(self._values_were.get, keys, values))
+            revisions = list(map(self._revisions_were.get, keys, revisions))
+        return values, revisions
+
+    def _share_by_directory(self, keys: list[str], values: list[bytes], revisions: list[int]) -> None:
+        for directory, where in by_directory(keys).items():
+            wanted = [self._parts[prefix] for prefix in above(directory) if prefix in self._parts]
+            if wanted:
+                found = [keys[i] for i in where], [values[i] for i in where], [revisions[i] for i in where]
+                for image in wanted:
+                    image.take(*found)
+
+    def _finish(self) -> None:
+        if "" in self.images:
+            self.images[""].keys = self._keys
+        for image in self.images.values():
+            image.ready = True
+        self._keys, self._at, self._walk = [], 0, None
+        self._values_were.clear()
+        self._revisions_were.clear()
 
 
 class Walk:

@@ -28,7 +28,7 @@ from chp.versions import spoken, unspoken
 
 from .commit import HEADER_BYTES_MAX
 from .history import opener_of
-from .image import GATHER_ITEMS, Image
+from .image import Image
 from .images import Images, packed
 from .leases import listed
 from .recordlog import Record
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .core import ServerCore
 
 FEED_PAGE_BYTES = 4 << 20
-LOOKED_AT_MAX = 2 * GATHER_ITEMS  # keys in a turn, for images
 Options = dict[str, Any]
 
 
@@ -52,7 +51,6 @@ class Requests:
         self.images = Images(core.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
-        self._looked_at = 0  # keys in this turn, for that
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
             "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
@@ -71,7 +69,7 @@ class Requests:
         core = self._core
         if not core.vote():
             return
-        self._open(Stream(identity, 0, self._classic(subtree), 1 << 30, False, core.now, self._wait(subtree)))
+        self._open(Stream(identity, 0, self._classic(subtree), 1 << 30, False, core.now, subtree))
 
     def _classic(self, subtree: str) -> Iterator[list[Frames]]:
         core = self._core
@@ -126,7 +124,7 @@ class Requests:
             return
         if not options.get("feed"):
             copy = self._copy(after, proof, subtree, request_id, session_id)
-            self._stream(identity, request_id, copy, credit, self._wait(subtree))
+            self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree)
         elif (parts := self._feed(after, subtree, options)) is None:
             self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
         else:
@@ -138,10 +136,10 @@ class Requests:
         request_id: int,
         parts: Iterator[list[Frames]],
         credit: int,
-        wait: Callable[[], bool] | None = None,
+        wants: str | None = None,
     ) -> None:
         core = self._core
-        self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now, wait))
+        self._open(Stream(identity, request_id, parts, min(credit, core.limits.sync_credit_max), True, core.now, wants))
 
     def _whose(self, number: int) -> list[Any]:
         """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
@@ -168,35 +166,28 @@ class Requests:
         end = [session_no, False, *core.commits.channels.digest_of(subtree), self._whose(image.number)]
         yield from snapshot_parts(image, request_id, end, core.limits, lambda: core.now)
 
-    def _wait(self, subtree: str) -> Callable[[], bool]:
-        """Whether a copy of the subtree is to wait: enough keys were looked at in this turn, and those of others."""
-
-        def wait() -> bool:
-            known = subtree in self._fresh
-            busy = self._core.state.gathering or self._looked_at >= LOOKED_AT_MAX
-            return self._core.state.late or (busy and not known)
-
-        return wait
+    def _may_begin(self, subtree: str) -> bool:
+        """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
+        return not self._core.state.late and (subtree in self._fresh or not self._core.state.gathering)
 
     def _image_of(self, subtree: str) -> Image:
-        """The subtree as it is now; made once a turn, since it takes a look at every key."""
-        state, fresh = self._core.state, self._fresh.get(subtree)
-        if fresh is None:
-            self._looked_at += min(len(state.map), GATHER_ITEMS)
-            fresh = self._fresh[subtree] = state.image(subtree)
-        return fresh
+        """The subtree as it is now; one pass over the map is made, for all who wait for one."""
+        if subtree not in self._fresh:
+            core = self._core
+            self._fresh |= core.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
+            core.commits.channels.measure_by(self._fresh)
+        return self._fresh[subtree]
 
     def _resume(self, after: int, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
         core = self._core
         core.counts["resumes"] += 1
         number, records = core.state.number, core.commits.log.after(after, 1 << 62)
         digest, whose = core.commits.channels.digest_of(subtree), self._whose(number)
-        if subtree:
+        fingerprint = core.commits.channels.fingerprint_of(subtree, core.state.map)
+        if fingerprint is None:
             image = self._image_of(subtree)
             yield from gathered(image)
             fingerprint = image.fingerprint()
-        else:
-            fingerprint = core.state.map.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
         yield from resume_parts(iter(records), after, subtree, end, core.limits)
 
@@ -316,10 +307,9 @@ class Requests:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         core = self._core
         self.images.expire(core.now)
-        for identity, part in self.syncs.pump(self.blocked, core.now):
+        for identity, part in self.syncs.pump(self.blocked, self._may_begin, core.now):
             core.turn.replies.append((identity, part))
         self._fresh.clear()
-        self._looked_at = 0
 
     def clear(self) -> None:
         """Drop all that is under way or kept: the server no longer serves."""

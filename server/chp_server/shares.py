@@ -36,13 +36,13 @@ class Subtrees:
         keys, wanted = segment.keys, self._wanted
         common = _common_directory(min(keys), max(keys))
         if not self._any_below(common):
-            yield from ((above, segment) for above in _above(common) if above in wanted)
+            yield from ((subtree, segment) for subtree in above(common) if subtree in wanted)
             return
         found: dict[str, list[int]] = {}
-        for directory, where in _by_directory(keys).items():
-            for above in _above(directory):
-                if above in wanted:
-                    found.setdefault(above, []).extend(where)
+        for directory, where in by_directory(keys).items():
+            for subtree in above(directory):
+                if subtree in wanted:
+                    found.setdefault(subtree, []).extend(where)
         for subtree, where in found.items():
             yield subtree, segment if len(where) == len(keys) else _take(segment, sorted(where))
 
@@ -60,7 +60,7 @@ def _common_directory(low: str, high: str) -> str:
     return low[: low.rfind("/", 0, n) + 1]
 
 
-def _by_directory(keys: list[str]) -> dict[str, list[int]]:
+def by_directory(keys: list[str]) -> dict[str, list[int]]:
     """The places of the keys of each directory, which is all of a key up to its last slash."""
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
@@ -72,7 +72,7 @@ def _by_directory(keys: list[str]) -> dict[str, list[int]]:
     return places
 
 
-def _above(directory: str) -> Iterator[str]:
+def above(directory: str) -> Iterator[str]:
     """The subtrees that hold a directory: everything, those on the way, and itself."""
     yield ""
     if directory[:1] == "/":  # a subtree begins with a slash

@@ -69,19 +69,18 @@ class Snapshotter:
 
     def replace(self, core: ServerCore) -> None:
         """Write the state as it is now, all of it, in place of whatever the journal holds."""
-        self.begin(core).gather_all()
+        self.begin(core)
+        core.state.gather_all()
         for body in self._bodies or ():
             self._journal.put_snapshot(body)
         self._bodies = None
         self._journal.commit_snapshot(keep_after=self.number, alone=True)
 
-    def begin(self, core: ServerCore) -> Image:
+    def begin(self, core: ServerCore) -> None:
         """Begin one of the state as it is now."""
         self.number = core.state.number
         self._journal.begin_snapshot(self.number)
-        image = core.state.image("")
-        self._bodies = self._chunks(core, image)
-        return image
+        self._bodies = self._chunks(core, core.state.image(""))
 
     def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
         image.deadlines = dict(image.deadlines)  # nothing follows in a backup that would put a later ttl right

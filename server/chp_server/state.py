@@ -13,7 +13,7 @@ The state changes only by records, in the order of their numbers, on the active,
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
-from .image import Image
+from .image import Gathering, Image
 from .leases import Leases
 from .staging import Staging
 
@@ -56,7 +56,7 @@ class ReplicatedState:
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
         self._map = Hashmap()
         self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
-        self._gathering: deque[Image] = deque()  # to be told of what is about to change
+        self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
@@ -88,8 +88,8 @@ class ReplicatedState:
             left = None if left is None else left - len(segment.keys)
 
     def _to_map(self, segment: Segment, revision: int, now: float) -> None:
-        for image in self._gathering:
-            image.before(segment)
+        for gathering in self._gathering:
+            gathering.before(segment)
         self._map.apply(segment, revision, now)
 
     @property
@@ -99,12 +99,16 @@ class ReplicatedState:
 
     # -- images
 
-    def image(self, subtree: str) -> Image:
-        """A subtree as it is now; of a large map it is gathered in the turns to come (`gather`)."""
-        image = Image(self.map, subtree, self.number)
-        if not image.ready:
-            self._gathering.append(image)
-        return image
+    def image(self, prefix: str) -> Image:
+        """What begins with a prefix, as it is now; of a large map it is gathered in the turns to come (`gather`)."""
+        return self.images([prefix])[prefix]
+
+    def images(self, prefixes: Iterable[str]) -> dict[str, Image]:
+        """As `image`, several in one pass."""
+        gathering = Gathering(self.map, self.number, prefixes)
+        if not gathering.done:
+            self._gathering.append(gathering)
+        return gathering.images
 
     @property
     def gathering(self) -> bool:
@@ -112,11 +116,16 @@ class ReplicatedState:
         return bool(self._gathering)
 
     def gather(self) -> None:
-        """A turn's share of the oldest image that is not whole."""
+        """A turn's share of the oldest images that are not whole."""
         if self._gathering:
             self._gathering[0].gather()
-            if self._gathering[0].ready:
+            if self._gathering[0].done:
                 self._gathering.popleft()
+
+    def gather_all(self) -> None:
+        """All images, in one go."""
+        while self._gathering:
+            self.gather()
 
     # -- records
 

@@ -40,12 +40,12 @@ class Stream:
     credit: int
     counted: bool  # CHP/2: each part costs one credit
     touched: float
-    wait: Callable[[], bool] | None = None  # until it has begun: whether it is to wait for another turn
+    wants: str | None = None  # until it has begun: the subtree of which it needs an image
     waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
 
     def part(self) -> list[Frames] | None:
         """The next part; None when it is at its end."""
-        self.wait = None
+        self.wants = None
         try:
             return next(self.parts, None)
         except BadInput as error:  # what it reads is not there any more
@@ -190,14 +190,23 @@ class Syncs:
         self._streams.clear()
         self._readers.clear()
 
-    def pump(self, blocked: set[bytes], now: float) -> Iterator[tuple[bytes, list[Frames]]]:
+    def wanted(self, blocked: set[bytes]) -> set[str]:
+        """The subtrees of which streams that could begin need an image."""
+        streams = self._streams.values()
+        return {s.wants for s in streams if s.wants is not None and s.credit > 0 and s.identity not in blocked}
+
+    def pump(
+        self, blocked: set[bytes], may_begin: Callable[[str], bool], now: float
+    ) -> Iterator[tuple[bytes, list[Frames]]]:
         """One part of each stream that has room, with its reader's identity, as far as one turn may send."""
         room = self._limits.sync_turn_bytes
         for key, stream in list(self._streams.items()):
             if now - stream.touched > self._limits.sync_idle_s_max:
                 self._end(key)
                 self.dropped += 1
-            elif room > 0 and stream.credit > 0 and key[0] not in blocked and not (stream.wait and stream.wait()):
+            elif stream.wants is not None and not may_begin(stream.wants):
+                stream.touched = now  # it is we who make it wait
+            elif room > 0 and stream.credit > 0 and key[0] not in blocked:
                 part = stream.part()
                 if part is None:
                     self._next(key, stream)
@@ -213,7 +222,7 @@ class Syncs:
     def _next(self, key: tuple[bytes, int], stream: Stream) -> None:
         if stream.waiting:
             after = stream.waiting.popleft()
-            stream.parts, stream.wait = after.parts, after.wait
+            stream.parts, stream.wants = after.parts, after.wants
         else:
             self._end(key)
 

@@ -7,7 +7,9 @@ import msgpack
 import pytest
 
 from chp.batch import Segment
+from chp.keys import channel_topic
 from chp.limits import DEFAULT
+from chp_server import channels as channels_module
 from chp_server import image as image_module
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.image import Image
@@ -107,8 +109,8 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
     assert not core.state.gathering
 
 
-def test_who_joins_while_an_image_is_gathered_waits_for_its_own() -> None:
-    """One at a time, so that however many join, a turn has one slice."""
+def test_one_pass_serves_all_who_wait() -> None:
+    """One at a time, so that however many join, a turn has one slice; and a second pass for who came meanwhile."""
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(3 * SLICE)], [b"v"] * (3 * SLICE), None), 1, 0.0)
@@ -120,4 +122,45 @@ def test_who_joins_while_an_image_is_gathered_waits_for_its_own() -> None:
         for identity, _ in core.end_turn().replies:
             answered.setdefault(identity, at)
         core.begin_turn(0.2 + at / 1000, 1e9)
-    assert answered[b"0"] == answered[b"1"] < answered[b"2"] < answered[b"3"]
+        if at == 0:
+            core.request([b"late", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
+    assert len({answered[b"%d" % reader] for reader in range(4)}) == 1
+    assert answered[b"late"] > answered[b"0"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_images_of_many_subtrees_are_what_images_of_each_are(seed: int) -> None:
+    chance, state = random.Random(seed), ReplicatedState(DEFAULT)
+    for i in range(7 * SLICE):
+        path = "".join(f"/{chance.choice('abc')}" for _ in range(chance.randrange(1, 4)))
+        state.apply(Segment([f"{path}/{i}"], [b"%d" % i], None), i + 1, 0.0)
+    prefixes = ["", "/a/", "/b/", "/a/b/", "/c/c/c/", "/none/", "/b/a/"]
+    was = {prefix: content(state, prefix) for prefix in prefixes}
+    images = state.images(prefixes)
+    while state.gathering:
+        state.apply(Segment([f"/a/{chance.randrange(400)}"], [b"x"], None), 10_000, 0.0)
+        state.gather()
+    assert {prefix: held(image) for prefix, image in images.items()} == was
+
+
+def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels_module, "LOOKED_AT_MAX", 0)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core.begin_turn(0.1, 1e9)
+    core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
+    core.subscription(b"\1" + channel_topic("/k/"))
+    core.request([b"r", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
+    (channel,) = core.commits.channels.by_topic.values()
+    for at in range(6):
+        core.end_turn()
+        assert channel.known or channel.measuring is not None
+        core.begin_turn(0.2 + at / 1000, 1e9)
+        segment = Segment([f"/k/{at}", f"/k/new{at}", f"/k/{100 + at}"], [b"", b"x", b"y"], {"d": [0]})
+        core.commits.add_segment(segment, 0.2)
+    core.end_turn()
+    channel.look()
+    revisions = [r for key, r in core.state.map.revisions.items() if key.startswith("/k/")]
+    assert channel.known
+    assert channel.fingerprint(core.state.map) == (len(revisions), sum(revisions) & (1 << 64) - 1)
