@@ -136,7 +136,7 @@ def status(address: str, timeout_ms: int = 5000) -> dict[str, Any]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
         dealer.connect(address)
-        dealer.send_multipart([b"ICANHAZ?", STX + b"status" + ETX, msgpack.packb({"chp": 2, "id": 1})])
+        dealer.send_multipart([b"ICANHAZ?", STX + b"status" + ETX, msgpack.packb({"chp": 3, "id": 1})])
         if not dealer.poll(timeout_ms):
             raise RuntimeError(f"{address} does not answer a status request")
         header = msgpack.unpackb(dealer.recv_multipart()[4])[0]

@@ -170,7 +170,7 @@ def _resume(server: ChpServer, at: int, held: dict[str, bytes]) -> dict[str, Any
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
         dealer.connect(server.address)
-        options = {"chp": 2, "id": 1, "from": at, "session": b"\0" * 16, "credit": 64}
+        options = {"chp": 3, "id": 1, "from": at, "session": b"\0" * 16, "credit": 64}
         begin, updates = time.monotonic(), 0
         dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb(options)])
         while True:
@@ -181,7 +181,7 @@ def _resume(server: ChpServer, at: int, held: dict[str, bytes]) -> dict[str, Any
             for keys, values, _ in segments:
                 held.update(zip(keys, values, strict=True))
                 updates += len(keys)
-            dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 2, "id": 1, "more": 1})])
+            dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": 1, "more": 1})])
 
 
 def median_s(rounds: list[Round]) -> float:
