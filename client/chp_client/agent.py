@@ -34,6 +34,8 @@ from .dispatch import Dispatcher
 from .events import Ack, Effects, State
 from .hub import Hub
 from .link import AWAY, CONNECTED, SPEAKS
+from .names import look_up
+from .speaking import Voice
 from .watch import WatchQueue
 
 log = logging.getLogger("chp_client")
@@ -71,6 +73,8 @@ class Agent:
         self._ready = Event()
         self.ended = Event()  # to be waited for: a `join` that is interrupted takes the thread for ended (Python 3.11)
         self._failure: Exception | None = None
+        self._name = name
+        self._voice = Voice(monotonic())
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
     def start(self) -> None:
@@ -80,6 +84,14 @@ class Agent:
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
+        look_up([addresses[0] for addresses in self._endpoints], self._unresolved)
+
+    def _unresolved(self, i: int, why: str) -> None:
+        """On the thread that looks names up."""
+        with self._hub.lock:
+            link = self._hub.core.links[i]
+            link.unresolved = why
+        log.warning("%s: %s; trying on", link.address, why)
 
     def _wake(self) -> None:
         """By the application, with the hub's lock held, when it put something there while the agent sleeps."""
@@ -172,7 +184,7 @@ class Agent:
         self._unread.update(places.values())
         while not self._finished():
             due = core.next_deadline()
-            self._due = min(due, hub.stop_at or due)
+            self._due = min(due, hub.stop_at or due, self._voice.due)
             hub.sleeping = True
             timeout_s = 0.0 if self._unread or hub.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
             ready = poll.poll(int(timeout_s * 1000 + 0.999))
@@ -193,8 +205,11 @@ class Agent:
                 if now >= due:  # what arrived may have put it off; the core looks
                     core.on_timer(now)
                 effects, watches = core.take(), hub.watches  # a watch made from here on begins after these changes
+                overdue = self._voice.overdue(now)
             self._perform(effects)
             self._report(effects, watches)
+            if overdue:
+                log.warning("Clone %s: %s; %s", self._name, overdue, hub.describe())
             hub.notify()
 
     def _places(self) -> dict[int, Place]:
@@ -285,6 +300,8 @@ class Agent:
             log.info("%s", note)
         for state in effects.states:
             log.info("now %s", state)
+            if said := self._voice.told(state, monotonic()):
+                log.warning("Clone %s: %s; %s", self._name, said, hub.describe())
             self._dispatcher.state(state)
         for lag_s in effects.lags:
             self._dispatcher.lag(lag_s)

@@ -51,6 +51,7 @@ class Link:
     wanted_at: float = float("-inf")
     refusal: str = ""  # the last thing it refused to do for us, in words
     wire: str = AWAY
+    unresolved: str = ""  # why the name of its host can't be resolved
     unspoken: str = ""  # why we have no dealings with it: its version is not ours
 
     def ready(self, own_topic: bytes) -> bool:
@@ -60,7 +61,7 @@ class Link:
     def describe(self, now: float) -> str:
         """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
         if self.protocol == 0:
-            return f"{self.address} not heard from: {NOT_HEARD[self.wire]}"
+            return f"{self.address} not heard from: {self.unresolved or NOT_HEARD[self.wire]}"
         if self.unspoken:
             return f"{self.address} can't be used: {self.unspoken}"
         said = STATE_NAMES.get(self.state, str(self.state))

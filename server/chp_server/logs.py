@@ -103,7 +103,7 @@ def get_log(module: str, limiter: RateLimiter | None = None) -> Log:
 def set_up(log_format: str, log_level: str, server: str, stream: TextIO | None = None) -> None:
     """Write all facts of this process in this format, from this level, replacing an earlier set-up."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(server) if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(server) if log_format == "json" else TextLines(server))
     root = logging.getLogger(ROOT)
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[log_level])
@@ -111,7 +111,11 @@ def set_up(log_format: str, log_level: str, server: str, stream: TextIO | None =
 
 
 class TextLines(logging.Formatter):
-    """`time LEVEL event name=value ...`; a value that has spaces, quotes or control characters is quoted."""
+    """`time LEVEL server event name=value ...`; a value that has spaces, quotes or control characters is quoted."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self._server = server
 
     def format(self, record: logging.LogRecord) -> str:
         facts = dict(_facts(record))
@@ -119,6 +123,7 @@ class TextLines(logging.Formatter):
         words = [
             _stamp(record.created),
             f"{_WORDS.get(record.levelno, record.levelname):<5}",
+            self._server,
             _plain_event(record.getMessage()),
         ]
         words += [f"{name}={_quoted(value)}" for name, value in facts.items()]

@@ -1,6 +1,11 @@
-"""Prometheus metrics (`--metrics [HOST:]PORT`), from the same status that `chp status` shows.
+"""Prometheus metrics (`--metrics [HOST:]PORT`), from the same status that `chp status` shows; and two short answers.
 
-    chp_active, chp_in_sync, chp_peer_alive     0 or 1: what an alarm looks at first
+    /metrics    for Prometheus
+    /ready      200 if it serves, or follows and is in sync; else 503. What it is, in a line
+    /health     200 if the server made a turn in the last ten seconds; else 503
+    any other   404
+
+    chp_active, chp_in_sync, chp_peer_alive     0 or 1: what an alarm looks at first; a lone server has but the first
     chp_epoch, chp_sequence, chp_keys, ...      gauges
     chp_events_total{kind="..."}                what the server counts: updates, garbage by port, refusals by kind, ...
     chp_journal_...                             sizes, and how long a sync takes
@@ -12,10 +17,16 @@ The reactor leaves its latest status here; a scrape reads it and never waits for
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from time import monotonic
 from typing import Any
 
 from chp.errors import ChpError
 
+HEALTHY_S = 10.0  # longer than any turn may take: see what an operator does about long ones
+REQUEST_S = 5.0  # for who connects and says nothing
 _FLAGS = {
     "active": "1 while this server serves",
     "in_sync": "1 while the passive has everything that is acknowledged",
@@ -57,20 +68,49 @@ class Metrics:
 
     def __init__(self, address: str) -> None:
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry
         except ImportError as error:
             raise MetricsError("--metrics needs prometheus_client: pip install 'chp-clone[metrics]'") from error
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         self.status: dict[str, Any] = {}
         self.turns: tuple[list[tuple[str, float]], float] = ([], 0.0)
+        self.told_at = monotonic()  # when the reactor last left something here
         registry = CollectorRegistry()
         registry.register(self)  # all it asks of a collector is `collect`
         try:
-            self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
+            self._server = _Server((host or "127.0.0.1", int(port)), partial(_Answer, self, registry))
         except OSError as error:
             text = f"--metrics {address} can't be served: {error.strerror}; give another HOST:PORT"
             raise MetricsError(text) from error
+        self._thread = Thread(target=self._server.serve_forever, name="chp-metrics", daemon=True)
+        self._thread.start()
+
+    def tell(self, status: dict[str, Any], turns: tuple[list[tuple[str, float]], float]) -> None:
+        """The latest; by the reactor, in each round of its housekeeping."""
+        self.status, self.turns, self.told_at = status, turns, monotonic()
+
+    def health(self) -> tuple[bool, str]:
+        """Whether the server makes turns, and a line that says so."""
+        silent_s = monotonic() - self.told_at
+        if silent_s > HEALTHY_S:
+            return False, f"no turn for {silent_s:.0f} s"
+        return True, "it makes turns"
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether a client or an upgrade may count on this server, and a line that says why."""
+        healthy, line = self.health()
+        if not healthy or not self.status:
+            return False, line if not healthy else "it is starting"
+        status = self.status
+        if status["state"] == "active":
+            return True, "active"
+        if status["state"] == "passive" and status["in_sync"]:
+            return True, "passive, in sync"
+        peer = status["peer"]
+        heard = "has no peer" if peer is None else "hears its peer" if peer["alive"] else "does not hear its peer"
+        waits = f", and waits for {status['waits_for']}" if status.get("waits_for") else ""
+        return False, f"{status['state']}, not in sync; it {heard}{waits}"
 
     def collect(self) -> Iterator[Any]:
         """What prometheus_client asks for at each scrape."""
@@ -84,7 +124,8 @@ class Metrics:
             "in_sync": bool(status["in_sync"]),
             "peer_alive": bool(status["peer"] and status["peer"]["alive"]),
         }
-        for name, text in _FLAGS.items():
+        lone = status.get("role") == "alone"  # it raises no alarm of a pair
+        for name, text in list(_FLAGS.items())[: 1 if lone else None]:
             yield GaugeMetricFamily(f"chp_{name}", text, value=float(flags[name]))
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(f"chp_{name}", text, value=float(status[name]))
@@ -100,10 +141,51 @@ class Metrics:
         yield events
         text = "processor time of the serving thread a turn: one above 50 ms is too long"
         buckets, total_s = self.turns
-        yield HistogramMetricFamily("chp_turn_seconds", text, buckets=buckets, sum_value=total_s)
+        if buckets:
+            yield HistogramMetricFamily("chp_turn_seconds", text, buckets=buckets, sum_value=total_s)
 
     def close(self) -> None:
         """End the endpoint."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread a connection, none of which keeps the process."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One request."""
+
+    timeout = REQUEST_S
+
+    def __init__(self, metrics: Metrics, registry: Any, *rest: Any) -> None:
+        self._metrics, self._registry = metrics, registry
+        super().__init__(*rest)
+
+    def do_GET(self) -> None:
+        """Answer by the path."""
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+            self._say(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+        elif path in ("/ready", "/health"):
+            good, line = self._metrics.ready() if path == "/ready" else self._metrics.health()
+            self._say(200 if good else 503, line.encode() + b"\n")
+        else:
+            self._say(404, b"there are /metrics, /ready and /health\n")
+
+    def _say(self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing: a scrape is no event."""

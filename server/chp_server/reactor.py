@@ -168,8 +168,7 @@ class Server:
         self._unsent.forget_sent()
         log.flush()
         if self._metrics is not None:
-            self._metrics.status = core.status()
-            self._metrics.turns = self._clock.histogram()
+            self._metrics.tell(core.status(), self._clock.histogram())
 
     # -- what comes in (performing.Inboxes)
 

@@ -27,7 +27,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Shared:
     made = Shared()
-    monkeypatch.setattr(store_module, "make_clone", lambda settings, subtrees, on_state=None: StandIn(made, subtrees))
+    monkeypatch.setattr(store_module, "make_clone", lambda settings, subtrees: StandIn(made, subtrees))
     monkeypatch.setattr(
         store_module, "why_no_server", lambda settings, if_heard="": "no server within 5 s; start chp-server"
     )
@@ -399,7 +399,7 @@ def test_which_servers(
 ) -> None:
     seen: list[tuple[str, ...]] = []
 
-    def make_clone(settings: Any, subtrees: list[str], on_state: Any = None) -> StandIn:
+    def make_clone(settings: Any, subtrees: list[str]) -> StandIn:
         seen.append(settings.servers)
         return StandIn(Shared(), subtrees)
 

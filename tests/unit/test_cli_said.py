@@ -13,19 +13,8 @@ from chp_client import State
 from chp_client.cli import operate, status, store, text
 from chp_client.cli.app import chp
 from chp_client.cli.faults import Refused
-from chp_client.cli.out import Out, json_line
-from chp_client.cli.watching import _noting
+from chp_client.cli.out import json_line
 from tests.unit.cli_standin import Shared, StandIn
-
-
-def test_a_watch_says_once_that_nobody_is_heard_and_once_that_somebody_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(Out, "note", lambda self, words: said.append(words))
-    note = _noting(Out())
-    for state in (State.SYNCED, State.STALE, State.STALE, State.SYNCED, State.SYNCED, State.STALE):
-        note(state)
-    silent = "no server is heard; changes will follow when one is"
-    assert said == [silent, "a server is heard again", silent]
 
 
 def test_a_text_that_is_too_long_ends_with_an_ellipsis() -> None:
@@ -41,7 +30,7 @@ def test_json_has_bytes_in_hex_and_what_it_does_not_know_as_text() -> None:
 @pytest.mark.parametrize(("size", "code"), [(DEFAULT.value_bytes_max, 0), (DEFAULT.value_bytes_max + 1, 2)])
 def test_the_largest_value_can_be_set(monkeypatch: pytest.MonkeyPatch, size: int, code: int) -> None:
     shared = Shared()
-    monkeypatch.setattr(store, "make_clone", lambda settings, subtrees, on_state=None: StandIn(shared, subtrees))
+    monkeypatch.setattr(store, "make_clone", lambda settings, subtrees: StandIn(shared, subtrees))
     result = CliRunner().invoke(chp, ["set", "/a", "-"], input=bytes(size), prog_name="chp")
     assert result.exit_code == code and len(shared.entries) == (not code)
 

@@ -24,7 +24,7 @@ PURE = {
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",
-        "events", "backlog",
+        "events", "backlog", "speaking",
     ],
 }  # fmt: skip
 

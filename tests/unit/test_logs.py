@@ -37,7 +37,7 @@ def test_text() -> None:
     get_log("chp_server.x").info("active", epoch=3, number=12, why="no peer", none=None, share=1 / 3)
     (line,) = lines()
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO  active epoch=3 number=12 "
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO  primary-5556 active epoch=3 number=12 "
         r'why="no peer" none=null share=0\.333333',
         line,
     )
@@ -73,7 +73,7 @@ def test_levels() -> None:
     log.info("no")
     log.warning("yes")
     log.error("yes")
-    assert [line.split()[1:] for line in lines()] == [["WARN", "yes"], ["ERROR", "yes"]]
+    assert [line.split()[1::2] for line in lines()] == [["WARN", "yes"], ["ERROR", "yes"]]
 
 
 def test_repeating_lines_are_counted(written: Written) -> None:

@@ -18,6 +18,7 @@ import click
 
 from . import bench, operate, plugins, read, recording, status, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
+from .out import speak
 from .settings import examples, shared
 
 ORDER = (
@@ -79,6 +80,7 @@ class ChpGroup(click.Group):
         """Run a command line and leave with its exit code."""
         extra["standalone_mode"] = False
         _open_what_is_closed()
+        speak()
         try:
             code = super().main(args, prog_name, **extra)
         except click.Abort:

@@ -9,6 +9,7 @@ Everything is written as UTF-8 bytes, whatever the locale, so that a value leave
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import stat
@@ -92,6 +93,20 @@ def _end_with_reader(fd: int, code: int) -> None:
     poller.register(fd, 0)  # only what is told unasked: that the other end is closed
     poller.poll()
     os._exit(code)
+
+
+class _Spoken(logging.Handler):
+    """What the library warns of, a line each on standard error: that nobody is reached, that the copy grows old."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"chp: {record.getMessage()}".replace("\n", " "), err=True)
+
+
+def speak() -> None:
+    """Let the library's warnings be seen, unless who called us has arranged for its log."""
+    log = logging.getLogger("chp_client")
+    if not log.hasHandlers():
+        log.addHandler(_Spoken(logging.WARNING))
 
 
 def json_line(fields: dict[str, Any]) -> str:

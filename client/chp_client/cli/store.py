@@ -8,7 +8,7 @@ This is the one module of the command line that knows the Clone's words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,22 +46,20 @@ class Done:
     durability: str
 
 
-def make_clone(settings: Settings, subtrees: list[str], on_state: Callable[[Any], object] | None = None) -> Clone:
+def make_clone(settings: Settings, subtrees: list[str]) -> Clone:
     """The Clone itself; no subtrees make one that only writes. Tests put theirs here."""
     from chp_client import Clone
 
     servers = list(settings.servers)
     if not subtrees:
         return Clone(servers, subtree=None)
-    return Clone(servers, subtrees=subtrees, on_state=on_state)
+    return Clone(servers, subtrees=subtrees)
 
 
 @contextmanager
-def reading(
-    settings: Settings, prefixes: list[str], on_state: Callable[[Any], object] | None = None
-) -> Iterator[Store]:
+def reading(settings: Settings, prefixes: list[str]) -> Iterator[Store]:
     """A store that holds everything under these keys or prefixes, synced."""
-    with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes), on_state)) as clone:
+    with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes))) as clone:
         clone.wait_until_synced(settings.timeout_s)
         yield Store(clone, settings)
 

@@ -7,7 +7,6 @@ del     /rates/EUR/HRK
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,7 +41,7 @@ def _start(text: str) -> str | int:
     "--start",
     default="now",
     metavar="now|snapshot|REVISION",
-    help="Where to begin: now, with all that is held, or with what is held and newer.  [default: now]",
+    help="Where to begin: now, with all that is held, or with every change after a revision.  [default: now]",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
 @shared
@@ -55,7 +54,7 @@ def watch(settings: Settings, prefix: str, start: str, count: int | None) -> Non
     begin = _start(start)
     out = settings.out
     left = count
-    with reading(settings, [prefix], _noting(out)) as store:
+    with reading(settings, [prefix]) as store:
         if isinstance(begin, int) and begin > store.number:
             raise Refused(
                 f"--start {show_revision(begin)} is above the store's number {show_revision(store.number)}: it is of "
@@ -69,19 +68,6 @@ def watch(settings: Settings, prefix: str, start: str, count: int | None) -> Non
                 left -= len(changes)
                 if left <= 0:
                     return
-
-
-def _noting(out: Out) -> Callable[[Any], None]:
-    """Tells a person when the servers fall silent, and when they are back."""
-    silent = False
-
-    def note(state: Any) -> None:
-        nonlocal silent
-        if (state == "STALE") is not silent:
-            silent = not silent
-            out.note("no server is heard; changes will follow when one is" if silent else "a server is heard again")
-
-    return note
 
 
 def _line(out: Out, change: Change) -> bytes:

@@ -1,0 +1,42 @@
+"""Whether the host names of servers can be resolved: libzmq tries for ever, and says nothing.
+
+A thread of its own looks, once, since the resolver may take its time; it ends by itself.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from functools import partial
+from threading import Thread
+
+
+def unresolved(address: str) -> str:
+    """Why the host of `tcp://host:port` can't be resolved; "" if it can be."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return f"the host name {host!r} can't be resolved ({getattr(error, 'strerror', None) or error}); check it"
+    return ""
+
+
+def look_up(addresses: list[str], tell: Callable[[int, str], object]) -> None:
+    """Call `tell(i, why)` for each address whose name can't be resolved; on a thread, if there are names at all."""
+    named = [i for i, address in enumerate(addresses) if not _is_number(address)]
+    if named:
+        Thread(target=partial(_look_up, addresses, named, tell), name="chp-names", daemon=True).start()
+
+
+def _is_number(address: str) -> bool:
+    try:
+        socket.inet_aton(address.removeprefix("tcp://").rpartition(":")[0])
+    except OSError:
+        return False
+    return True
+
+
+def _look_up(addresses: list[str], named: list[int], tell: Callable[[int, str], object]) -> None:
+    for i in named:
+        if why := unresolved(addresses[i]):
+            tell(i, why)
