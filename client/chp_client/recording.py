@@ -72,6 +72,7 @@ GROUP_BYTES = 8 * MIB
 IDLE_S = 0.25
 FINISH_S = 2.0  # how long a server is looked for at the end
 STARTS = ("snapshot", "now", "earliest")
+FORMAT = 1  # of a recording, in each file's metadata; those of 0.1, which do not tell, are the same
 PART, POSITION, LOCK = "_writing.part", "_position", "_lock"
 SCHEMA = pa.schema(
     [
@@ -111,6 +112,16 @@ def readable(path: Path, otherwise: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{path} can't be read ({error}); take it from a backup, or {otherwise}") from None
+
+
+def opened(path: Path) -> Any:
+    """A finished file, of a format that this program reads; `BadInput` if it is not."""
+    file = pq.ParquetFile(path)
+    found = (file.schema_arrow.metadata or {}).get(b"chp.format", b"1").decode(errors="replace")
+    if found != str(FORMAT):
+        text = f"{path} is a recording of format {found}, and this program reads {FORMAT}"
+        raise BadInput(f"{text}; use the release that wrote it, or a later one")
+    return file
 
 
 def file_name(start: int, until: int) -> str:
@@ -267,7 +278,7 @@ class Writer:
     def _check(self, done: list[RecordingFile]) -> None:
         if done:
             with readable(done[-1].path, "record into another directory"):
-                metadata = pq.read_schema(done[-1].path).metadata or {}
+                metadata = opened(done[-1].path).schema_arrow.metadata or {}
             self.store = metadata.get(b"chp.store", b"").decode()
             theirs = metadata.get(b"chp.subtree", b"").decode()
             if theirs != self.subtree:
@@ -343,7 +354,9 @@ class Writer:
             return
         with self._writing():
             if self._file is None:
-                schema = SCHEMA.with_metadata({"chp.subtree": self.subtree, "chp.store": self.store})
+                schema = SCHEMA.with_metadata(
+                    {"chp.format": str(FORMAT), "chp.subtree": self.subtree, "chp.store": self.store}
+                )
                 self._file = pq.ParquetWriter(
                     self.folder / PART, schema, compression="zstd",
                     use_dictionary=[name for name in SCHEMA.names if name != "value"],

@@ -28,7 +28,18 @@ from chp.limits import DEFAULT
 from chp.numbers import describe
 
 from .clone import Clone
-from .recording import DELETE, GAP, OPERATIONS, SNAPSHOT, RecordingFile, file_name, files, need_parquet, readable
+from .recording import (
+    DELETE,
+    GAP,
+    OPERATIONS,
+    SNAPSHOT,
+    RecordingFile,
+    file_name,
+    files,
+    need_parquet,
+    opened,
+    readable,
+)
 from .tickets import Ticket
 
 np, pa, pq = need_parquet()
@@ -154,14 +165,14 @@ def chain_of(directory: Path, after: int) -> list[RecordingFile]:
 
 def _begins_anew(path: Path) -> bool:
     with readable(path, ELSEWHERE):
-        first = next(pq.ParquetFile(path).iter_batches(1, columns=["operation"]), None)
+        first = next(opened(path).iter_batches(1, columns=["operation"]), None)
     return first is not None and first.num_rows > 0 and first["operation"][0].as_py() in ("gap", "snapshot")
 
 
 def rows_of(path: Path, after: int) -> Iterator[Rows]:
     """The rows of a file after a number, some ten thousand at a time."""
     with readable(path, ELSEWHERE):
-        for batch in pq.ParquetFile(path).iter_batches(READ_ROWS, columns=_COLUMNS):
+        for batch in opened(path).iter_batches(READ_ROWS, columns=_COLUMNS):
             rows = _decode(batch, after)
             if len(rows):
                 yield rows

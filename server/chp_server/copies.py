@@ -26,7 +26,7 @@ from chp.numbers import describe
 from .commit import Committer
 from .core import ServerCore
 from .journal import JournalError, Options
-from .snapshots import Snapshotter, recovering
+from .snapshots import COPY, Snapshotter, recovering
 from .sqlite_files import sync_directory
 from .sqlite_store import SqliteStore
 from .state import deletes
@@ -66,6 +66,7 @@ class Copies:
             _remove(_part(path))
             self._store = SqliteStore(f"sqlite:{_part(path)}", Options(mark=False))
             self._store.load()
+            self._store.set_meta(COPY, b"1")
             self._asked = (identity, options["id"], path)
             self._snapshotter = Snapshotter(self._store, self._limits)
             self._snapshotter.begin(core)

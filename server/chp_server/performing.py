@@ -17,7 +17,7 @@ from typing import Protocol
 
 from .core import ServerCore
 from .journal import Journal, Loaded
-from .snapshots import recover_snapshot
+from .snapshots import COPY, recover_snapshot
 from .turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
 
 
@@ -95,6 +95,8 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
         commits.log.append(commits.follow(row.body, now, wall_s))
     if commits.drop_held():
         journal.drop_after(commits.state.number)
+    if journal.get_meta(COPY):  # a backup that is started: from now on another store than the one that it was made of
+        commits.state.store = core.server
     return loaded
 
 

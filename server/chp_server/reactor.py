@@ -41,6 +41,7 @@ from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
+SUFFIX_FORMAT = 1  # of a file of updates that are not history, told in its first line
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 
 
@@ -359,10 +360,11 @@ def _core_config(config: Config, journal: Journal) -> CoreConfig:
 
 
 def write_updates(directory: str, save: Save) -> str:
-    """Write a suffix as JSON lines into the data directory, durably; returns the file's path."""
+    """Write a suffix as JSON lines into the data directory, durably: its format, a line a key; returns the path."""
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
     with open(path, "x", encoding="utf-8") as file:
+        file.write(json.dumps({"chp": "suffix", "format": SUFFIX_FORMAT}) + "\n")
         for update in save.updates:
             value = None if update.value is None else base64.b64encode(update.value).decode()
             line = {

@@ -22,6 +22,8 @@ from .image import NOT_YET, Image
 from .journal import Journal
 from .turn import Append, DropAfter, Replace
 
+COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
+
 
 class Snapshotter:
     """At most one snapshot under way."""
@@ -30,6 +32,7 @@ class Snapshotter:
         self._journal, self._limits = journal, limits
         self._bodies: Iterator[bytes] | None = None
         self.number = 0
+        self._is_copy = bool(journal.get_meta(COPY))
 
     @property
     def busy(self) -> bool:
@@ -56,6 +59,9 @@ class Snapshotter:
 
         A replacement is the state as it is now, so it holds the complete records that came after it in the same turn.
         """
+        if self._is_copy:  # with its first record, in one transaction, it becomes a store of its own
+            self._journal.set_meta(COPY, b"")
+            self._is_copy = False
         replaced = 0
         for op in ops:
             if isinstance(op, Replace):

@@ -25,6 +25,7 @@ from .journal_rows import Book, StoredRow, meta_crc, stored_row
 
 PAGE_BYTES = 4 * MIB  # read at a time
 TOP = (1 << 63) - 1
+FORMAT = 2  # of a journal, and of a backup; 0.1, which was never released, wrote 1
 
 _META_SET = (
     "INSERT INTO meta (key, value, crc) VALUES (?, ?, ?)"
@@ -32,6 +33,14 @@ _META_SET = (
 )
 _ROWS = "SELECT first, last, prev, wrote, crc, body FROM rows WHERE first > ? AND first <= ? ORDER BY first LIMIT ?"
 _CHUNKS = "SELECT id, crc, body FROM chunks WHERE id > ? AND id < ? ORDER BY id LIMIT 4"
+
+
+def wrong_format(place: str, found: object) -> str:
+    """What to say of a journal that another version wrote."""
+    return (
+        f"{place} has format {found}, and this program reads format {FORMAT}; start with an empty data directory and "
+        "bring the keys over: `chp dump` with the release that wrote it, `chp load` with this one"
+    )
 
 
 class SqlBase(ABC):
@@ -115,7 +124,9 @@ class SqlBase(ABC):
             if not stored_meta:
                 self._seed = crc32(new_id)
                 with self._transaction(True):
-                    self._write_meta({"chp.store": new_id, "chp.book": Book().pack()})
+                    self._write_meta(
+                        {"chp.store": new_id, "chp.book": Book().pack(), "chp.format": str(FORMAT).encode()}
+                    )
                 stored_meta = list(self._run("SELECT key, value, crc FROM meta"))
             self._read_meta(stored_meta)
             highest = list(self._run("SELECT id FROM chunks ORDER BY id DESC LIMIT 1"))
@@ -133,6 +144,9 @@ class SqlBase(ABC):
                 raise JournalDamaged(
                     f"{self.place}: meta value {key!r}: its checksum does not match; restore a backup", f"meta {key}"
                 )
+        found = values.get("chp.format", b"1").decode()
+        if found != str(FORMAT):
+            raise WrongStore(wrong_format(self.place, found))
         wanted = self.options.store_id
         if wanted is not None and wanted != values["chp.store"]:
             raise WrongStore(

@@ -35,12 +35,11 @@ from .journal import (
 )
 from .journal_mark import MarkFile, mark_path, read_mark
 from .journal_rows import Book
-from .sql_base import TOP
+from .sql_base import FORMAT, TOP, wrong_format
 from .sql_store import SqlStore
 from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
 
 APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
-FORMAT = 1
 LOG_BYTES = 8 * MIB  # checkpointed at this size
 SHRINK_PAGES = 256  # given back in one sync, at most
 SHRINK_FROM = 16 * MIB // PAGE
@@ -142,7 +141,7 @@ class SqliteStore(SqlStore):
         if found != APPLICATION_ID:
             raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
         if version != FORMAT:
-            raise WrongStore(f"{self.place} has format {version}, not {FORMAT}; use the program that wrote it")
+            raise WrongStore(wrong_format(self.place, version))
 
     def load(self) -> Loaded:
         """As the interface says; from now on the mark follows."""

@@ -84,7 +84,7 @@ def saved(pair: ProcessPair) -> dict[str, str]:
     lines = {}
     for server in pair.both:
         for file in sorted(server.data.glob("suffix-*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-            for line in file.read_text().splitlines():
+            for line in file.read_text().splitlines()[1:]:
                 update = json.loads(line)
                 lines[update["key"]] = update["outcome"]
     return lines
