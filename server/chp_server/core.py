@@ -33,7 +33,7 @@ from .channels import alive, greeting, is_session_topic
 from .commit import Committer
 from .epochs import Epochs
 from .journal import Row, cut_short
-from .peerlink import PeerLink
+from .peerlink import SAY_AGAIN_S, PeerLink
 from .pending import Pending, batch_identity, by_public_id
 from .requests import Requests
 from .staging import StagedCommit
@@ -44,7 +44,7 @@ from .verdicts import Crowded
 
 HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
-WAITING_SAID_S = 5.0
+WAITING_SAID_S = 5.0  # after the start, at the latest
 EMPTY = (
     "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
     "start this one with --bootstrap to open a new one"
@@ -95,7 +95,7 @@ class ServerCore:
         self._want_lease_until = now
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
         self.ends = ""  # why this server can't go on, if so; the shell ends it with the exit code of a wrong setting
-        self._said_waiting_at = now
+        self._say_waiting_at = now + min(config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
         self._woke = False
         self._hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
         self._next_beat = self._next_hugz = now
@@ -453,8 +453,8 @@ class ServerCore:
             self._heartbeats()
 
     def _say_waiting(self) -> None:
-        if self.waits_for and self.now - self._said_waiting_at >= WAITING_SAID_S:
-            self._said_waiting_at = self.now
+        if self.now >= self._say_waiting_at and self.waits_for:
+            self._say_waiting_at = self.now + SAY_AGAIN_S
             self.turn.fact("waiting", "warning", why=self.waits_for)
 
     def _heartbeats(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle, islice
@@ -26,6 +27,7 @@ from .config import Config
 from .journal import open_journal
 from .reactor import Server
 
+MEET_S = 30.0  # much longer than two servers need on a busy machine
 PORTS = 2750  # places for a server's four
 
 
@@ -146,9 +148,26 @@ class Pair:
         return [self.primary.address, self.backup.address]
 
     def __enter__(self) -> Self:
-        self.primary.start()
-        self.backup.start()
+        try:
+            self.primary.start()
+            self.backup.start()
+            self._meet()
+        except BaseException:
+            self.primary.kill()
+            self.backup.kill()
+            raise
         return self
+
+    def _meet(self) -> None:
+        """Wait until the two are in sync: before that the backup holds no store, and can't take over."""
+        cores = [server.server.core for server in (self.primary, self.backup) if server.server is not None]
+        until = time.monotonic() + MEET_S
+        while not any(core.active and core.link.in_sync() for core in cores):
+            if time.monotonic() > until:
+                raise TimeoutError(
+                    f"the pair was not in sync within {MEET_S:g} s: {[str(c.bstate.name) for c in cores]}"
+                )
+            time.sleep(0.005)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -182,7 +182,7 @@ def test_a_lease_of_somebody_else_keeps_both_from_serving(
 
 def leased_core(until: float) -> ServerCore:
     """An active with a lease up to a time, and a peer that was not heard yet."""
-    config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0)
+    config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
     core.lease_until = until
     core.begin_turn(100.1, 0.0)
@@ -216,6 +216,8 @@ def test_the_arbiters_thread_ends_with_the_server(zookeeper: ZooKeeper, tmp_path
 
     before = threading.active_count()
     peer = f"tcp://127.0.0.1:{free_port()}"
-    with TestServer(peer=peer, role="primary", arbiter=zookeeper.url("/chp/threads"), solo_wait_s=0.1) as server:
+    with TestServer(
+        peer=peer, role="primary", arbiter=zookeeper.url("/chp/threads"), solo_wait_s=0.1, bootstrap=True
+    ) as server:
         wait_for("it to serve", lambda: server.server is not None and server.server.core.active)
     wait_for("its threads to end", lambda: threading.active_count() <= before)

@@ -55,7 +55,7 @@ def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(lone: Tes
 def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Path) -> None:
     """It needed a vote, and its HUGZ kept its clients from voting: no updates, for ever."""
     address, nobody = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-    flags = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1", "--solo-wait-s", "1", "--store", "memory:")
+    flags = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1", "--solo-wait-s", "1", "--store", "memory:", "--bootstrap")
     server = ServerProcess(tmp_path, "primary", address, nobody, *flags).start()
     try:
         with Clone([address, nobody]) as clone:

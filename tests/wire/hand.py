@@ -167,7 +167,8 @@ class Hand:
         """ICANHAZ? of CHP/2; returns the id of the request."""
         self._request += 1
         frame = subtree if isinstance(subtree, bytes) else subtree.encode()
-        said = {"chp": 3, "id": self._request, "proof": self.whose, **options}
+        proof = {"proof": self.whose} if self.whose[0] else {}
+        said = {"chp": 3, "id": self._request, **proof, **options}
         dealer.send_multipart([ICANHAZ, frame, msgpack.packb(said)])
         return int(said["id"])
 
@@ -362,7 +363,7 @@ class Replica:
 
     def apply(self, header: list[Any], items: list[Any]) -> None:
         """A BATCH, from the channel or from RECORDS."""
-        _, prev, first, last, _, origins, more = header
+        _, prev, first, last, _, origins, more, *_ = header
         assert prev < first <= last and not more
         if last <= self.at:
             return

@@ -195,7 +195,7 @@ def test_a_malformed_peer_message_is_counted(peered: TestServer, frames: Frames)
 @pytest.fixture(scope="module")
 def peered() -> Iterator[TestServer]:
     """A primary that serves alone and has a peer link."""
-    both = Pair(heartbeat_s=0.05, solo_wait_s=0.1)
+    both = Pair(heartbeat_s=0.05, solo_wait_s=0.1, bootstrap=True)
     with both.primary as server:
         with Hand(server.address) as hand:
             until(lambda: hand.status()["state"] == "active", "active alone")

@@ -75,6 +75,15 @@ class View:
         return bool(self.facts.get("peer", True))
 
     @property
+    def trouble(self) -> str:
+        """Why it can't be one of a pair with what it hears, or what it waits for; nothing if all is well."""
+        misfit = self.facts.get("misfit")
+        if isinstance(misfit, dict) and misfit.get("text"):
+            return f"{self.server} does not take {misfit.get('name') or 'its peer'} for its peer: {misfit['text']}"
+        waits = self.facts.get("waits_for")
+        return f"{self.server} waits: {waits}" if waits else ""
+
+    @property
     def epoch(self) -> int:
         return int(self.facts.get("epoch", epoch_of(self.number)))
 
@@ -152,9 +161,13 @@ def verdict(seen: list[View]) -> Verdict:
         return Verdict(DEGRADED, "degraded", _why_away(classic)) if classic else _nobody(away)
     if not active:
         found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
-        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; {_remedy(seen)}")
+        trouble = next((v.trouble for v in seen if v.trouble), "")
+        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; {trouble or _remedy(seen)}")
     if len(active) > 1:
-        return Verdict(DEGRADED, "degraded", "both are active: the link between them (P+3) is cut; mend it")
+        why = active[0].trouble or active[1].trouble
+        return Verdict(DEGRADED, "degraded", why or "both are active: the link between them (P+3) is cut; mend it")
+    if active[0].trouble:
+        return Verdict(DEGRADED, "degraded", active[0].trouble)
     return _of_the_rest(active[0], [v for v in seen if not v.active])
 
 
