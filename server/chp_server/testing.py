@@ -167,7 +167,7 @@ class Pair:
                 raise TimeoutError(
                     f"the pair was not in sync within {MEET_S:g} s: {[str(c.bstate.name) for c in cores]}"
                 )
-            time.sleep(0.005)
+            threading.Event().wait(0.005)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
