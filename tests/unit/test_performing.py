@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Loaded, Row
+from chp_server.journal import Loaded, Options, Row
 from chp_server.memory_store import MemoryStore
 from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
 from chp_server.turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
@@ -130,6 +130,7 @@ class Told(MemoryStore):
     """A journal that finds rows."""
 
     def __init__(self, rows: list[Row], seen_epoch: int = 0) -> None:
+        super().__init__("memory:", Options())
         self.dropped: list[int] = []
         self._found, self._seen = rows, seen_epoch
 
