@@ -28,6 +28,7 @@ class Answers:
         self.durability = durability  # of what this server alone has
         self._counts = counts
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()  # by the number that they wait for
+        self.told = 0  # up to this number answers have been given
         self._clear()
 
     def _clear(self) -> None:
@@ -82,7 +83,7 @@ class Answers:
             self._tell(turn, self.durability, number)
 
     def _tell(self, turn: Turn, durability: int, number: int) -> None:
-        _, sessions, refusals = self.waiting.popleft()
+        self.told, sessions, refusals = self.waiting.popleft()
         for session_id, runs in sessions.items():
             turn.acks.append(greeting(session_topic(session_id), number, encode(Ack(runs, durability))))
         turn.acks += refusals

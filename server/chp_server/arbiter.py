@@ -6,20 +6,28 @@ ours: each check that ZooKeeper answers proves that the session lived when the c
 a session's length from then, and nobody else can get it before. Whoever is past that time stops serving writes, also
 after having been stopped itself; no two clocks need agree.
 
+Beside it lies the set of the servers that have all that was acknowledged, in a node that outlives them
+(arbitration.py decides what it is to be). Only the holder of the lease writes it, each time upon the version that it
+knows, so that a write of a holder of before, which comes late, changes nothing.
+
 kazoo keeps the session. Needs the extra `zookeeper`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from chp.errors import ChpError
+from chp.numbers import describe
 
 from . import logs
+from .arbitration import Members, Wish
 
 log = logs.get_log(__name__)
 SESSION_S = 2.0
@@ -32,12 +40,17 @@ class ArbiterError(ChpError):
 
 
 class Arbiter:
-    """Holds the lease while it is wanted. `until` may be read from any thread."""
+    """Holds the lease while it is wanted. `until` and `members` may be read from any thread, `until` first."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, on_news: Callable[[], None] = lambda: None) -> None:
         parts = urlsplit(url)
         options = parse_qs(parts.query)
-        self._path = (parts.path.rstrip("/") or "/chp") + "/active"
+        base = parts.path.rstrip("/") or "/chp"
+        self._path, self._set_path = base + "/active", base + "/in_sync"
+        self._on_news = on_news
+        self._wish: Wish | None = None
+        self._done = 0  # the serial of the last wish that was granted
+        self.members: Members | None = None
         self._session_s = float(options.get("session_s", [SESSION_S])[0])
         self._name = name
         self._wanted = False
@@ -61,10 +74,10 @@ class Arbiter:
             raise ArbiterError(text) from error
         self._thread.start()
 
-    def want(self, wanted: bool) -> None:
-        """Ask for the lease and keep it, or let it go."""
-        if wanted != self._wanted:
-            self._wanted = wanted
+    def want(self, wanted: bool, wish: Wish | None = None) -> None:
+        """Ask for the lease and keep it, or let it go; and what the set is to be."""
+        if wanted != self._wanted or wish != self._wish:
+            self._wanted, self._wish = wanted, wish
             self._wake.set()
 
     def close(self) -> None:
@@ -113,16 +126,65 @@ class Arbiter:
             self._check()
 
     def _check(self) -> None:
+        before = self.until > 0, self.members
         try:
             if self._wanted:
                 asked, self._ours = time.monotonic(), True
                 self._ours = self._hold()
+                self._look(current=self._ours and self.until == 0)
                 self.until = asked + self._session_s * SAFETY if self._ours else 0.0
-            elif self._ours:
-                self._release()
+                if self._ours:
+                    self._grant()
+            else:
+                if self._ours:
+                    self._release()
+                self._look()
         except Exception as error:  # kazoo has many: each means that we can't be sure
             self.until = 0.0
             log.limited("arbiter", error=f"{type(error).__name__}: {error}")
+
+        if (self.until > 0, self.members) != before:
+            self._on_news()
+
+    # -- the set
+
+    def _look(self, *, current: bool = False) -> None:
+        """Read the set; `current`: with all that was written before, as one has to who takes over."""
+        from kazoo.exceptions import NoNodeError
+
+        if current:
+            self._client.sync(self._set_path)
+        try:
+            text, stat = self._client.get(self._set_path, watch=self._on_node)
+        except NoNodeError:
+            self._client.exists(self._set_path, watch=self._on_node)
+            self.members = Members(-1, frozenset(), 0, self._done)
+            return
+        said = json.loads(text)
+        self.members = Members(stat.version, frozenset(said["servers"]), int(said["number"]), self._done)
+
+    def _grant(self) -> None:
+        """Write the set that is wished for, upon the version on which the wish stands."""
+        from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+        wish, members = self._wish, self.members
+        if wish is None or members is None or wish.serial <= self._done or wish.base != members.version:
+            return
+        text = json.dumps({"servers": sorted(wish.names), "number": wish.number}).encode()
+        try:
+            if wish.base < 0:
+                self._client.create(self._set_path, text, makepath=True)
+                version = 0
+            else:
+                version = self._client.set(self._set_path, text, version=wish.base).version
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            self._look(current=True)
+            return
+        self._done = wish.serial
+        self.members = Members(version, wish.names, wish.number, self._done)
+        log.info("in-sync set", servers=" ".join(sorted(wish.names)), number=describe(wish.number))
+
+    # -- the lease
 
     def _hold(self) -> bool:
         """Whether the node is there and our session's; makes it if it is nobody's."""

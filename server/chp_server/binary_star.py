@@ -32,6 +32,7 @@ class Event(IntEnum):
     ALONE = 7  # nobody there for solo_wait_s after the start
     HANDOVER = 8  # the active asks us to take over (`chp switch`)
     LEASE_LOST = 9  # the arbiter's lease is over, or in doubt
+    FORCED = 10  # a person says so, whatever the arbiter's set (`chp switch --force`)
 
 
 TABLE: dict[tuple[State, Event], State] = {
@@ -43,6 +44,9 @@ TABLE: dict[tuple[State, Event], State] = {
     (State.BACKUP, Event.PEER_ACTIVE_HIGHER): State.PASSIVE,
     (State.BACKUP, Event.PEER_ACTIVE_LOWER): State.PASSIVE,
     (State.BACKUP, Event.ALONE): State.ACTIVE,
+    (State.PRIMARY, Event.FORCED): State.ACTIVE,
+    (State.BACKUP, Event.FORCED): State.ACTIVE,
+    (State.PASSIVE, Event.FORCED): State.ACTIVE,
     (State.ACTIVE, Event.PEER_ACTIVE_HIGHER): State.PASSIVE,
     (State.ACTIVE, Event.LEASE_LOST): State.PASSIVE,
     (State.PASSIVE, Event.PEER_BEHIND): State.ACTIVE,

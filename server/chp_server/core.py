@@ -28,6 +28,7 @@ from chp.messages import parse_kvset
 from chp.numbers import describe, next_epoch, number, sequence_of, unpack
 from chp.versions import VERSION
 
+from .arbitration import Arbitration
 from .binary_star import Event, step
 from .channels import alive, greeting, is_session_topic
 from .commit import Committer
@@ -49,7 +50,6 @@ EMPTY = (
     "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
     "start this one with --bootstrap to open a new one"
 )
-WANT_LEASE_S = 5.0  # how long a reason to become active keeps us asking the arbiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ class ServerCore:
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
         self.turn_facts: Callable[[], dict[str, Any]] = dict
-        self.lease_until = 0.0  # with an arbiter: to be active is allowed before this time; the reactor keeps it
-        self._want_lease_until = now
+        self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
         self.ends = ""  # why this server can't go on, if so; the shell ends it with the exit code of a wrong setting
         self._say_waiting_at = now + min(config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
@@ -123,7 +122,7 @@ class ServerCore:
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         self.now, self.wall = now, wall_s
         self.state.catch_up(LATE_A_TURN)
-        if not self._leased(now) and self.active and not self.link.handing_over:
+        if self.active and not self.link.handing_over and not self.arbitration.holds(now, self.state.number):
             self.step(Event.LEASE_LOST)
         if self._woke and self.active and self.config.has_peer:
             self._hold_until = now + self.config.peer_timeout_s
@@ -170,7 +169,7 @@ class ServerCore:
 
     def _holding(self) -> bool:
         """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
-        return self.link.in_sync() or self.now < self._hold_until
+        return self.arbitration.enabled or self.link.in_sync() or self.now < self._hold_until
 
     # -- what comes in
 
@@ -268,8 +267,8 @@ class ServerCore:
             return
         if after is State.ACTIVE and not self._may_begin(event):
             return
-        if after is State.ACTIVE and not self._leased(self.now):
-            self._want_lease_until = self.now + WANT_LEASE_S
+        if after is State.ACTIVE and not self.arbitration.holds(self.now, self.state.number):
+            self.arbitration.want(self.now)
             return
         before, self.bstate, self.since = self.bstate, after, self.now
         self.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
@@ -294,16 +293,13 @@ class ServerCore:
         """Whether the arbiter is to be asked for the lease, or to keep it."""
         if self.active:
             return not self.link.handing_over  # the other one can't serve without it
-        return self.now < self._want_lease_until
-
-    def _leased(self, now: float) -> bool:
-        """Whether nobody else can be active, as far as there is an arbiter to say so."""
-        return not self.config.has_arbiter or now < self.lease_until
+        return self.arbitration.wants_lease(self.now, self.state.number)
 
     def _become_active(self, because: str) -> None:
         self.link.reset()
         self.drop_held()
         self._open_epoch(because)
+        self.arbitration.begin(self.now)
         self.state.renew_leases(self.now)
         self.link.replay.own()
         taken = self._apply_pending()
@@ -346,6 +342,7 @@ class ServerCore:
 
     def _become_passive(self) -> None:
         self.commit()
+        self.arbitration.end()
         self.link.reset()
         self.turn.acks.clear()  # of this turn too: it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
@@ -355,6 +352,8 @@ class ServerCore:
         self.turn.fact("passive", number=describe(self.state.number))
 
     def _alone(self) -> None:
+        if self.arbitration.forced(self.now):
+            self.step(Event.FORCED)
         if self.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
             waited = wait is not None and not self.link.alive() and self.now - self.started >= wait
@@ -387,7 +386,7 @@ class ServerCore:
         if self.active and until is not None and self.now >= until:
             self.link.handover_until = None
             self.turn.fact("handover given up", "warning", number=describe(self.state.number))
-            if self._leased(self.now):
+            if self.arbitration.leased(self.now):
                 self._apply_pending()
             else:
                 self.step(Event.LEASE_LOST)
@@ -415,13 +414,16 @@ class ServerCore:
     def _release(self) -> None:
         if not self.active or self.now < self._hold_until:
             return
+        answers, follower = self.commits.answers, self.link.follower
+        confirmed = follower.confirmed if follower is not None and follower.in_sync else None
+        if not self.arbitration.agreed(confirmed, answers.told, bool(answers.waiting or self._late_acks)):
+            return
         self.turn.acks += self._late_acks
         self._late_acks = []
-        follower = self.link.follower
-        if follower is not None and follower.in_sync:
-            self.commits.answers.release(self.turn, follower.confirmed, self.state.number)
+        if confirmed is not None:
+            answers.release(self.turn, confirmed, self.state.number)
         else:
-            self.commits.answers.release_alone(self.turn, self.state.number)
+            answers.release_alone(self.turn, self.state.number)
 
     def in_time(self, acks: list[list[bytes]], now: float) -> list[list[bytes]]:
         """The acknowledgements that may leave now: none after a stop in mid-turn, until the peer had its say.
@@ -429,7 +431,7 @@ class ServerCore:
         With an arbiter, none either if the lease may have ended since the turn began.
         """
         stopped = self.config.has_peer and now - self.now > self.config.peer_timeout_s / 2
-        if not stopped and self._leased(now):
+        if not stopped and self.arbitration.leased(now):
             return acks
         self._late_acks += acks
         return []

@@ -134,6 +134,9 @@ class PeerLink:
             epoch=core.state.epoch,
             primary=core.config.primary,
         )
+        first = core.arbitration.before() if who.state is not State.ACTIVE else None
+        if first is not None:  # the arbiter's set has one of us: whatever our numbers, that one has all that counts
+            event = Event.PEER_BEHIND if first else Event.PEER_AHEAD
         core.step(event)
         if who.state is not State.ACTIVE and who.at.store == core.state.store:
             core.rise_above(who.epoch)
@@ -322,6 +325,20 @@ class PeerLink:
             core.turn.fact("in_sync", number=describe(self.follower.confirmed))
             core.beat_now()
 
+    def force(self) -> dict[str, Any]:
+        """`chp switch --force`: serve, though the arbiter's set does not name this server."""
+        core = self._core
+        if not core.arbitration.enabled:
+            raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
+        if core.active:
+            raise BadInput("this server is active already")
+        if self.alive() and self.peer is not None and self.peer.state is State.ACTIVE:
+            raise BadInput("the other server is active; switch without --force")
+        lost = core.arbitration.lost(core.state.number)
+        core.arbitration.force(core.now)
+        core.turn.fact("forced", "warning", number=describe(core.state.number), lost=lost)
+        return {"forced": True, "number": describe(core.state.number), "lost": lost}
+
     def switch(self) -> dict[str, Any]:
         """`chp switch`: let the passive take over; takes no sets until it has, or until it has not in time."""
         core = self._core
@@ -329,6 +346,8 @@ class PeerLink:
             raise BadInput("this server is not active; ask the other one to switch")
         if not self.in_sync():
             raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
+        if not core.arbitration.both:
+            raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
         core.commit()
         self.handover_until = core.now + core.config.peer_timeout_s
         core.turn.fact("handover", number=describe(core.state.number))

@@ -59,7 +59,7 @@ class Server:
     def __init__(self, config: Config, journal: Journal, limits: Limits = DEFAULT) -> None:
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
-        self._arbiter = Arbiter(config.arbiter, config.name) if config.arbiter else None
+        self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
         self._metrics: Metrics | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -116,8 +116,10 @@ class Server:
             things.append(s.peer_in)
         polled = [(thing, zmq.POLLIN) for thing in things]
         while not self._stopping and not self.core.ends:
-            ready = zmq.zmq_poll(polled, self._timeout_ms())
-            self.turn({thing for thing, _ in ready})
+            ready = {thing for thing, _ in zmq.zmq_poll(polled, self._timeout_ms())}
+            if self._wake_in in ready:
+                os.read(self._wake_in, 4096)
+            self.turn(ready)
         if self.core.ends:
             raise CannotStart(Exit.USAGE, self.core.ends)
 
@@ -138,8 +140,7 @@ class Server:
         core, clock, self._ready = self.core, self._clock, ready
         clock.begin()
         if self._arbiter is not None:
-            core.lease_until = self._arbiter.until
-            self._arbiter.want(core.wants_lease)
+            core.arbitration.hear(self._arbiter.until, self._arbiter.members)
         core.begin_turn(time.monotonic(), time.time())
         take_inputs(core, self)
         self._retry_held()
@@ -147,6 +148,8 @@ class Server:
         clock.lap("copies and held replies")
         turn = core.end_turn()
         clock.lap("timers, commit and streams")
+        if self._arbiter is not None:
+            self._arbiter.want(core.wants_lease, core.arbitration.wish)
         self.perform(turn)
         clock.lap("journal and sending")
         if core.cut_short:
@@ -315,8 +318,11 @@ class Server:
     def stop(self) -> None:
         """Let `run` return after its turn."""
         self._stopping = True
-        if self._closed:  # its descriptors may be others' by now
-            return
+        if not self._closed:  # its descriptors may be others' by now
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the next turn begin; from any thread or signal."""
         try:
             os.write(self._wake_out, b"x")
         except OSError:

@@ -53,7 +53,7 @@ class Requests:
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
-            "switch": lambda identity, options: self.answer(identity, options["id"], core.link.switch()),
+            "switch": lambda identity, options: self.answer(identity, options["id"], _switch(core, options)),
             "leases": self._leases,
         }  # the shell adds those that touch files; each answers when it is done
 
@@ -387,3 +387,7 @@ def _subtree(frame: bytes) -> str:
         return check_subtree(frame.decode())
     except UnicodeDecodeError:
         raise BadFrame("the subtree of ICANHAZ? is UTF-8") from None
+
+
+def _switch(core: ServerCore, options: Options) -> dict[str, Any]:
+    return core.link.force() if options.get("force") is True else core.link.switch()

@@ -52,6 +52,7 @@ def status_of(core: ServerCore) -> dict[str, Any]:
         "waits_for": core.waits_for,
         "epochs": _epochs(core),
         "peer": _peer_status(core),
+        "arbiter": core.arbitration.status(),
         "scrub": core.link.scrubber.status(),
         "misfit": None if link.misfit is None else link.misfit.status(core.now),
         "journal": core.journal_stats(),

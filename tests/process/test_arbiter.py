@@ -11,6 +11,7 @@ import pytest
 from chp_client import Clone
 from chp_client.admin import Admin
 from chp_server.arbiter import Arbiter
+from chp_server.arbitration import Members
 from chp_server.core import CoreConfig, ServerCore
 from tests.wire.hand import Hand
 
@@ -184,7 +185,7 @@ def leased_core(until: float) -> ServerCore:
     """An active with a lease up to a time, and a peer that was not heard yet."""
     config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
-    core.lease_until = until
+    core.arbitration.hear(until, Members(-1, frozenset(), 0))
     core.begin_turn(100.1, 0.0)
     core.end_turn()
     assert core.active
@@ -206,7 +207,7 @@ def test_nothing_wakes_a_core_without_its_lease() -> None:
     core.begin_turn(102.0, 0.0)
     core.end_turn()
     assert not core.active and not core.vote() and core.wants_lease
-    core.lease_until = 104.0
+    core.arbitration.hear(104.0, core.arbitration.members)
     core.begin_turn(102.5, 0.0)
     assert core.vote()
 

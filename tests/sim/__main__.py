@@ -1,4 +1,4 @@
-"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED] [--rules R]`.
+"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED]`.
 
 The first failing seed is printed as a transcript in the notation of tests/scenarios, so that it becomes a scenario by
 copying it; with --shrink it is made short first.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import replace
 
 from .run import run_plan, shrink
 from .schedule import Plan, plan, with_arbiter
-from .world import RULES
 
 
 def main() -> int:
@@ -24,12 +22,8 @@ def main() -> int:
     parser.add_argument("--show", type=int, help="run one seed and print its transcript, whether it fails or not")
     parser.add_argument("--shrink", action="store_true", help="make the failing seed's commands few")
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
-    parser.add_argument("--rules", default="", help="further rules to hold, with commas: " + ", ".join(RULES))
     parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
     args = parser.parse_args()
-    args.rules = frozenset(filter(None, args.rules.split(",")))
-    if unknown := args.rules - RULES.keys():
-        parser.error(f"no rule is called {', '.join(sorted(unknown))}; there are {', '.join(RULES)}")
     if args.show is not None:
         return show(planned(args.show, args), args.shrink)
     return sweep(args)
@@ -56,7 +50,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 def planned(seed: int, args: argparse.Namespace) -> Plan:
     """A seed's plan, with what was asked for."""
-    a_plan = replace(plan(seed), rules=args.rules)
+    a_plan = plan(seed)
     return with_arbiter(a_plan) if args.arbiter else a_plan
 
 

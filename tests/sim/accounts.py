@@ -10,7 +10,7 @@ names each of its keys, with this update or one after it that stood for the key 
 
 Where a server's log no longer reached back (`complete` is false) it knows only what it held: not what had gone again.
 What ended by its time is no update of anybody: it is never replayed over what lives. Under an arbiter nothing that was
-acknowledged is ever parted with (`arbiter` in the world's rules).
+acknowledged is ever parted with.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Accounts:
         if self._oracle.on_path(record.last, end):
             return
         how = DURABILITY[durability]
-        if self._world.arbiter is not None and "arbiter" in self._world.rules:
+        if self._world.arbiter is not None:
             raise Wrong(f"{op.name} was acknowledged ({how}) under an arbiter, and is lost")
         if durability == REPLICATED and op.keys and op.kind != "del" and not self._in_history(op.value, end):
             raise Wrong(f"{op.name} was acknowledged ({how}), and is lost")

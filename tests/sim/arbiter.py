@@ -1,16 +1,19 @@
 """The arbiter in virtual time: a service that keeps one lease, and each server's line to it.
 
 The service has a clock of its own (the world's), ends a session it has not heard for its length, and never errs.
-A line does what `chp_server.arbiter` does with kazoo: it asks a few times a session while the lease is wanted, and what
-it may rely on counts from when it asked. Messages take as long as others do, and are lost while the line is cut.
+It keeps the in-sync set too, which only the holder writes, upon the version that it knows.
+A line does what `chp_server.arbiter` does with kazoo: it asks a few times a session, and what it may rely on counts
+from when it asked. Messages take as long as others do, and are lost while the line is cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chp_server.arbiter import SAFETY
+from chp_server.arbitration import Members, Wish
 
 if TYPE_CHECKING:
     from .servers import ServerNode
@@ -27,15 +30,15 @@ class LeaseService:
         self._world = world
         self.holder: tuple[str, int] | None = None  # a server and which of its starts: each has a session of its own
         self._until = 0.0
+        self.members = Members(-1, frozenset(), 0)
         self._watching: list[Line] = []
 
-    def hold(self, session: tuple[str, int], line: Line) -> bool:
+    def hold(self, session: tuple[str, int]) -> bool:
         """Give the lease to whoever asks first; a holder's asking keeps it."""
         now = self._world.time.now
         if self.holder is None or now >= self._until:
             self.holder = session
         if self.holder != session:
-            self._watching.append(line)
             return False
         self._until = now + SESSION_S
         self._world.time.at(self._until, self._end)
@@ -45,13 +48,29 @@ class LeaseService:
         if self._world.time.now >= self._until:
             self.release(self.holder)
 
+    def grant(self, session: tuple[str, int], wish: Wish | None) -> bool:
+        """Write the holder's wish, if it stands on what the set is."""
+        if wish is None or self.holder != session or wish.base != self.members.version:
+            return False
+        self.members = Members(wish.base + 1, wish.names, wish.number)
+        self._watched()
+        return True
+
+    def _watched(self) -> None:
+        watching, self._watching = self._watching, []
+        for line in watching:
+            self._world.time.at(self._world.time.now + self._world.delay(), line.ask)
+
+    def watch(self, line: Line) -> None:
+        """Tell a line when anything changes."""
+        if line not in self._watching:
+            self._watching.append(line)
+
     def release(self, session: tuple[str, int] | None) -> None:
         """The holder lets it go, or its session is over: who wants it is told."""
         if self.holder is not None and self.holder == session:
             self.holder, self._until = None, 0.0
-            watching, self._watching = self._watching, []
-            for line in watching:
-                self._world.time.at(self._world.time.now + self._world.delay(), line.ask)
+            self._watched()
 
 
 class Line:
@@ -61,6 +80,9 @@ class Line:
         self._node, self._world, self._service = node, node.world, service
         self._session = (node.name, node.starts)
         self._wanted = False
+        self._wish: Wish | None = None
+        self._done = 0
+        self.members: Members | None = None
         self.until = 0.0  # on the server's own clock
         self._next()
 
@@ -76,22 +98,20 @@ class Line:
         self._next()
         self.ask()
 
-    def want(self, wanted: bool) -> None:
-        """Ask for the lease and keep it, or let it go."""
-        if wanted != self._wanted:
-            self._wanted = wanted
+    def want(self, wanted: bool, wish: Wish | None) -> None:
+        """Ask for the lease and keep it, or let it go; and what the set is to be."""
+        if wanted != self._wanted or wish != self._wish:
+            self._wanted, self._wish = wanted, wish
             self.ask()
 
     def ask(self) -> None:
         """Say what is wanted; a stopped process says nothing, and reads what was answered when it goes on."""
         if not self._alive or self._node.paused:
             return
-        asked = self._node.clock.mono()
-        if self._wanted:
-            self._send(lambda: self._asked(asked))
-        elif self.until:
+        asked, wanted, wish = self._node.clock.mono(), self._wanted, self._wish
+        if not wanted:
             self.until = 0.0
-            self._send(lambda: self._service.release(self._session))
+        self._send(lambda: self._asked(asked, wanted, wish))
 
     def _send(self, what: Callable[[], None]) -> None:
         self._world.time.at(self._world.time.now + self._world.delay(), lambda: self._arrive(what))
@@ -100,13 +120,23 @@ class Line:
         if self._node.name not in self._world.doubted:
             what()
 
-    def _asked(self, asked: float) -> None:
-        held = self._service.hold(self._session, self)
-        self._send(lambda: self._answered(asked, held))
+    def _asked(self, asked: float, wanted: bool, wish: Wish | None) -> None:
+        service = self._service
+        held = wanted and service.hold(self._session)
+        granted = held and service.grant(self._session, wish)
+        if not wanted:
+            service.release(self._session)
+        service.watch(self)
+        serial = wish.serial if granted and wish is not None else 0
+        members = service.members
+        self._send(lambda: self._answered(asked, held, replace(members, done=serial)))
 
-    def _answered(self, asked: float, held: bool) -> None:
+    def _answered(self, asked: float, held: bool, members: Members) -> None:
         if not self._alive:
             return
+        self._done = max(self._done, members.done)
+        if self.members is None or members.version >= self.members.version:
+            self.members = replace(members, done=self._done)
         if not held:
             self.until = 0.0
         elif self._wanted:

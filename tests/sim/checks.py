@@ -303,7 +303,7 @@ class Checks:
         follower = active.core.link.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
-        return ""
+        return "" if active.core.arbitration.both else "the arbiter's set does not have both"
 
     def not_served_by(self, server: ServerNode) -> str:
         """What is missing until `server` serves everybody; empty when it does."""

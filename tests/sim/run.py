@@ -28,7 +28,6 @@ class Result:
 def world_of(a_plan: Plan, *, tracing: bool) -> World:
     """The world a plan begins in."""
     world = World(a_plan.seed, random_delays=True, tracing=tracing)
-    world.rules = a_plan.rules
     world.gentle = a_plan.temper == "gentle"
     if a_plan.lingering_sets:
         world.queues_while_down.add("set")
@@ -58,9 +57,9 @@ def run_plan(a_plan: Plan, *, tracing: bool = False, prepare: Callable[[World], 
     return result
 
 
-def run_seed(seed: int, *, tracing: bool = False, rules: frozenset[str] = frozenset()) -> Result:
+def run_seed(seed: int, *, tracing: bool = False) -> Result:
     """All of one seed."""
-    return run_plan(replace(plan(seed), rules=rules), tracing=tracing)
+    return run_plan(plan(seed), tracing=tracing)
 
 
 def shrink(a_plan: Plan, rounds: int = 4, fails: Callable[[Plan], bool] | None = None) -> Plan:

@@ -34,7 +34,6 @@ class Plan:
     log_records: int = 100_000
     chunk_items: int = 8192
     part_bytes: int = 1 << 20
-    rules: frozenset[str] = frozenset()
 
     @property
     def line(self) -> str:

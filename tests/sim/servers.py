@@ -173,11 +173,12 @@ class ServerNode:
         world.checks.begins(self)
         self._took = 0
         if self.line is not None:
-            core.lease_until = self.line.until
-            self.line.want(core.wants_lease)
+            core.arbitration.hear(self.line.until, self.line.members)
         core.begin_turn(self.clock.mono(), self.clock.wall())
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
+        if self.line is not None:
+            self.line.want(core.wants_lease, core.arbitration.wish)
         world.checks.decided(self, turn)
         self._spins = 0 if self._took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
         assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"

@@ -14,6 +14,7 @@ from chp_client.core import ClientCore
 from chp_server import core as server_core
 from chp_server import performing
 from chp_server.answers import Answers
+from chp_server.arbitration import Arbitration
 from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
 from chp_server.core import ServerCore
@@ -223,7 +224,7 @@ def replay_takes_nothing(mp: pytest.MonkeyPatch) -> None:
 
 
 def lease_not_asked_for(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ServerCore, "_leased", lambda self, now: True)
+    mp.setattr(Arbitration, "leased", lambda self, now: True)
 
 
 def lease_outlives_its_session(mp: pytest.MonkeyPatch) -> None:

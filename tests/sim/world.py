@@ -31,9 +31,6 @@ from .oracle import Wrong
 from .servers import POINTS, ServerNode
 
 EVENTS_AT_ONCE = 20_000
-RULES = {  # held when asked for: python -m tests.sim --rules arbiter
-    "arbiter": "under an arbiter nothing that was acknowledged is parted with",
-}
 
 
 class World:
@@ -50,7 +47,6 @@ class World:
         self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
         self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
         self.queues_while_down: set[str] = {"req"}
-        self.rules: frozenset[str] = frozenset()  # of RULES
         self.gentle = False  # no cut, pause or drift: acknowledgements of a lone server count for linearizability
         self.limits = Limits()
         self.server_settings: dict[str, Any] = {

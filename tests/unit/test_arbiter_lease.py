@@ -36,6 +36,12 @@ class Keeper:
     def exists(self, _path: str, **_options: Any) -> Any:
         return None if self.owner is None else SimpleNamespace(ephemeralOwner=self.owner)
 
+    def sync(self, _path: str) -> None:
+        pass
+
+    def get(self, _path: str, **_options: Any) -> Any:
+        raise kazoo.NoNodeError
+
     def delete(self, _path: str) -> None:
         self.owner = None
 

@@ -33,11 +33,16 @@ COPY_S = 300.0  # a backup or restore may take its time
 @click.command(short_help="Hand over to the passive server.", epilog=examples("""
     chp switch            # the passive becomes active
     chp switch && chp status
+    chp switch --force --servers tcp://b:5566    # whatever the arbiter says
 """))  # fmt: skip
+@click.option("--force", is_flag=True, help="Let the one server named serve, whatever the arbiter says.")
 @shared_for(HAND_OVER_S)
 @pass_settings
-def switch(settings: Settings) -> None:
-    """Hand over: make the passive server active, losing no set. Needs both, in sync."""
+def switch(settings: Settings, force: bool) -> None:
+    """Hand over: make the passive server active, losing no set. Needs both, in sync; --force needs neither."""
+    if force:
+        _force(settings)
+        return
     with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
         seen = pair.views(_quick_look(admin), named=True)
         active, passive = _who(seen)
@@ -49,6 +54,18 @@ def switch(settings: Settings) -> None:
         settings.out.record({"active": passive.server, "was": active.server, "seconds": round(took_s, 4)})
     else:
         settings.out.line(f"{passive.server} is active now, instead of {active.server}; it took {show_latency(took_s)}")
+
+
+def _force(settings: Settings) -> None:
+    if len(settings.servers) != 1:
+        raise Misused("--force is for one server: name the one that is to serve with --servers, and no other")
+    with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
+        reply = admin.ask(settings.servers[0], "switch", force=True)
+        _until_active(admin, reply.server)
+    if settings.out.json:
+        settings.out.record({"active": reply.server, **reply.facts})
+    else:
+        settings.out.line(f"{reply.server} is active now; lost is {escape(str(reply.facts.get('lost')))}")
 
 
 def _quick_look(admin: Admin) -> dict[str, Answer]:

@@ -1,0 +1,108 @@
+"""covers: the arbiter's set in the simulator, by hand: who goes on alone says so first, and who is not named waits."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from chp_server.arbitration import Arbitration, Members
+from tests.sim.oracle import Wrong
+from tests.sim.world import World
+
+START = (
+    "client c1 model all",
+    "client c2 model all",
+    "arbiter",
+    "start P",
+    "start B",
+    "start c1",
+    "start c2",
+    "tick 3",
+)
+ALONE = ("set c1 /a", "tick 0.5", "cut P>B", "cut B>P", "cut c1>B", "tick 1.5", "set c1 /a", "tick 0.5", "crash P")
+OTHERS = ("tick 4", "set c2 /a", "tick 1")
+BACK = ("crash c1", "start P", "heal *", "settle 15")
+
+
+def run(*parts: Iterable[str]) -> World:
+    """A world in which nothing takes time but what is told."""
+    world = World()
+    for part in parts:
+        for command in part:
+            world.do(command)
+    return world
+
+
+def test_who_is_not_in_the_set_waits_for_the_one_that_went_on_alone() -> None:
+    world = run(START, ALONE, OTHERS)
+    assert world.nodes["c1"].ops[-1].result[2] == 1, "the active alone has acknowledged"
+    assert not world.nodes["B"].core.active, "and the other one does not serve without it"
+    assert world.nodes["c2"].ops[-1].result is None
+    for command in BACK:
+        world.do(command)
+    assert world.arbiter is not None and world.arbiter.members.names == {"primary", "backup"}
+
+
+def test_one_that_goes_on_alone_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = Arbitration.agreed
+
+    def goes_on(self: Arbitration, confirmed: int | None, told: int, waiting: bool) -> bool:
+        return confirmed is None or agreed(self, confirmed, told, waiting)
+
+    monkeypatch.setattr(Arbitration, "agreed", goes_on)
+    with pytest.raises(Wrong, match="is lost"):
+        run(START, ALONE, OTHERS, BACK)
+
+
+def test_one_that_does_not_heed_the_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arbitration, "excluded", lambda self, now, number: False)
+    with pytest.raises(Wrong, match="is lost"):
+        run(START, ALONE, OTHERS, BACK)
+
+
+def test_nothing_is_acknowledged_while_the_arbiter_can_not_be_told() -> None:
+    world = run(START, ("cut P>B", "cut B>P", "doubt P", "tick 1.2", "set c1 /a", "tick 0.3"))
+    assert world.nodes["c1"].ops[-1].result is None
+
+
+def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
+    world = run(START, ALONE, OTHERS)
+    core = world.nodes["B"].core
+    assert "primary acknowledged above" in core.link.force()["lost"]
+    for command in ("tick 1",):
+        world.do(command)
+    assert core.active and world.nodes["c2"].ops[-1].acked
+    assert world.arbiter is not None and world.arbiter.members.names == {"backup"}
+
+
+def test_a_wish_is_confirmed_by_its_serial_and_upon_its_version() -> None:
+    """What was asked before may land late, and must not be taken for what is asked now."""
+    a = Arbitration(True, "primary", 0.0)
+    a.hear(9.0, Members(-1, frozenset(), 0))
+    a.begin(1.0)
+    first = a.wish
+    assert first is not None and first.names == {"primary"} and first.base == -1
+    assert not a.agreed(None, 5, True)
+    a.hear(9.0, Members(0, frozenset({"primary"}), 0, first.serial))
+    assert a.agreed(None, 5, True)
+    assert not a.agreed(7, 5, False) and a.wish.names == {"primary", "backup"}
+    both = a.wish
+    assert not a.agreed(None, 7, True), "the passive is gone again, before that was confirmed"
+    a.hear(9.0, Members(1, both.names, 5, both.serial))
+    assert a.wish.base == 1, "the other write has landed: this one stands upon it"
+    assert not a.agreed(None, 7, True)
+    a.hear(9.0, Members(2, frozenset({"primary"}), 7, a.wish.serial))
+    assert a.agreed(None, 7, True) and not a.both
+
+
+def test_a_passive_that_lacks_what_was_acknowledged_alone_does_not_count() -> None:
+    a = Arbitration(True, "primary", 0.0)
+    a.hear(9.0, Members(0, frozenset({"primary"}), 0))
+    a.begin(1.0)
+    assert not a.agreed(4, 5, True), "it has not got the 5th, which was acknowledged alone"
+    assert a.wish is not None and a.wish.names == {"primary"}
+
+
+def test_a_server_whose_disk_went_back_is_not_in_the_set_any_more() -> None:
+    a = Arbitration(True, "primary", 0.0)
+    a.hear(9.0, Members(3, frozenset({"primary", "backup"}), 50))
+    assert not a.holds(1.0, 49) and a.holds(1.0, 50)
