@@ -1,31 +1,41 @@
-"""`chp check DIR|URL`: verify a journal, from outside, and say what was found.
+"""`chp check DIR|URL`: verify a journal, from outside; and compare its contents with those of a running server.
 
 The command belongs to `chp`, and its work to the server's code; the client imports none of that. So it is offered by
 the entry point group `chp.commands`, as a plain function of the arguments that returns the exit code:
 
-    0  sound          1  damaged, or can't be looked at          2  used wrongly
+    0  sound, and equal     1  damaged, different, or can't be looked at     2  used wrongly
 
 Nothing is changed, and the server may be running: what it has committed is read as of one moment.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
+from chp.errors import ChpError
 from chp.numbers import describe
 
+from .config import without_password
 from .journal import Report
 
+if TYPE_CHECKING:
+    from .against import Compared, Contents
+
 SOUND, DAMAGED, USAGE = range(3)
+NAMED_MAX = 100  # keys that differ, of however many
 _EXAMPLES = """examples:
   chp check /var/lib/chp             # the --data directory of a server
   chp check /var/backups/chp.db      # a backup
   chp check 'postgresql://host/db?schema=chp'
+  chp check /var/lib/chp --against tcp://b:5566          # does it hold what that server holds?
+  chp check tcp://a:5556 --against tcp://b:5566          # do two servers hold the same?
 
 exit codes:
-  0  sound    1  damaged, or can't be looked at    2  used wrongly
+  0  sound, and equal    1  damaged, different, or can't be looked at    2  used wrongly
 """
 
 
@@ -41,17 +51,73 @@ def check(args: list[str]) -> int:
     """Verify a journal."""
     parser = _Parser(
         "chp check",
-        description="Verify a journal: read all of it as a start would, and change nothing.\nIt may be in use.",
+        description="Verify a journal: read all of it as a start would, and change nothing. It may be in use.\n"
+        "With --against, compare its contents, or a server's, with a running server's; keys that differ are named.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("where", metavar="DIR|URL", nargs="+", help="a data directory, a file, or the URL of a store")
+    parser.add_argument(
+        "where",
+        metavar="DIR|URL",
+        nargs="+",
+        help="a data directory, a file, the URL of a store; with --against a server too",
+    )
+    parser.add_argument("--against", metavar="SERVER", help="compare with this server, such as tcp://127.0.0.1:5556")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=60.0, help="for a server's answer; 60")
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
         asked = parser.parse_args(args)
     except SystemExit as done:  # --help, or used wrongly: argparse has said so
         return SOUND if not done.code else USAGE
-    return max([_check_one(store_url(where), asked.json) for where in asked.where])
+    return max([_check(where, asked) for where in asked.where])
+
+
+def _check(where: str, asked: argparse.Namespace) -> int:
+    if where.startswith("tcp://"):
+        if not asked.against:
+            print(
+                f"chp check: {where} is a server; say with --against which other one to compare it with",
+                file=sys.stderr,
+            )
+            return USAGE
+        return _compare(where, asked)
+    url = store_url(where)
+    return _check_one(url, asked.json) or (_compare(url, asked) if asked.against else SOUND)
+
+
+def _compare(where: str, asked: argparse.Namespace) -> int:
+    from . import against
+
+    shown = without_password(where)
+    try:
+        other = against.of_server(asked.against, asked.timeout)
+        server = where.startswith("tcp://")
+        one = against.of_server(where, asked.timeout) if server else against.of_journal(where, other.number)
+        found = against.compared(one, other, lambda: against.of_server(asked.against, asked.timeout))
+    except ChpError as error:
+        print(f"chp check: {shown} can't be compared: {error}", file=sys.stderr)
+        return DAMAGED
+    _show(shown, asked, one, other, found)
+    return DAMAGED if found.differing else SOUND
+
+
+def _show(shown: str, asked: argparse.Namespace, one: Contents, other: Contents, found: Compared) -> None:
+    named = found.differing[:NAMED_MAX]
+    if asked.json:
+        fields = {
+            "url": shown, "against": asked.against, "number": describe(one.number),
+            "against_number": describe(other.number), "compared": found.keys, "left_out": found.left_out,
+            "differences": len(found.differing), "differing": dict(named),
+        }  # fmt: skip
+        print(json.dumps(fields))
+        return
+    numbers = describe(one.number), describe(other.number)
+    print(f"{shown} at {numbers[0]}: {found.keys:,} keys compared with {asked.against} at {numbers[1]}, "
+          f"{len(found.differing):,} differ, {found.left_out:,} left out, as they were changed meanwhile")  # fmt: skip
+    for key, how in named:
+        print(f"  {key!r}: {how}")
+    if len(found.differing) > len(named):
+        print(f"  and {len(found.differing) - len(named):,} more")
 
 
 def store_url(where: str) -> str:
@@ -60,7 +126,6 @@ def store_url(where: str) -> str:
 
 
 def _check_one(url: str, as_json: bool) -> int:
-    from .config import without_password
     from .journal_tools import verify  # here, so that the list of commands loads no store
     from .sqlite_files import database_path
 

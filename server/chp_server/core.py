@@ -142,8 +142,7 @@ class ServerCore:
         self._release()
         self._beat()
         self.state.gather()
-        if self.active:
-            self.requests.pump()
+        self.requests.pump()
         turn, self.turn = self.turn, Turn()
         return turn
 

@@ -21,7 +21,7 @@ def verify(url: str) -> Report:
     """Read the journal at `url` and say what is wrong with it, if anything; it may be in use."""
     report = Report(url)
     try:
-        store = _look(url)
+        store = look_at(url)
     except JournalError as error:
         report.problems.append(str(error))
         report.read = isinstance(error, JournalDamaged)
@@ -48,7 +48,7 @@ def backup(url: str, path: str) -> Report:
         raise JournalError(f"{path} exists; a backup never overwrites: name another file")
     part = Path(f"{path}.part")
     part.unlink(missing_ok=True)
-    store = _look(url)
+    store = look_at(url)
     try:
         _copy(store, part)
     finally:
@@ -74,7 +74,8 @@ def restore(path: str, url: str) -> Report:
     return verify(url)
 
 
-def _look(url: str) -> SqlStore:
+def look_at(url: str) -> SqlStore:
+    """The journal at `url`, only to be read."""
     if url.startswith("sqlite:"):
         path = database_path(url)
         if not path.exists():

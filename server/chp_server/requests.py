@@ -106,6 +106,9 @@ class Requests:
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
+        if options.get("inspect") is True:
+            self._inspect(identity, subtree, request_id, credit)
+            return
         meant, proof = options.get("store"), _proof(options)
         if proof[0] == core.state.store != b"":
             core.rise_above(epoch_of(after))
@@ -129,6 +132,16 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
         else:
             self._stream(identity, request_id, parts, credit)
+
+    def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
+        """A copy for who compares: of a passive too, as of its number, and no vote."""
+        core = self._core
+        if core.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
+            self._answer(identity, headers.Refused(request_id, "passive", int(core.bstate)))
+            return
+        core.commit()
+        copy = self._copy(0, [b"", b""], subtree, request_id, b"")
+        self._stream(identity, request_id, copy, credit, self._wait(subtree))
 
     def _stream(
         self,

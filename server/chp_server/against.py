@@ -1,0 +1,212 @@
+"""`chp check --against SERVER`: are the contents of a journal, or of another server, those of a running one?
+
+    of_server(address)          a snapshot of whatever state the server is in, kept as a sum for each key
+    of_journal(url, number)     the state that a journal tells at that number, or at its end if that comes before
+    compare(one, other)         which keys differ
+
+Two contents are seldom of one number. What was written after the lower of the two is left out, and so is a key that
+only the lower one has: it may have been deleted since. A journal that reaches the server's number is read exactly up
+to it, so of a pair in sync nothing is left out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import zmq
+
+from chp.batch import Segment, decode, packb, segment_of
+from chp.errors import BadFrame, ChpError
+from chp.headers import Kthxbai, Refused, Sync
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
+from chp.numbers import describe
+from chp.versions import VERSION
+
+from .commit import Committer
+from .journal_tools import look_at
+from .snapshots import recovering
+from .sql_store import SqlStore
+
+CREDIT = 16
+GRANT = 8
+JOURNAL_WAIT_S = 3.0  # for the journal of a server that runs to reach the number of the other one
+JOURNAL_LOOK_S = 0.2
+
+
+class NoContents(ChpError):
+    """They could not be had; the text says from whom, and why."""
+
+
+class Held(NamedTuple):
+    """What is held of a key, as far as it is compared."""
+
+    revision: int
+    crc: int
+    ttl: bool
+
+
+@dataclass(slots=True)
+class Contents:
+    """All keys at one number."""
+
+    where: str
+    number: int = 0
+    store: bytes = b""
+    keys: dict[str, Held] = field(default_factory=dict)
+
+    def take(self, segment: Segment) -> None:
+        """A chunk of a snapshot."""
+        extras = segment.extras or {}
+        revisions = [r for revision, n in extras.get("r", ()) for r in repeat(revision, n)]
+        column = extras.get("t", ((), ()))
+        ttls = set(range(len(segment.keys)) if type(column) is int else column[0])
+        for i, (key, value, revision) in enumerate(zip(segment.keys, segment.values, revisions, strict=True)):
+            self.keys[key] = Held(revision, crc32(value), i in ttls)
+
+
+class Difference(NamedTuple):
+    """One key: how it differs, for people."""
+
+    key: str
+    how: str
+
+
+@dataclass(slots=True)
+class Compared:
+    """What `compare` found."""
+
+    keys: int = 0  # that were compared
+    left_out: int = 0
+    differing: list[Difference] = field(default_factory=list)
+
+
+def compared(one: Contents, other: Contents, again: Callable[[], Contents]) -> Compared:
+    """`compare`; contents of two stores have nothing in common. What differs while both move on has to do so twice."""
+    if one.store != other.store and one.store and other.store:
+        raise NoContents(
+            f"it is of store {one.store.hex()}, and {other.where} holds {other.store.hex()}: two pairs, or one of them "
+            "was begun anew"
+        )
+    found = compare(one, other)
+    if found.differing and one.number != other.number:
+        twice = {difference.key for difference in compare(one, again()).differing}
+        found.differing = [difference for difference in found.differing if difference.key in twice]
+    return found
+
+
+def compare(one: Contents, other: Contents) -> Compared:
+    """The keys of both, as far as their two numbers allow it."""
+    found = Compared()
+    lower = min(one.number, other.number)
+    for key in sorted(one.keys.keys() | other.keys.keys()):
+        a, b = one.keys.get(key), other.keys.get(key)
+        written_since = max(a.revision if a else 0, b.revision if b else 0) > lower
+        deleted_since = (a is None and one.number > other.number) or (b is None and other.number > one.number)
+        if written_since or deleted_since:
+            found.left_out += 1
+        else:
+            found.keys += 1
+            if a != b:
+                found.differing.append(Difference(key, _how(a, b, one.where, other.where)))
+    return found
+
+
+def _how(a: Held | None, b: Held | None, one: str, other: str) -> str:
+    if a is None or b is None:
+        return f"only {other if a is None else one} has it"
+    if a.revision != b.revision:
+        return f"revision {describe(a.revision)}, not {describe(b.revision)}"
+    return "another value" if a.crc != b.crc else "a ttl" if a.ttl else "no ttl"
+
+
+# -- of a journal
+
+
+def of_journal(url: str, number: int) -> Contents:
+    """The state at `number`; that of a journal in use may reach it a moment later."""
+    until = time.monotonic() + JOURNAL_WAIT_S
+    while (found := _at(url, number)).number < number and time.monotonic() < until:
+        threading.Event().wait(JOURNAL_LOOK_S)  # no event of the other process reaches us
+    return found
+
+
+def _at(url: str, number: int) -> Contents:
+    commits, now, wall_s = Committer(DEFAULT, 0), time.monotonic(), time.time()
+    store: SqlStore = look_at(url)
+    try:
+        loaded = store.load()
+        if loaded.snapshot_number > number:
+            raise NoContents(
+                f"the journal's snapshot is of {describe(loaded.snapshot_number)}, after {describe(number)}: it is "
+                "ahead, so what it was at that number can't be told; check again"
+            )
+        for _ in recovering(commits, loaded.snapshot, DEFAULT, now, wall_s):
+            pass
+        for row in loaded.rows:
+            if row.last > number:
+                break
+            commits.follow(row.body, now, wall_s)
+    finally:
+        store.close()
+    held = commits.state.map
+    keys = {k: Held(held.revisions[k], crc32(v), k in held.deadlines) for k, v in held.values.items()}
+    return Contents("the journal", commits.state.number, commits.state.store, keys)
+
+
+# -- of a server
+
+
+def of_server(address: str, timeout_s: float) -> Contents:
+    """A snapshot of a server's contents; `NoContents` says why there is none."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger, socket.immediate, socket.maxmsgsize = 0, 1, DEFAULT.frame_bytes_max
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise NoContents(f"{address} is no address of a server ({error}); write tcp://HOST:PORT") from None
+        contents = Contents(address)
+        deadline = time.monotonic() + timeout_s
+        _send(socket, {"id": 1, "from": 0, "credit": CREDIT, "inspect": True}, address, deadline)
+        for i, (header, items) in enumerate(_answers(socket, address, deadline)):
+            contents.number = header.number if isinstance(header, Kthxbai) else contents.number
+            if isinstance(header, Kthxbai):
+                contents.store = bytes((header.proof or [b""])[0])
+            for item in items:
+                contents.take(segment_of(item))
+            if i % GRANT == GRANT - 1:
+                _send(socket, {"id": 1, "more": GRANT}, address, deadline)
+        return contents
+
+
+def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, deadline: float) -> None:
+    left_ms = max(0, int(1000 * (deadline - time.monotonic())))
+    if not socket.poll(left_ms, zmq.POLLOUT):
+        raise NoContents(f"{address} takes no connection; start chp-server, or mend the address")
+    socket.send_multipart([ICANHAZ, b"", packb({"chp": VERSION, **options})])
+
+
+def _answers(socket: zmq.Socket[bytes], address: str, deadline: float) -> Iterator[tuple[Sync | Kthxbai, list[Any]]]:
+    while True:
+        if not socket.poll(max(0, int(1000 * (deadline - time.monotonic())))):
+            raise NoContents(f"{address} did not answer in time; is it a chp-server of this version? raise --timeout")
+        frames = socket.recv_multipart()
+        if len(frames) != 5 or frames[0] != RESERVED_KEY:
+            raise NoContents(f"{address} speaks CHP/1 only; there is nothing to compare revisions with")
+        try:
+            header, items = decode(frames[4])
+        except BadFrame as error:
+            raise NoContents(f"{address}: {error}") from None
+        if isinstance(header, Refused):
+            raise NoContents(f"{address} refused ({header.code}): {header.detail}")
+        if isinstance(header, Sync | Kthxbai):
+            yield header, items
+        if isinstance(header, Kthxbai):
+            return
