@@ -141,7 +141,7 @@ class Requests:
             return
         core.commit()
         copy = self._copy(0, [b"", b""], subtree, request_id, b"")
-        self._stream(identity, request_id, copy, credit, self._wait(subtree))
+        self._stream(identity, request_id, copy, credit, subtree)
 
     def _stream(
         self,
