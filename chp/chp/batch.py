@@ -39,7 +39,9 @@ from .headers import (
     REPLY,
     STATE,
     SYNC,
+    Batch,
     Header,
+    expect,
     fields_of,
     header_of,
 )
@@ -74,6 +76,7 @@ __all__ = [
     "packb",
     "peek",
     "peek_header",
+    "record_of",
     "runs_of",
     "segment_of",
     "select",
@@ -185,6 +188,13 @@ def check_header(header: object) -> list[Any]:
 def decode_segment(body: bytes) -> Segment:
     """The segment in the body of a KVSET."""
     return segment_of(unpackb(body, "the batch", SEGMENT))
+
+
+def record_of(item: object) -> tuple[Batch, list[Segment]]:
+    """An item of RECORDS, which is a whole BATCH: its header and segments."""
+    if type(item) is not list or not item:
+        raise BadFrame("an item of RECORDS is a whole body")
+    return expect(Batch, item[0]), [segment_of(each) for each in item[1:]]
 
 
 def segment_of(thing: object) -> Segment:

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chp import batch as b
+from chp import headers
+from chp.batch import narrow, record_of
 from chp.errors import BadFrame, ChpError
+from chp.parts import Parts
 from chp.versions import VERSION
 
 from .channel import CREDIT, Channel, changed_by
@@ -41,8 +43,7 @@ class Backlog:
     reached: int = 0  # the end of the last whole record
     next_index: int = 0
     granted: int = CREDIT
-    first: int | None = None  # of a record of which parts are missing
-    partial: list[Changed] = field(default_factory=list)
+    parts: Parts = field(default_factory=Parts)  # of a record whose last one is not here yet
 
     @property
     def channel(self) -> Channel:
@@ -63,14 +64,14 @@ class Backlog:
         """It is asked for, from the last whole record on; again at `due_at` if nothing comes."""
         self.id, self.server, self.due_at = request_id, server, due_at
         self.next_index, self.granted = 0, CREDIT
-        self.first, self.partial = None, []
+        self.parts.drop()
 
-    def on_records(self, parts: list[Any]) -> int:
+    def on_records(self, header: headers.Records, items: list[Any]) -> int:
         """A chunk of RECORDS; how many more to grant now."""
-        if parts[0][2] != self.next_index:
-            raise BadFrame(f"chunk {parts[0][2]!r:.40} came where {self.next_index} was due")
+        if header.chunk != self.next_index:
+            raise BadFrame(f"chunk {header.chunk} came where {self.next_index} was due")
         self.next_index += 1
-        for item in parts[1:]:
+        for item in items:
             self._record(item)
         self.granted -= 1
         if self.granted > CREDIT // 2:
@@ -79,22 +80,15 @@ class Backlog:
         return more
 
     def _record(self, item: Any) -> None:
-        if type(item) is not list or not item:
-            raise BadFrame("an item of RECORDS is a whole body")
-        header = b.check_header(item[0])
-        first, last, more = header[2], header[3], header[6]
-        if type(first) is not int or type(last) is not int:
-            raise BadFrame("a BATCH header has numbers")
-        self.first = first if self.first is None else self.first
-        for each in item[1:]:
-            segment = b.narrow(b.segment_of(each), self.prefix)
-            changed = None if segment is None else changed_by(segment, self.first)
-            if changed is not None and self.first > self.after:
-                self.partial.append(changed)
-                self.size += sum(map(len, changed.keys)) + sum(map(len, filter(None, changed.values)))
-        if not more:
-            self.found[-1] += self.partial
-            self.reached, self.first, self.partial = last, None, []
+        header, segments = record_of(item)
+        kept = []
+        if self.parts.revision(header) > self.after:
+            kept = [part for segment in segments if (part := narrow(segment, self.prefix)) is not None]
+        self.size += sum(sum(map(len, part.keys)) + sum(map(len, part.values)) for part in kept)
+        record = self.parts.add(header, kept)
+        if record is not None:
+            self.found[-1] += [changed for part in record.segments if (changed := changed_by(part, record.first))]
+            self.reached = record.last
 
     def result(self) -> list[Changed]:
         """All that was missed, in the servers' order."""
@@ -136,16 +130,17 @@ class Backlogs:
         for log in self._open:
             log.due_at = max(log.due_at, until)
 
-    def on_reply(self, log: Backlog, parts: list[Any], again_at: float) -> tuple[int, list[Changed] | ChpError | None]:
+    def on_reply(
+        self, log: Backlog, header: headers.Header, items: list[Any], again_at: float
+    ) -> tuple[int, list[Changed] | ChpError | None]:
         """An answer: how many more chunks to grant, and what the watch is to be told, if that is known now.
 
         What can't be asked just now is asked `again_at`.
         """
-        header = parts[0]
-        if header[0] == b.REFUSED:
+        if isinstance(header, headers.Refused):
             return 0, self._refused(log, header, again_at)
-        if header[0] == b.RECORDS:
-            more = log.on_records(parts)
+        if isinstance(header, headers.Records):
+            more = log.on_records(header, items)
             if log.size > self._bytes_max:
                 text = f"more than {self._bytes_max} bytes of changes since {log.after}; watch with start='snapshot'"
                 self._open.remove(log)
@@ -159,15 +154,15 @@ class Backlogs:
         self._open.remove(log)
         return 0, log.result()
 
-    def _refused(self, log: Backlog, header: list[Any], again_at: float) -> ChpError | None:
-        code, detail = header[2], header[3]
+    def _refused(self, log: Backlog, header: headers.Refused, again_at: float) -> ChpError | None:
+        code, detail = header.code, header.detail
         if code in ("passive", "busy"):
             log.id, log.due_at = 0, again_at
             return None
         self._open.remove(log)
         if code in ("retained", "store"):
             return NotRetained(log.after, detail if type(detail) is int else None)
-        return Refused(f"the server refused the records ({code}): {detail}", str(code), detail)
+        return Refused(f"the server refused the records ({code}): {detail}", code, detail)
 
     def fail(self) -> list[tuple[Any, ChpError]]:
         """Nobody can be asked: the server keeps no log that can be read."""

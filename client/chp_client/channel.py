@@ -23,14 +23,15 @@ from enum import Enum
 from itertools import compress
 from typing import Any
 
-from chp import batch as b
-from chp.batch import Segment
+from chp import columns, headers
+from chp.batch import Segment, narrow, record_of, runs_of, segment_of, select
 from chp.digest import NOTHING, link
 from chp.errors import BadFrame
 from chp.hashmap import Hashmap
 from chp.keys import channel_topic
 from chp.limits import Limits
 from chp.numbers import Revision, epoch_of
+from chp.parts import Parts
 
 from .events import Changed
 from .outbox import Batch, size_of
@@ -66,17 +67,6 @@ class Sync:
 NOBODY = [b"", b""]
 
 
-@dataclass(slots=True)
-class Held:
-    """A record of several parts, until the last is here: each follows on the `last` of the one before."""
-
-    first: int
-    last: int
-    segments: list[Segment] = field(default_factory=list)
-    origins: list[Any] = field(default_factory=list)
-    size: int = 0
-
-
 class Channel:
     """A subtree's replica, its position, and its messages."""
 
@@ -105,7 +95,7 @@ class Channel:
         self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
         self.why = ""  # of the last verdict: what differed
         self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
-        self._buffer: list[tuple[list[Any], int]] = []
+        self._buffer: list[tuple[headers.Batch, list[Any], int]] = []
         self._buffered = 0
         self._limits = limits
         self.heard_at = float("-inf")  # something on this channel, of the active
@@ -113,27 +103,29 @@ class Channel:
         self.differs = False  # the copy is known to be another than the server's: only a snapshot heals it
         self.troubles = 0  # times it had to be mended since it was last seen to be equal
         self.told_keys = 0  # the most that a heartbeat of the active has told of
-        self._held: Held | None = None
+        self._parts = Parts()  # of a record whose last one is not here yet
+        self._parts_bytes = 0
 
     # -- from P+1
 
-    def on_batch(self, parts: list[Any], size: int, crc: int, session: bytes, now: float) -> Verdict:
+    def on_batch(
+        self, header: headers.Batch, items: list[Any], *, size: int, crc: int, session: bytes, now: float
+    ) -> Verdict:
         """A BATCH of the active, with the size and the CRC-32 of its body."""
-        header = parts[0]
-        _, prev, _, last = _numbers(header, 4)
+        last = header.last
         if last <= self.at or epoch_of(last) < epoch_of(self.at):
             return Verdict.FINE
         if self.sync is not None or not self.live:
-            return self._hold_back(parts, size, crc)
+            return self._hold_back(header, items, size, crc)
         if epoch_of(last) > epoch_of(self.at):
             self.why = "a new epoch"
             return Verdict.RESUME
-        if prev > self.reached:
+        if header.prev > self.reached:
             self._stats["holes"] += 1
             self.why = "a hole"
             return Verdict.RESUME
         if last > self.reached:
-            self._record(header, _segments(parts), session, now)
+            self._record(header, _segments(items), session, now)
             self._carried(crc)
         return Verdict.FINE
 
@@ -145,46 +137,45 @@ class Channel:
     @property
     def reached(self) -> int:
         """What the next batch has to follow on: the last part of an unfinished record, else `at`."""
-        return self.at if self._held is None else self._held.last
+        return self._parts.last or self.at
 
-    def on_echo(self, header: list[Any], segments: list[Segment], crc: int, now: float) -> bool:
+    def on_echo(self, header: headers.Batch, segments: list[Segment], crc: int, now: float) -> bool:
         """A BATCH of nothing but own batches that are shown already; False if it has to be looked at as any other."""
-        _, prev, first, last = _numbers(header, 4)
-        follows = prev <= self.at < last and self._held is None and self.sync is None
-        if not follows or header[6] or epoch_of(last) != epoch_of(self.at):
+        follows = header.prev <= self.at < header.last and not self._parts and self.sync is None
+        if not follows or header.more or epoch_of(header.last) != epoch_of(self.at):
             return False
-        self.replica.apply(segments, first, header[5][-1][1], True, now)
-        self.at = last
+        self.replica.apply(segments, header.first, header.origins[-1][1], True, now)
+        self.at = header.last
         self._carried(crc)
         self._stats["records_applied"] += 1
         self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
         return True
 
-    def _hold_back(self, parts: list[Any], size: int, crc: int) -> Verdict:
+    def _hold_back(self, header: headers.Batch, items: list[Any], size: int, crc: int) -> Verdict:
         self._buffered += size
         if self._buffered > self._limits.join_buffer_bytes:
             self._stats["join_overflows"] += 1
             self._forget_buffer()
             return Verdict.FINE  # what is missing now shows as a hole once the snapshot is here
-        self._buffer.append((parts, crc))
+        self._buffer.append((header, items, crc))
         return Verdict.FINE
 
     def _forget_buffer(self) -> None:
         self._buffer, self._buffered = [], 0
 
-    def on_heartbeat(self, header: list[Any], now: float) -> Verdict:
+    def on_heartbeat(self, header: headers.Heartbeat, now: float) -> Verdict:
         """A HEARTBEAT of the active: is anything missing, is the copy the same?"""
-        _, _, number, channel_last, count, revsum = _numbers(header, 6)
-        self.told_keys = max(self.told_keys, count)
+        number, fingerprint = header.number, (header.keys, header.revsum)
+        self.told_keys = max(self.told_keys, header.keys)
         if self.sync is not None or not self.live or epoch_of(number) < epoch_of(self.at):
             return Verdict.FINE
-        if channel_last > self.at:
+        if header.channel_last > self.at:
             self._stats["holes"] += 1
             self.why = "a hole"
             return Verdict.RESUME
-        if number < self.at or self._held is not None:
+        if number < self.at or self._parts:
             return Verdict.FINE
-        if why := self._difference(header, (count, revsum)):
+        if why := self._difference(header, fingerprint):
             self.why = why
             return Verdict.REFETCH
         if epoch_of(number) > epoch_of(self.at):
@@ -192,10 +183,10 @@ class Channel:
             return Verdict.RESUME
         self.at = number
         self.troubles = 0
-        self.compared = (number, count, revsum)
+        self.compared = (number, *fingerprint)
         return Verdict.FINE
 
-    def _difference(self, header: list[Any], fingerprint: tuple[int, int]) -> str:
+    def _difference(self, header: headers.Heartbeat, fingerprint: tuple[int, int]) -> str:
         """How a HEARTBEAT of this number shows that the copy is not the server's; "" if it does not.
 
         A digest that counts from another number can't be compared: from here on ours counts from there too.
@@ -203,7 +194,7 @@ class Channel:
         if fingerprint != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
             return "the fingerprint differs"
-        theirs = _digest_in(header, 8)
+        theirs = header.since, header.digest
         if theirs[0] != self.digest[0]:
             self.digest = theirs
         if theirs != self.digest:
@@ -211,32 +202,19 @@ class Channel:
             return "what was received is not what was published"
         return ""
 
-    def _record(self, header: list[Any], segments: list[Segment], session: bytes, now: float) -> None:
+    def _record(self, header: headers.Batch, segments: list[Segment], session: bytes, now: float) -> None:
         """A record, or one part of it, that follows on `at`."""
-        _, _, first, last, _, origins, more = header[:7]
-        if type(origins) is not list:
-            raise BadFrame("the origins of a BATCH are an array")
-        if more or self._held is not None:
-            held = self._held if self._held is not None else Held(first, last)
-            held.last = last
-            held.segments += segments
-            held.size += sum(map(size_of, segments))
-            if held.size > self._limits.join_buffer_bytes:
-                self._held, self.differs = None, True
-                self._stats["endless_records"] += 1
-                raise BadFrame(
-                    f"a record has more than {self._limits.join_buffer_bytes} bytes: taking a snapshot for it"
-                )
-            held.origins += [o for o in origins if o not in held.origins]
-            self._held = held if more else None
-            if more:
-                return
-            first, segments, origins = held.first, held.segments, held.origins
-        own, others = own_origin(origins, session)
+        if header.more or self._parts:
+            self._bound(segments)
+        record = self._parts.add(header, segments)
+        if record is None:
+            return
+        segments, first = record.segments, record.first
+        own, others = own_origin(record.origins, session)
         echo_only = own > 0 and not others and self._shown_already(segments, own)
         came = sum([len(segment.keys) for segment in segments])
         segments = self.replica.apply(segments, first, own, echo_only, now)
-        self.at = last
+        self.at = record.last
         self._stats["records_applied"] += 1
         taken = sum([len(segment.keys) for segment in segments])
         self._stats["updates_applied"] += taken
@@ -244,6 +222,15 @@ class Channel:
             self._stats["outside_subtree"] += came - taken
         if self.watching:
             self.changes += [changed for s in segments if (changed := changed_by(s, first)) is not None]
+
+    def _bound(self, segments: list[Segment]) -> None:
+        """Another part of a record; `BadFrame` if that would never end."""
+        self._parts_bytes = (self._parts_bytes if self._parts else 0) + sum(map(size_of, segments))
+        if self._parts_bytes > self._limits.join_buffer_bytes:
+            self._parts.drop()
+            self.differs = True
+            self._stats["endless_records"] += 1
+            raise BadFrame(f"a record has more than {self._limits.join_buffer_bytes} bytes: taking a snapshot for it")
 
     def _shown_already(self, segments: list[Segment], own: int) -> bool:
         """Whether a record is exactly the own batches up to `own`, whose sets are shown already."""
@@ -257,24 +244,22 @@ class Channel:
     def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
         """Begin to ask `server`; what was under way is forgotten."""
         self.sync = Sync(request_id, server, start, now, now)
-        self._held = None
+        self._parts.drop()
         return self.sync
 
-    def on_chunk(self, parts: list[Any], session: bytes, now: float) -> int:
+    def on_chunk(self, header: headers.Sync | headers.Records, items: list[Any], session: bytes, now: float) -> int:
         """A SYNC or RECORDS chunk; how many more chunks to grant now."""
         sync = self.sync
         assert sync is not None, "the core looked the request up"
-        header = parts[0]
-        index = header[2]
-        if type(index) is not int or sync.next_index not in (-1, index):
-            raise BadFrame(f"chunk {index!r} came where {sync.next_index} was due")
-        sync.next_index = index + 1
+        if sync.next_index not in (-1, header.chunk):
+            raise BadFrame(f"chunk {header.chunk} came where {sync.next_index} was due")
+        sync.next_index = header.chunk + 1
         sync.progress_at = now
-        if header[0] == b.SYNC:
-            for segment in _segments(parts):
+        if isinstance(header, headers.Sync):
+            for segment in _segments(items):
                 self._load(sync, segment, now)
         else:
-            for item in parts[1:]:
+            for item in items:
                 self._replay(item, session, now)
         sync.granted -= 1
         if sync.granted > CREDIT // 2:
@@ -285,7 +270,7 @@ class Channel:
 
     def _load(self, sync: Sync, segment: Segment, now: float) -> None:
         """Part of a snapshot; `BadFrame` if that can't be one: it would never end."""
-        if self.subtree and b.narrow(segment, self.subtree) is not segment and segment.keys:
+        if self.subtree and narrow(segment, self.subtree) is not segment and segment.keys:
             segment = self._without_strangers(segment)
         known, limits = len(sync.fresh), self._limits
         sync.size += size_of(segment)
@@ -303,27 +288,23 @@ class Channel:
         inside = [key.startswith(self.subtree) for key in segment.keys]
         self._stats["outside_subtree"] += inside.count(False)
         extras = dict(segment.extras or {})
-        revisions = [r for r, n in extras.pop("r", []) for _ in range(n)]
-        kept = b.select(Segment(segment.keys, segment.values, extras), inside) or Segment([], [], {})
-        runs = b.runs_of(compress(revisions, inside))
-        return Segment(kept.keys, kept.values, {**(kept.extras or {}), "r": runs})
+        revisions = [r for r, n in extras.pop(columns.REVISIONS, []) for _ in range(n)]
+        kept = select(Segment(segment.keys, segment.values, extras), inside) or Segment([], [], {})
+        runs = runs_of(compress(revisions, inside))
+        return Segment(kept.keys, kept.values, {**(kept.extras or {}), columns.REVISIONS: runs})
 
     def _replay(self, item: Any, session: bytes, now: float) -> None:
-        if type(item) is not list or not item:
-            raise BadFrame("an item of RECORDS is a whole body")
-        header = b.check_header(item[0])
-        last = _numbers(header, 4)[3]
-        if last > self.reached:
-            self._record(header, _segments(item), session, now)
+        header, segments = record_of(item)
+        if header.last > self.reached:
+            self._record(header, segments, session, now)
 
-    def on_kthxbai(self, header: list[Any], session: bytes, now: float) -> Verdict:
+    def on_kthxbai(self, header: headers.Kthxbai, session: bytes, now: float) -> Verdict:
         """The end of a snapshot or resume: show it, then go through what was held back."""
         sync = self.sync
         assert sync is not None, "the core looked the request up"
-        _, _, number, count, revsum = _numbers(header, 5)
-        own = header[5] if type(header[5]) is int and sync.session == session else 0
-        resumed, whose = bool(header[6]), _whose(header)
-        if resumed:
+        number, whose = header.number, _whose(header)
+        own = header.session_no if header.session_no is not None and sync.session == session else 0
+        if header.resumed:
             self.replica.pending.confirm(own)
         else:
             fresh, self.differs = sync.fresh, False
@@ -333,14 +314,15 @@ class Channel:
             self.anew = False
             if changed is not None and changed.keys:
                 self.changes.append(changed._replace(first=not self.synced_once))
-        self.sync, self._held = None, None
-        self._stats["resyncs_resumed" if resumed else "resyncs_snapshot"] += 1
+        self.sync = None
+        self._parts.drop()
+        self._stats["resyncs_resumed" if header.resumed else "resyncs_snapshot"] += 1
         self.at, self.whose = number, whose
-        self.digest = _digest_in(header, 7)
+        self.digest = header.since, header.digest
         if not self.synced_once:
             self.first_at = number
         self.live = self.synced_once = True
-        if (count, revsum) != self.replica.map.fingerprint():
+        if (header.keys, header.revsum) != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
             self.why = "the fingerprint differs"
             return Verdict.REFETCH
@@ -348,8 +330,8 @@ class Channel:
 
     def _release(self, session: bytes, now: float) -> Verdict:
         waiting, self._buffer, self._buffered = self._buffer, [], 0
-        for parts, crc in waiting:
-            verdict = self.on_batch(parts, 0, crc, session, now)
+        for header, items, crc in waiting:
+            verdict = self.on_batch(header, items, size=0, crc=crc, session=session, now=now)
             if verdict is not Verdict.FINE:
                 return verdict
         return Verdict.FINE
@@ -357,7 +339,8 @@ class Channel:
     def stop(self) -> None:
         """There is nobody to follow: keep the copy, ask nobody."""
         self.live = False
-        self.sync = self._held = None
+        self.sync = None
+        self._parts.drop()
         self._forget_buffer()
 
     def check(self) -> None:
@@ -366,10 +349,10 @@ class Channel:
         assert not (self.live and not self.synced_once), "a live channel was synced"
 
 
-def _whose(header: list[Any]) -> list[bytes]:
-    """Of a KTHXBAI: what its number is given back with, as a `from`."""
-    whose = header[9] if len(header) > 9 else None
-    if type(whose) is not list or list(map(type, whose)) != [bytes, bytes]:
+def _whose(header: headers.Kthxbai) -> list[bytes]:
+    """What its number is given back with, as a `from`."""
+    whose = header.proof
+    if whose is None or list(map(type, whose)) != [bytes, bytes]:
         raise BadFrame("a KTHXBAI tells the store and who opened the epoch, two times bytes")
     return whose
 
@@ -387,9 +370,9 @@ def own_origin(origins: list[Any], session: bytes) -> tuple[int, bool]:
     return own, others
 
 
-def own_number(origins: Any, session: bytes) -> int:
+def own_number(origins: list[Any], session: bytes) -> int:
     """The batch number of ours if a record's origins name nobody else; 0 otherwise."""
-    own, others = own_origin(origins, session) if type(origins) is list else (0, True)
+    own, others = own_origin(origins, session)
     return 0 if others else own
 
 
@@ -397,29 +380,12 @@ def changed_by(segment: Segment, revision: int) -> Changed | None:
     """What a watcher is told of a segment."""
     if not segment.keys:
         return None
-    deletes = (segment.extras or {}).get("d")
+    deletes = (segment.extras or {}).get(columns.DELETES)
     values: list[bytes | None] = list(segment.values)
     for i in deletes or ():
         values[i] = None
     return Changed(segment.keys, values, Revision(revision))
 
 
-def _digest_in(header: list[Any], place: int) -> tuple[int, int]:
-    """Since when, and what: the digest in a header of HEARTBEAT or KTHXBAI; `NOTHING` of a server that has none."""
-    since, digest = header[place : place + 2] if len(header) >= place + 2 else NOTHING
-    if type(since) is not int or type(digest) is not int:
-        raise BadFrame(f"a {b.KIND_NAMES[header[0]]} header has {digest!r:.40} where a digest belongs")
-    return since, digest
-
-
-def _segments(parts: list[Any]) -> list[Segment]:
-    return [b.segment_of(part) for part in parts[1:]]
-
-
-def _numbers(header: list[Any], n: int) -> list[int]:
-    """The first `n` fields, all numbers; `BadFrame` otherwise."""
-    fields = header[:n]
-    for value in fields:
-        if type(value) is not int or value < 0:
-            raise BadFrame(f"a {b.KIND_NAMES[header[0]]} header has {value!r:.40} where a number belongs")
-    return fields
+def _segments(items: list[Any]) -> list[Segment]:
+    return [segment_of(item) for item in items]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from chp import columns
 from chp.batch import Segment
 from chp.errors import BadFrame, ChpError
 from chp.hashmap import Hashmap
@@ -37,6 +38,7 @@ SETTLE_S = 0.1  # a HUGZ that comes later than this after a subscription was sen
 ECHO_S = 5.0  # without an echo, before unechoed sets are sent again
 SILENT_HUGZ = 4
 UPDATE_BYTES = 300  # what an update that is held back takes beside its key and value
+UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, columns.UNLEASE})  # in CHP/1
 
 
 class Classic:
@@ -198,7 +200,7 @@ class Classic:
             return
         key, sequence, _, _, value = parse_kvsync(frames)  # its ttl is a moment on a clock that is not ours
         if value:
-            self._fresh.load(Segment([key], [value], {"r": [[sequence, 1]]}), now)
+            self._fresh.load(Segment([key], [value], {columns.REVISIONS: [[sequence, 1]]}), now)
 
     def _kthxbai(self, sequence: int, now: float) -> None:
         core, fresh = self._core, self._fresh
@@ -242,7 +244,7 @@ class Classic:
         core = self._core
         segment = batch.columns()
         extras = segment.extras or {}
-        if "c" in extras or "l" in extras or "lease" in extras or "unlease" in extras:
+        if not UNSUPPORTED.isdisjoint(extras):
             core.outbox.take(batch.no)
             core.refuse(batch, "unsupported", "the server speaks CHP/1, which has no conditions and no leases", 0.0)
             return
@@ -252,7 +254,7 @@ class Classic:
             return
         uuids = self._name(batch, len(segment.keys))
         properties = ttl_properties(segment)
-        deletes = set(extras.get("d", ()))
+        deletes = set(extras.get(columns.DELETES, ()))
         left = self._left[batch.no]
         for i, (key, value, uuid) in enumerate(zip(segment.keys, segment.values, uuids, strict=True)):
             if uuid in left:
@@ -351,17 +353,17 @@ class Classic:
 def segment_of(key: str, value: bytes, properties: bytes) -> Segment:
     """A KVPUB as a segment; an empty value deletes, and the ttl of a delete is of no interest."""
     if not value:
-        return Segment([key], [b""], {"d": [0]})
+        return Segment([key], [b""], {columns.DELETES: [0]})
     try:
         ms = ttl_ms_of(properties) if properties else None
     except ChpError as error:
         raise BadFrame(f"the KVPUB of {key!r:.60}: {error}") from None
-    return Segment([key], [value], None if ms is None else {"t": ms})
+    return Segment([key], [value], None if ms is None else {columns.TTLS: ms})
 
 
 def ttl_properties(segment: Segment) -> dict[int, bytes]:
     """The properties of each set that has a ttl."""
-    ttl = (segment.extras or {}).get("t")
+    ttl = (segment.extras or {}).get(columns.TTLS)
     if type(ttl) is int:
         return dict.fromkeys(range(len(segment.keys)), with_ttl_s(b"", ttl))
     return {i: with_ttl_s(b"", ms) for i, ms in zip(*ttl, strict=True)} if ttl else {}

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-from chp import batch as b
 from chp import headers
-from chp.batch import Segment
+from chp.batch import Segment, decode, peek
 from chp.errors import BadFrame, ChpError
 from chp.keys import STX
 from chp.messages import HUGZ
@@ -109,29 +108,26 @@ class ClientCore(Sending):
         channel = self._by_topic.get(topic)
         if channel is not None and self.outbox.batches and self._own_echo(link, channel, frames[4], now):
             return
-        parts = b.split(frames[4])
-        header = parts[0]
-        kind = header[0]
-        if kind == b.GREETING:
-            self._greeting(link, topic, header, now)
-        elif kind in {b.BATCH, b.HEARTBEAT}:
+        header, items = decode(frames[4])
+        if isinstance(header, headers.Batch | headers.Heartbeat):
             if channel is not None:
-                self._on_channel(link, channel, parts, frames[4], now)
+                self._on_channel(link, channel, header, items, body=frames[4], now=now)
+        elif isinstance(header, headers.Greeting):
+            self._greeting(link, topic, header, now)
         elif topic == self._own_topic and epoch_of(number) >= self.epoch:
-            if kind == b.ACK:
+            if isinstance(header, headers.Ack):
                 self._acks(header, number, now)
-            elif kind == b.REFUSED:
+            elif isinstance(header, headers.Refused):
                 self._refused(link, header, now)
 
     def _own_echo(self, link: Link, channel: Channel, body: bytes, now: float) -> bool:
         """Whether it was a record of nothing but own batches, which need not be unpacked to be confirmed."""
         if link is not self.active or channel.watching or not channel.live or len(self.channels) > 1:
             return False
-        head = b.peek_header(body)
-        if head is None or head[0][0] != b.BATCH or not head[0][5]:
+        header, start = peek(body) or (None, 0)
+        if not isinstance(header, headers.Batch) or not header.origins:
             return False
-        header, start = head
-        own = own_number(header[5], self.outbox.public)
+        own = own_number(header.origins, self.outbox.public)
         known = self._own_batches(channel.replica.pending.confirmed, own) if own else []
         if not known or not echoed(known, body, start):
             return False
@@ -139,7 +135,7 @@ class ClientCore(Sending):
         if not channel.on_echo(header, segments, crc32(body), now):
             return False
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, header[4], now)
+        self._measure_lag(channel, header.wall_ms, now)
         self._update_state(now)
         return True
 
@@ -152,24 +148,21 @@ class ClientCore(Sending):
         if link is self.active:
             self._unfollow(now)
 
-    def _greeting(self, link: Link, topic: bytes, header: list[Any], now: float) -> None:
-        _, version, state, number, heartbeat_ms, server, name = header[:7]
-        if type(state) is not int or type(number) is not int or type(heartbeat_ms) is not int:
-            raise BadFrame("a GREETING has a state, a number and a heartbeat in ms")
-        if not spoken(version):
-            self._not_spoken(link, version, now)
+    def _greeting(self, link: Link, topic: bytes, header: headers.Greeting, now: float) -> None:
+        if not spoken(header.version):
+            self._not_spoken(link, header.version, now)
             return
         link.unspoken = ""
-        restarted = link.server not in {b"", server}
-        link.heartbeat_s = max(0.001, heartbeat_ms / 1000)
-        link.server, link.name = server if type(server) is bytes else b"", str(name)[:200]
+        restarted = link.server not in {b"", header.server}
+        link.heartbeat_s = max(0.001, header.heartbeat_ms / 1000)
+        link.server, link.name = header.server, header.name[:200]
         self._speaks_chp2(link)
         if restarted:
             link.greeted.clear()
             link.beats = 0
         news = topic not in link.greeted
         link.greeted.add(topic)
-        self._told(link, state, number, now, restarted)
+        self._told(link, header.state, header.number, now, restarted)
         channel = self._by_topic.get(topic)
         if channel is not None and link is self.active:
             channel.heard_at = now
@@ -197,32 +190,38 @@ class ClientCore(Sending):
                 link.greeted.add(self._own_topic)
                 self._pump()
 
-    def _on_channel(self, link: Link, channel: Channel, parts: list[Any], body: bytes, now: float) -> None:
-        header = parts[0]
-        kind = header[0]
-        number = header[2] if kind == b.HEARTBEAT else header[3]
-        wall_ms = header[7] if kind == b.HEARTBEAT else header[4]
-        if type(number) is not int or type(wall_ms) is not int or number < 0:
-            raise BadFrame("a BATCH or HEARTBEAT has numbers and a time in ms")
-        if kind == b.HEARTBEAT:
+    def _on_channel(
+        self,
+        link: Link,
+        channel: Channel,
+        header: headers.Batch | headers.Heartbeat,
+        items: list[Any],
+        *,
+        body: bytes,
+        now: float,
+    ) -> None:
+        beat = isinstance(header, headers.Heartbeat)
+        number = header.number if isinstance(header, headers.Heartbeat) else header.last
+        if beat:
             self._greeted_by_heartbeat(link, channel)
-        if kind == b.HEARTBEAT or epoch_of(number) > self.epoch:
+        if beat or epoch_of(number) > self.epoch:
             self._told(link, headers.State.ACTIVE, number, now)
         if link is not self.active:
             self.stats["stale_messages"] += 1
             return
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, wall_ms, now)
+        self._measure_lag(channel, header.wall_ms, now)
         if self.write_only:
             channel.live = channel.synced_once = True
             channel.at = max(channel.at, number)
-        elif kind == b.HEARTBEAT:
+        elif isinstance(header, headers.Heartbeat):
             self._obey(channel, channel.on_heartbeat(header, now), now)
             if not channel.live and channel.sync is None:
                 self._ask(channel, link, channel.at, now)
         else:
-            session = self.outbox.public
-            self._obey(channel, channel.on_batch(parts, len(body), crc32(body), session, now), now)
+            size, crc, session = len(body), crc32(body), self.outbox.public
+            verdict = channel.on_batch(header, items, size=size, crc=crc, session=session, now=now)
+            self._obey(channel, verdict, now)
         self._after(channel, now)
 
     def _measure_lag(self, channel: Channel, wall_ms: int, now: float) -> None:

@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chp import batch as b
 from chp import headers
+from chp.batch import decode, packb
 from chp.errors import BadFrame, ChpError
 from chp.keys import STX
 from chp.messages import ICANHAZ
 from chp.numbers import describe, epoch_of, unpack
 from chp.versions import VERSION
 
-from .channel import CREDIT, Channel, Sync, Verdict
+from .channel import CREDIT, Channel, Verdict
 from .corestate import CoreState
 from .link import Link
 
 AGAIN = 0.75  # of the time for which the active may be silent: then we subscribe again, and may hear it in time
+Answer = headers.Sync | headers.Records | headers.Kthxbai
 
 
 class Following(CoreState):
@@ -109,7 +110,7 @@ class Following(CoreState):
             "chp": VERSION, "id": self._last_id, "from": start, "proof": channel.whose,
             "session": self.outbox.public, "credit": credit,
         }  # fmt: skip
-        self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), b.packb(body)]))
+        self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), packb(body)]))
 
     def _vote(self, now: float) -> None:
         """Ask every server but the silent one for the first channel; a passive takes it as a vote."""
@@ -153,22 +154,24 @@ class Following(CoreState):
         if frames[0][:1] != STX:
             self.classic.on_reply(link, frames, now)
             return
-        parts = b.split(frames[4])
-        header = parts[0]
-        channel = self._requests.get(header[1]) if type(header[1]) is int else None
-        if channel is None:
-            self._missed(link, parts, now)
+        header, items = decode(frames[4])
+        if not isinstance(header, Answer | headers.Refused):
             return
-        if header[0] == b.REFUSED:
+        request = header.number if isinstance(header, headers.Refused) else header.request
+        channel = self._requests.get(request)
+        if channel is None:
+            self._missed(link, request, header, items, now)
+        elif isinstance(header, headers.Refused):
             self._request_refused(link, channel, header, now)
-        elif header[0] in (b.SYNC, b.RECORDS, b.KTHXBAI):
-            self._synced(link, channel, unpack(frames[1]), parts, now)
+        else:
+            self._synced(link, channel, header, items, number=unpack(frames[1]), now=now)
 
-    def _synced(self, link: Link, channel: Channel, number: int, parts: list[Any], now: float) -> None:
-        header = parts[0]
+    def _synced(
+        self, link: Link, channel: Channel, header: Answer, items: list[Any], *, number: int, now: float
+    ) -> None:
         sync = channel.sync
-        if sync is None or sync.id != header[1]:  # a vote was answered: it serves, so it is active
-            self._requests.pop(header[1], None)
+        if sync is None or sync.id != header.request:  # a vote was answered: it serves, so it is active
+            self._requests.pop(header.request, None)
             self._votes.pop(link.index, None)
             self._told(link, headers.State.ACTIVE, number, now)
             return
@@ -176,33 +179,35 @@ class Following(CoreState):
             return
         link.heard_at = channel.heard_at = now
         session = self.outbox.public
-        if header[0] == b.KTHXBAI:
+        if isinstance(header, headers.Kthxbai):
             del self._requests[sync.id]
             self._obey(channel, channel.on_kthxbai(header, session, now), now)
         else:
-            self._chunk(link, channel, sync, parts, now)
+            self._chunk(link, channel, header, items, now)
         self._after(channel, now)
 
-    def _chunk(self, link: Link, channel: Channel, sync: Sync, parts: list[Any], now: float) -> None:
+    def _chunk(
+        self, link: Link, channel: Channel, header: headers.Sync | headers.Records, items: list[Any], now: float
+    ) -> None:
         try:
-            more = channel.on_chunk(parts, self.outbox.public, now)
+            more = channel.on_chunk(header, items, self.outbox.public, now)
         except ChpError as error:
             self._garbage(link.index, error)
             self._mend(channel, link, now)
             return
         if more:
-            body = b.packb({"chp": VERSION, "id": sync.id, "more": more})
+            body = packb({"chp": VERSION, "id": header.request, "more": more})
             self._effects.request.append((link.index, [ICANHAZ, channel.subtree.encode(), body]))
 
-    def _missed(self, link: Link, parts: list[Any], now: float) -> None:
+    def _missed(self, link: Link, request: int, header: Answer | headers.Refused, items: list[Any], now: float) -> None:
         """What answers the question of a watch for what it missed; else of a request given up."""
-        log = self.backlogs.of(parts[0][1])
+        log = self.backlogs.of(request)
         if log is None or log.server != link.index:
             return
         log.due_at = now + self.timing.sync_retry_s
-        more, result = self.backlogs.on_reply(log, parts, now + self.timing.refused_retry_s)
+        more, result = self.backlogs.on_reply(log, header, items, now + self.timing.refused_retry_s)
         if more:
-            body = b.packb({"chp": VERSION, "id": log.id, "more": more})
+            body = packb({"chp": VERSION, "id": log.id, "more": more})
             self._effects.request.append((link.index, [ICANHAZ, b"", body]))
         if result is not None:
             self._effects.missed.append((log.handle, result))
@@ -215,11 +220,11 @@ class Following(CoreState):
         elif self.active is not None:
             for log in self.backlogs.due(self.active.index, now):
                 log.asked(self._next_id(), self.active.index, now + self.timing.sync_retry_s)
-                frames = [ICANHAZ, log.channel.subtree.encode(), b.packb(log.options())]
+                frames = [ICANHAZ, log.channel.subtree.encode(), packb(log.options())]
                 self._effects.request.append((self.active.index, frames))
 
-    def _request_refused(self, link: Link, channel: Channel, header: list[Any], now: float) -> None:
-        _, request, code, detail = header[:4]
+    def _request_refused(self, link: Link, channel: Channel, header: headers.Refused, now: float) -> None:
+        request, code, detail = header
         del self._requests[request]
         if code == "passive":
             link.heard_at = now if link is not self.active else link.heard_at

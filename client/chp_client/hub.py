@@ -20,6 +20,7 @@ from threading import Condition, Lock
 from time import monotonic
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment
 
 from .checks import wait_s
@@ -56,9 +57,9 @@ class Draft:
     def segment(self) -> Segment:
         """The columns as the wire has them."""
         if self.deletes:
-            self.extras["d"] = self.deletes
+            self.extras[columns.DELETES] = self.deletes
         if self.ttls[0]:
-            self.extras["t"] = list(self.ttls)
+            self.extras[columns.TTLS] = list(self.ttls)
         return Segment(self.keys, self.values, self.extras or None)
 
     def shows(self, key: str) -> bool:

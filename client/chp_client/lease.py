@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chp import columns
 from chp.keys import check_column
 
 from . import checks
@@ -27,7 +28,7 @@ class Lease:
         self.ttl_s = ttl_ms / 1000
         self._clone = clone
         self._closed = False
-        self._push([], [], {"lease": [lease_id, ttl_ms]}, None)
+        self._push([], [], {columns.LEASE: [lease_id, ttl_ms]}, None)
         clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now))
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
@@ -43,7 +44,7 @@ class Lease:
         keys, values, _ = self._clone.columns(items)
         check_column(keys, {})
         checks.held_column(keys, self._clone.subtrees)
-        return self._push(keys, values, {"l": self.id}, timeout)
+        return self._push(keys, values, {columns.LEASED: self.id}, timeout)
 
     def _push(self, keys: list[str], values: list[bytes], extras: dict[str, Any], timeout: float | None) -> Ticket:
         hub = self._clone.hub
@@ -74,7 +75,7 @@ class Lease:
         """The same for one that is open; if there is no room for it, it stays open, and is refreshed no more."""
         hub = self._clone.hub
         hub.command(lambda now: hub.core.leases.drop(self.id))
-        ticket = self._push([], [], {"unlease": self.id}, timeout)
+        ticket = self._push([], [], {columns.UNLEASE: self.id}, timeout)
         self._closed = True
         return ticket
 

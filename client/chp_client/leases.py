@@ -5,6 +5,7 @@ A lease is one 16-byte name under which any number of keys live; one small batch
 
 from __future__ import annotations
 
+from chp import columns
 from chp.batch import Segment
 
 NEVER = float("inf")
@@ -34,5 +35,5 @@ class Leases:
         for lease, (ttl_ms, at) in self._held.items():
             if at <= now:
                 self._held[lease] = (ttl_ms, now + ttl_ms / 3000)
-                segments.append(Segment([], [], {"lease": [lease, ttl_ms]}))
+                segments.append(Segment([], [], {columns.LEASE: [lease, ttl_ms]}))
         return segments

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from chp import batch as b
+from chp import columns
 from chp.batch import Segment
 from chp.errors import BadValue
 from chp.keys import RESERVED_KEY, next_session, public_session
@@ -152,14 +153,14 @@ def _ranges(segment: Segment, items_max: int, bound: int) -> list[tuple[int, int
 def _part(segment: Segment, start: int, stop: int) -> Segment:
     extras = None
     if segment.extras is not None:
-        if "c" in segment.extras:
+        if columns.CONDITIONS in segment.extras:
             raise BadValue("a conditional set is all or nothing and must fit one batch; set fewer keys in it")
         extras = dict(segment.extras)
-        if "d" in extras:
-            extras["d"] = [i - start for i in extras["d"] if start <= i < stop]
-        if type(extras.get("t")) is list:
-            kept = [(i - start, ms) for i, ms in zip(*extras["t"], strict=True) if start <= i < stop]
-            extras["t"] = [[i for i, _ in kept], [ms for _, ms in kept]]
+        if columns.DELETES in extras:
+            extras[columns.DELETES] = [i - start for i in extras[columns.DELETES] if start <= i < stop]
+        if type(extras.get(columns.TTLS)) is list:
+            kept = [(i - start, ms) for i, ms in zip(*extras[columns.TTLS], strict=True) if start <= i < stop]
+            extras[columns.TTLS] = [[i for i, _ in kept], [ms for _, ms in kept]]
         extras = {name: column for name, column in extras.items() if column not in ([], [[], []])} or None
     return Segment(segment.keys[start:stop], segment.values[start:stop], extras)
 

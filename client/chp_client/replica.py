@@ -19,6 +19,7 @@ from functools import partial
 from itertools import chain, repeat
 from operator import call
 
+from chp import columns
 from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
 
@@ -114,7 +115,7 @@ class Replica:
 
     def show(self, segment: Segment) -> None:
         """Show an own set at once."""
-        if segment.extras and "d" in segment.extras:
+        if segment.extras and columns.DELETES in segment.extras:
             self._show_some([segment], set())
         else:
             self.shown.update(zip(segment.keys, segment.values, strict=True))
@@ -131,14 +132,15 @@ class Replica:
             self.pending.confirm(own)
         if echo_only:
             return segments
-        if self.subtree and (len(self.map) != before or any(s.extras and "d" in s.extras for s in segments)):
+        deletes = any(s.extras is not None and columns.DELETES in s.extras for s in segments)
+        if self.subtree and (deletes or len(self.map) != before):
             segments = self._inside(segments)  # only what is new here can be a stranger, and a delete may hide that
-        columns = [segment.keys for segment in segments]
-        held = self.pending.among(chain.from_iterable(columns)) if self.pending else set()
-        if held or any(s.extras is not None and "d" in s.extras for s in segments):
+        keys = [segment.keys for segment in segments]
+        held = self.pending.among(chain.from_iterable(keys)) if self.pending else set()
+        if held or deletes:
             self._show_some(segments, held)
         else:
-            self.shown.update(chain.from_iterable(map(zip, columns, [s.values for s in segments])))
+            self.shown.update(chain.from_iterable(map(zip, keys, [s.values for s in segments])))
         return segments
 
     def _inside(self, segments: list[Segment]) -> list[Segment]:

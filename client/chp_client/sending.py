@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chp import batch as b
+from chp import columns, headers
 from chp.batch import Segment
 from chp.errors import BadFrame
+from chp.headers import DURABILITY_NAMES
 from chp.keys import session_topic
 from chp.numbers import UNKNOWN
 
@@ -90,12 +91,11 @@ class Sending(Following):
         link.sent = max(start, self.outbox.first) - 1
         self._pump()
 
-    def _acks(self, header: list[Any], number: int, now: float) -> None:
-        _, runs, durability = header[:3]
-        if type(runs) is not list or durability not in (0, 1, 2):
-            raise BadFrame("an ACK has runs and a durability")
-        name, oldest = b.DURABILITY_NAMES[durability], self.outbox.first
-        for run in runs:
+    def _acks(self, header: headers.Ack, number: int, now: float) -> None:
+        if header.durability >= len(DURABILITY_NAMES):
+            raise BadFrame(f"an ACK says what it is worth with 0, 1 or 2, not {header.durability}")
+        name, oldest = DURABILITY_NAMES[header.durability], self.outbox.first
+        for run in header.runs:
             if type(run) is not list or len(run) < 3 or any(type(x) is not int for x in run[:3]):
                 raise BadFrame("a run of an ACK is [from, to, revision]")
             first, last, revision = run[:3]
@@ -124,21 +124,21 @@ class Sending(Following):
 
     def _lacking(self, batch: Batch, upto: int) -> list[Channel]:
         """The channels of the batch's keys that are not complete up to a number."""
-        if self.write_only or not batch.keys or (batch.extras and "stage" in batch.extras):
+        if self.write_only or not batch.keys or (batch.extras and columns.STAGE in batch.extras):
             return []
         behind = [channel for channel in self.channels if not channel.live or channel.at < upto]
         return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
 
-    def _refused(self, link: Link, header: list[Any], now: float) -> None:
-        _, no, code, detail = header[:4]
+    def _refused(self, link: Link, header: headers.Refused, now: float) -> None:
+        no, code, detail = header
         if code == "expected":
             self._expected(link, detail, now)
         elif code == "session":
             self._unknown_session(link, now)
-        elif type(no) is int:
+        else:
             oldest, batch = self.outbox.first, self.outbox.take(no)
             if batch is not None:
-                self.refuse(batch, str(code), detail, now)
+                self.refuse(batch, code, detail, now)
                 self._answered(oldest, now)
                 self._pump()
 

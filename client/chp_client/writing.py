@@ -17,6 +17,7 @@ from itertools import repeat
 from time import monotonic
 from typing import Any
 
+from chp import columns
 from chp.errors import BadInput
 from chp.keys import check_column
 
@@ -123,9 +124,9 @@ class Writing(Reading, MutableMapping[str, Any]):
         draft = hub.draft()
         draft.keys, draft.values, draft.shown = [key], [data or b""], False
         draft.deletes = [0] if data is None else []
-        draft.extras = {"c": [[0], [int(if_revision)]]}
+        draft.extras = {columns.CONDITIONS: [[0], [int(if_revision)]]}
         if ms is not None:
-            draft.extras["t"] = ms
+            draft.extras[columns.TTLS] = ms
         hub.push(draft)
         return draft.ticket
 
@@ -191,7 +192,7 @@ class Writing(Reading, MutableMapping[str, Any]):
                 draft = hub.draft()
                 draft.keys, draft.values = keys, values
                 if ms is not None:
-                    draft.extras = {"t": ms}
+                    draft.extras = {columns.TTLS: ms}
                 hub.push(draft, pairs)
             else:
                 draft = hub.open

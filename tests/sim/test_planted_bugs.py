@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chp.hashmap import Hashmap
+from chp.headers import Batch
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
@@ -142,9 +143,8 @@ def journal_lacks_a_row(mp: pytest.MonkeyPatch) -> None:
 
 
 def client_ignores_holes(mp: pytest.MonkeyPatch) -> None:
-    def on_batch(original: Any, self: Channel, parts: Any, *args: Any) -> Any:
-        parts[0][1] = min(parts[0][1], self.at)
-        return original(self, parts, *args)
+    def on_batch(original: Any, self: Channel, header: Batch, *args: Any, **named: Any) -> Any:
+        return original(self, header.after(min(header.prev, self.at)), *args, **named)
 
     wrap(mp, Channel, "on_batch", on_batch)
 

@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 
+from chp.headers import Batch, header_of
 from chp.limits import DEFAULT
 from chp_client.channel import Channel, Verdict
 
 EPOCH = 1 << 48
+ITEMS = [[["/a"], [b"1"], None]]
 
 
 @pytest.fixture
@@ -31,19 +33,20 @@ def channel() -> Channel:
 def test_a_batch_is_applied_if_it_follows(
     channel: Channel, prev: int, first: int, verdict: Verdict, held: dict[str, bytes]
 ) -> None:
-    parts = [[1, prev, first, first, 0, [], False], [["/a"], [b"1"], None]]
-    assert channel.on_batch(parts, 10, 0, b"s" * 16, 0.0) is verdict
+    header = Batch(prev, first, first, 0, [], False)
+    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is verdict
     assert channel.replica.shown == held and channel.at == (first if held else 2 * EPOCH | 5)
 
 
 def test_a_channel_that_is_not_complete_yet_holds_batches_back(channel: Channel) -> None:
     channel.live = False
-    parts = [[1, 2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False], [["/a"], [b"1"], None]]
-    assert channel.on_batch(parts, 10, 0, b"s" * 16, 0.0) is Verdict.FINE
+    header = Batch(2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False)
+    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is Verdict.FINE
     assert channel.replica.shown == {} and channel.at == 2 * EPOCH | 5
 
 
 def test_what_a_later_version_adds_to_a_header_is_let_be(channel: Channel) -> None:
-    parts = [[1, 2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False, "new"], [["/a"], [b"1"], None]]
-    assert channel.on_batch(parts, 10, 0, b"s" * 16, 0.0) is Verdict.FINE
+    header = header_of([1, 2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False, None, "new"])
+    assert isinstance(header, Batch)
+    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is Verdict.FINE
     assert channel.replica.shown == {"/a": b"1"}
