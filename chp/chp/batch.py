@@ -67,6 +67,7 @@ __all__ = [
     "STATE",
     "SYNC",
     "Segment",
+    "array_head",
     "check_header",
     "decode",
     "decode_segment",
@@ -125,7 +126,8 @@ def unpackb(body: bytes, what: str, weight_max: int | None = BODY) -> Any:
         raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
 
 
-def _array_head(n: int) -> bytes:
+def array_head(n: int) -> bytes:
+    """What stands before the elements of an msgpack array of `n`."""
     if n < 16:
         return bytes((0x90 | n,))
     return struct.pack(">BH", 0xDC, n) if n < 1 << 16 else struct.pack(">BI", 0xDD, n)
@@ -133,7 +135,7 @@ def _array_head(n: int) -> bytes:
 
 def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
     """A body from its header and items that are encoded already."""
-    return b"".join((_array_head(1 + len(items)), packb(header), *items))
+    return b"".join((array_head(1 + len(items)), packb(header), *items))
 
 
 def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:

@@ -314,6 +314,13 @@ def expect(cls: type[H], thing: object) -> H:
     return header
 
 
+def request_of(header: Header) -> int | None:
+    """The id of the request that it answers; None if it answers none."""
+    if isinstance(header, Refused):
+        return header.number
+    return header.request if isinstance(header, Sync | Records | Kthxbai | Reply) else None
+
+
 def fields_of(header: Header) -> list[Any]:
     """A header as it is sent: its kind, and its fields as far as they say something."""
     fields = [_KINDS[type(header)], *header]

@@ -25,7 +25,8 @@ from typing import Any
 
 import zmq
 
-from chp.batch import KIND_NAMES, REFUSED, REPLY, packb, split
+from chp import headers
+from chp.batch import decode, packb
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.keys import ETX, STX, session_topic
 from chp.limits import DEFAULT
@@ -251,13 +252,11 @@ def parse_answer(server: str, frames: list[bytes], request_id: int) -> Answer | 
     """The answer in a message, or None if it is to another request; `BadFrame` if it is none at all."""
     if len(frames) != 5:
         raise BadFrame(f"an answer has 5 frames, not {len(frames)}")
-    header = split(frames[4])[0]
-    if header[0] not in (REPLY, REFUSED):
-        raise BadFrame(f"an answer is a REPLY or REFUSED, not a {KIND_NAMES[header[0]]}")
-    if header[1] != request_id:
+    header, _ = decode(frames[4])
+    if not isinstance(header, headers.Reply | headers.Refused):
+        raise BadFrame(f"an answer is a REPLY or REFUSED, not a {headers.name_of(header)}")
+    if headers.request_of(header) != request_id:
         return None
-    if header[0] == REFUSED:
-        return AdminRefused(server, str(header[2]), header[3])
-    if type(header[2]) is not dict:
-        raise BadFrame("a REPLY carries a map")
-    return Reply(server, unpack(frames[1]), header[2])
+    if isinstance(header, headers.Refused):
+        return AdminRefused(server, header.code, header.detail)
+    return Reply(server, unpack(frames[1]), header.facts)

@@ -16,7 +16,9 @@ from typing import Any
 
 import zmq
 
-from chp.batch import KTHXBAI, SYNC, Segment, segment_of
+from chp import columns
+from chp.batch import Segment, segment_of
+from chp.headers import Header, Kthxbai, Sync
 from chp.numbers import describe, unpack
 
 from .channel import Channel
@@ -43,8 +45,8 @@ class Comparison:
         """A chunk of the snapshot; the copy is complete up to its number."""
         self._seen.update(segment.keys)
         replica, extras = self.channel.replica, segment.extras or {}
-        revisions = [revision for revision, n in extras.get("r", ()) for _ in range(n)]
-        ttls = {segment.keys[i] for i in extras.get("t", ((),))[0]}
+        revisions = [revision for revision, n in extras.get(columns.REVISIONS, ()) for _ in range(n)]
+        ttls = {segment.keys[i] for i in extras.get(columns.TTLS, ((),))[0]}
         waiting = replica.pending.among(segment.keys) | replica.orphans
         for key, value, revision in zip(segment.keys, segment.values, revisions, strict=True):
             own = replica.map.revisions.get(key, 0)
@@ -101,24 +103,29 @@ def _asked(hub: Hub, address: str, comparison: Comparison, deadline: float) -> C
                 if monotonic() > deadline:
                     raise Elsewhere(f"{address} takes no connection")
                 link.requests.poll(int(RETRY_S * 1000), zmq.POLLOUT)
-            for number, body in link.answer(1, min(SILENCE_S, max(0.0, deadline - monotonic()))):
-                _told(hub, comparison, unpack(number), body, deadline)
+            for number, header, items in link.answer(1, min(SILENCE_S, max(0.0, deadline - monotonic()))):
+                _reach(hub, comparison, unpack(number), deadline)
+                _told(hub, comparison, header, items)
         finally:
             link.close()
     return comparison
 
 
-def _told(hub: Hub, comparison: Comparison, number: int, body: list[Any], deadline: float) -> None:
+def _reach(hub: Hub, comparison: Comparison, number: int, deadline: float) -> None:
     channel = comparison.channel
     with hub.lock:
         if channel.at < number:
             left = None if deadline == float("inf") else max(0.0, deadline - monotonic())
             hub.wait_for(lambda: channel.at >= number or hub.closed, left, lambda: f"{describe(number)} to be reached")
+        comparison.number = number
+
+
+def _told(hub: Hub, comparison: Comparison, header: Header, items: list[Any]) -> None:
+    with hub.lock:
         if hub.closed:
             raise hub.why_not()
-        comparison.number = number
-        if body[0][0] == SYNC:
-            for item in body[1:]:
+        if isinstance(header, Sync):
+            for item in items:
                 comparison.take(segment_of(item))
-        elif body[0][0] == KTHXBAI:
+        elif isinstance(header, Kthxbai):
             comparison.end()

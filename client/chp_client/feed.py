@@ -32,11 +32,13 @@ from typing import Any, Self
 
 import zmq
 
-from chp.batch import BATCH, GREETING, HEARTBEAT, RECORDS, SYNC, Segment, check_header, segment_of
-from chp.errors import ChpError
-from chp.headers import State
+from chp import columns
+from chp.batch import Segment, record_of, segment_of
+from chp.errors import BadFrame, ChpError
+from chp.headers import Batch, Greeting, Header, Heartbeat, Kthxbai, Reply, State, Sync, name_of
 from chp.keys import check_subtree
 from chp.numbers import epoch_of, unpack
+from chp.parts import Parts, WholeRecord
 
 from .checks import endpoints_of
 from .errors import NotRetained
@@ -113,11 +115,13 @@ class Feed:
         deadline = deadline_in(timeout_s)
         while True:
             try:
-                [(_, body)] = self._ask({"feed": True, "probe": 0}, deadline)
+                [(_, header, _)] = self._ask({"feed": True, "probe": 0}, deadline)
             except Elsewhere:
                 self.stats["silences"] += 1
                 continue
-            told = body[0][2]
+            if not isinstance(header, Reply):
+                raise BadFrame(f"{name_of(header)} came to a probe of the feed, and not a REPLY")
+            told = header.facts
             self.store = self.store or told["store"]
             return FeedFacts(told["newest"], told["oldest"], told["store"])
 
@@ -131,15 +135,16 @@ class Feed:
         if not self.store:
             self.facts(timeout_s)
         while True:
-            parts = _Parts()
+            parts = Parts()
             try:
-                for _, body in self._ask({"feed": True, "from": self.complete, **self._proof()}, deadline):
+                for _, header, items in self._ask({"feed": True, "from": self.complete, **self._proof()}, deadline):
                     deadline = deadline_in(timeout_s)
-                    if body[0][0] != RECORDS:
-                        self.complete = max(self.complete, int(body[0][2]))
-                        self._note_whose(body[0])
+                    if isinstance(header, Kthxbai):
+                        self.complete = max(self.complete, header.number)
+                        self._note_whose(header)
                         return
-                    records = [r for item in body[1:] if (r := parts.take(check_header(item[0]), item)) is not None]
+                    found = [parts.add(*record_of(item)) for item in items]
+                    records = [_feed_record(record) for record in found if record is not None]
                     if records:
                         self.complete = records[-1].last
                         yield records
@@ -151,8 +156,8 @@ class Feed:
             except Elsewhere:
                 self.stats["silences"] += 1
 
-    def _note_whose(self, header: list[Any]) -> None:
-        self._whose, self._whose_epoch = (header[9] if len(header) > 9 else None), epoch_of(header[2])
+    def _note_whose(self, header: Kthxbai) -> None:
+        self._whose, self._whose_epoch = header.proof, epoch_of(header.number)
 
     def _proof(self) -> dict[str, Any]:
         """What proves `complete`, if we were told; a number that was kept from an earlier run has its store alone."""
@@ -175,10 +180,10 @@ class Feed:
         while True:
             found = FeedSnapshot(0, [], [])
             try:
-                for number, body in self._ask({}, deadline):
+                for number, header, items in self._ask({}, deadline):
                     found.number = unpack(number)
-                    if body[0][0] == SYNC:
-                        for item in body[1:]:
+                    if isinstance(header, Sync):
+                        for item in items:
                             _add_chunk(found, segment_of(item))
                 return found
             except Elsewhere:
@@ -197,7 +202,7 @@ class Feed:
 
     def _live(self, idle_s: float) -> Iterator[list[FeedRecord]]:
         """Records as they are published, until one is missing or another server is to be asked."""
-        server, parts = self._server, _Parts()
+        server, parts = self._server, Parts()
         heard_at = spoke_at = monotonic()
         while True:
             ready = wait_any(self._links, min(idle_s, RETRY_S))
@@ -224,27 +229,25 @@ class Feed:
                 self.stats["silences"] += 1
                 return
 
-    def _take(self, server: FeedLink, parts: _Parts, records: list[FeedRecord]) -> bool:
+    def _take(self, server: FeedLink, parts: Parts, records: list[FeedRecord]) -> bool:
         """Add what came and follows; False if something is missing."""
-        for header, body in server.hear():
-            kind = header[0]
-            if kind == BATCH:
-                _, prev, _, last = header[:4]
-                if last <= self.complete or epoch_of(last) < epoch_of(self.complete):
+        for header, items in server.hear():
+            if isinstance(header, Batch):
+                if header.last <= self.complete or epoch_of(header.last) < epoch_of(self.complete):
                     continue
-                if epoch_of(last) > epoch_of(self.complete) or prev > max(self.complete, parts.last):
+                if epoch_of(header.last) > epoch_of(self.complete) or header.prev > max(self.complete, parts.last):
                     self.stats["holes"] += 1
                     return False
-                record = parts.take(header, body)
+                record = parts.add(header, [segment_of(item) for item in items])
                 if record is not None:
-                    records.append(record)
+                    records.append(_feed_record(record))
                     self.complete = record.last
-            elif kind == HEARTBEAT and not parts.last and header[1] == State.ACTIVE:
-                if epoch_of(header[2]) > epoch_of(self.complete) or header[3] > self.complete:
+            elif isinstance(header, Heartbeat) and not parts and header.state == State.ACTIVE:
+                if epoch_of(header.number) > epoch_of(self.complete) or header.channel_last > self.complete:
                     self.stats["holes"] += 1
                     return False
-                self.complete = max(self.complete, header[2])
-            elif kind in (GREETING, HEARTBEAT) and (server.state != State.ACTIVE or server.anew):
+                self.complete = max(self.complete, header.number)
+            elif isinstance(header, Greeting | Heartbeat) and (server.state != State.ACTIVE or server.anew):
                 return False
         return True
 
@@ -254,7 +257,7 @@ class Feed:
 
     # -- asking
 
-    def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[tuple[bytes, list[Any]]]:
+    def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[tuple[bytes, Header, list[Any]]]:
         """One server's answer; the one that says it is active, else each in turn."""
         request_id = next(self._ids)
         self.stats["fetches"] += 1
@@ -307,29 +310,11 @@ class Feed:
         self.close()
 
 
-class _Parts:
-    """Puts the parts of a large record together: they are one record, when the last is here."""
-
-    def __init__(self) -> None:
-        self.last = 0  # of the part before; 0 while none is held
-        self._record: FeedRecord | None = None
-
-    def take(self, header: list[Any], body: list[Any]) -> FeedRecord | None:
-        """The record that this part completes; None if more follow, or it holds nothing (an epoch)."""
-        if header[0] != BATCH:
-            return None
-        segments = [segment_of(item) for item in body[1:]]
-        record = self._record
-        if record is None:
-            record = FeedRecord(header[2], header[3], header[4], [], [])
-        for segment in segments:
-            _extend(record, segment)
-        record.last = header[3]
-        if header[6]:
-            self._record, self.last = record, header[3]
-            return None
-        self._record, self.last = None, 0
-        return record
+def _feed_record(whole: WholeRecord) -> FeedRecord:
+    record = FeedRecord(whole.first, whole.last, whole.wall_ms, [], [])
+    for segment in whole.segments:
+        _extend(record, segment)
+    return record
 
 
 def _extend(record: FeedRecord, segment: Segment) -> None:
@@ -357,4 +342,4 @@ def _add_chunk(found: FeedSnapshot, segment: Segment) -> None:
     chunk = FeedRecord(found.number, found.number, 0, [], [])
     _extend(chunk, segment)
     found.chunks.append(chunk)
-    found.revisions.append([revision for revision, n in extras.get("r", []) for _ in range(n)])
+    found.revisions.append([revision for revision, n in extras.get(columns.REVISIONS, []) for _ in range(n)])

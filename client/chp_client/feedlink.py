@@ -15,8 +15,9 @@ from typing import Any
 
 import zmq
 
-from chp.batch import GREETING, HEARTBEAT, KTHXBAI, REFUSED, REPLY, packb, split
+from chp.batch import decode, packb
 from chp.errors import BadFrame, ChpError
+from chp.headers import Greeting, Header, Heartbeat, Kthxbai, Refused, Reply, request_of
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
@@ -77,8 +78,8 @@ class FeedLink:
         self.anew = False
         return True
 
-    def answer(self, request_id: int, silence_s: float) -> Iterator[tuple[bytes, list[Any]]]:
-        """(number frame, body) of each message of the answer; KTHXBAI or a REPLY is the last."""
+    def answer(self, request_id: int, silence_s: float) -> Iterator[tuple[bytes, Header, list[Any]]]:
+        """(number frame, header, items) of each message of the answer; KTHXBAI or a REPLY is the last."""
         taken = 0
         while True:
             if not self.requests.poll(int(silence_s * 1000)):
@@ -86,14 +87,13 @@ class FeedLink:
             frames = self.requests.recv_multipart()
             if len(frames) != 5:
                 raise BadFrame(f"{self.address} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
-            parts = split(frames[4])
-            header = parts[0]
-            if header[1] != request_id:
+            header, items = decode(frames[4])
+            if request_of(header) != request_id:
                 continue
-            if header[0] == REFUSED:
-                self._refused(header[2], header[3])
-            yield frames[1], parts
-            if header[0] in (KTHXBAI, REPLY):
+            if isinstance(header, Refused):
+                self._refused(header.code, header.detail)
+            yield frames[1], header, items
+            if isinstance(header, Kthxbai | Reply):
                 return
             taken += 1
             if taken % GRANT == 0:
@@ -110,20 +110,18 @@ class FeedLink:
             raise Elsewhere(f"{self.address} refused ({code})")
         raise FeedRefused(self.address, code, detail)
 
-    def hear(self) -> Iterator[tuple[list[Any], list[Any]]]:
-        """(header, parts) of what has come on the channel; greetings and heartbeats are noted."""
+    def hear(self) -> Iterator[tuple[Header, list[Any]]]:
+        """(header, items) of what has come on the channel; greetings and heartbeats are noted."""
         for frames in drain(self.updates, MESSAGES_A_TURN):
             if len(frames) != 5:
                 continue  # HUGZ and KVPUB of CHP/1 don't come on this topic
-            parts = split(frames[4])
-            header = parts[0]
-            if header[0] == GREETING:
-                self.state, self.number, self.heartbeat_s = header[2], header[3], header[4] / 1000
-                self.anew |= self._run not in (b"", header[5])
-                self._run = header[5]
-            elif header[0] == HEARTBEAT:
-                self.state, self.number, self.heartbeat_s = header[1], header[2], header[6] / 1000
-            yield header, parts
+            header, items = decode(frames[4])
+            if isinstance(header, Greeting | Heartbeat):
+                self.state, self.number, self.heartbeat_s = header.state, header.number, header.heartbeat_ms / 1000
+            if isinstance(header, Greeting):
+                self.anew |= self._run not in (b"", header.server)
+                self._run = header.server
+            yield header, items
 
     def close(self) -> None:
         """Close both sockets."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from chp.batch import DURABILITY_NAMES
+from chp.headers import DURABILITY_NAMES
 from chp.errors import BadInput
 
 from .checks import wait_s

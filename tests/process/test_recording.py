@@ -18,8 +18,8 @@ import pytest
 
 pq = pytest.importorskip("pyarrow.parquet")
 
-from chp.batch import BATCH  # noqa: E402
 from chp.errors import BadInput  # noqa: E402
+from chp.headers import Batch, Header  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.errors import NotRetained  # noqa: E402
 from chp_client.feed import Feed, FeedRecord  # noqa: E402
@@ -99,9 +99,9 @@ def test_a_batch_that_is_lost_on_the_way_is_fetched(lone: TestServer, lost: int)
         [link] = feed._links
         hear, batches = link.hear, itertools.count()
 
-        def losing() -> Iterator[tuple[list[object], list[object]]]:
+        def losing() -> Iterator[tuple[Header, list[object]]]:
             for header, body in hear():
-                if header[0] != BATCH or next(batches) != lost:
+                if not isinstance(header, Batch) or next(batches) != lost:
                     yield header, body
 
         link.hear = losing  # type: ignore[method-assign]

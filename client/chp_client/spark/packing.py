@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chp.batch import packb
+from chp.batch import array_head, packb
 from chp.errors import BadKey
 from chp.keys import COMMANDS, check_column
 from chp.limits import DEFAULT
@@ -59,7 +59,7 @@ def packed(column: Any, *, text: bool) -> tuple[bytes, Any]:
     n = len(column)
     offsets, octets = buffers(column)
     lengths = np.diff(offsets)
-    head = _array_head(n)
+    head = array_head(n)
     if n == 0:
         return head, b""
     first = int(lengths[0])
@@ -85,12 +85,6 @@ def buffers(column: Any) -> tuple[Any, Any]:
     begin = column.offset
     where = np.frombuffer(offsets, np.int64)[begin : begin + len(column) + 1] if len(column) else np.zeros(1, np.int64)
     return where, np.frombuffer(octets, np.uint8) if octets is not None else np.zeros(0, np.uint8)
-
-
-def _array_head(n: int) -> bytes:
-    if n < 16:
-        return bytes((0x90 | n,))
-    return b"\xdc" + n.to_bytes(2, "big") if n < 1 << 16 else b"\xdd" + n.to_bytes(4, "big")
 
 
 def _head(length: int, text: bool) -> bytes:

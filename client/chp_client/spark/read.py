@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
 
-from chp.batch import SYNC
+from chp import columns
+from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
 from .columns import Layout, Updates, packed_column
@@ -52,10 +53,10 @@ def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool =
     at = describe(piece.number)
     try:
         for header, items in port.stream(subtree, image=piece.image, part=piece.part, packed=packed):
-            if header[0] == SYNC:
+            if isinstance(header, Sync):
                 yield from map(updates_of, items)
-            elif header[2] != piece.number:
-                raise ReadFailed(f"the servers hold the snapshot at {describe(header[2])}, not at {at}; read again")
+            elif isinstance(header, Kthxbai) and header.number != piece.number:
+                raise ReadFailed(f"the servers hold the snapshot at {describe(header.number)}, not at {at}; read again")
     except ReadRefused as refused:
         raise ReadFailed(
             f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
@@ -67,11 +68,12 @@ def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool =
 def updates_of(segment: list[Any]) -> Updates:
     """A segment of a SYNC."""
     keys, values, extras = segment
-    runs = extras["r"]
+    runs = extras[columns.REVISIONS]
     revisions = np.repeat(np.array([run[0] for run in runs], np.int64), [run[1] for run in runs])
-    ttls = extras.get("t")
+    ttls = extras.get(columns.TTLS)
     if type(keys) is bytes:
-        keys, values = packed_column(keys, extras["k"], pa.string()), packed_column(values, extras["v"], pa.binary())
+        keys = packed_column(keys, extras[columns.KEY_BYTES], pa.string())
+        values = packed_column(values, extras[columns.VALUE_BYTES], pa.binary())
     return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls)
 
 

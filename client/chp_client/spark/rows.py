@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chp import columns
 from chp.errors import BadKey
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
@@ -88,11 +89,11 @@ class Shape:
         for start, stop in _parts(buffers(keys)[0] + buffers(values)[0]):
             extras: dict[str, Any] = {}
             if absent and (deletes := [i - start for i in absent if start <= i < stop]):
-                extras["d"] = deletes
+                extras[columns.DELETES] = deletes
             if self._ttl is not None:
                 self._add_ttl(extras, None if ttls is None else ttls.slice(start, stop - start))
             if revisions is not None:
-                _sparse(extras, "n", revisions[start:stop])
+                _sparse(extras, columns.UNLESS_NEWER, revisions[start:stop])
             yield Rows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
 
     def check(self, empty: pa.Table) -> None:
@@ -164,9 +165,9 @@ class Shape:
     def _add_ttl(self, extras: dict[str, Any], column: pa.ChunkedArray | None) -> None:
         if column is None:
             assert isinstance(self._ttl, float), "without a column it is a number"
-            extras["t"] = _ms(self._ttl)
+            extras[columns.TTLS] = _ms(self._ttl)
         else:
-            _sparse(extras, "t", [None if ttl is None else _ms(ttl) for ttl in column.to_pylist()])
+            _sparse(extras, columns.TTLS, [None if ttl is None else _ms(ttl) for ttl in column.to_pylist()])
 
     def _revisions(self, table: pa.Table) -> list[int | None] | None:
         if self._revision is None:

@@ -17,8 +17,9 @@ from typing import Any, Self
 
 import zmq
 
-from chp.batch import KTHXBAI, REFUSED, REPLY, packb, split
+from chp.batch import decode, packb
 from chp.errors import BadFrame, ChpError
+from chp.headers import Header, Kthxbai, Records, Refused, Reply, Sync, name_of, request_of
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
@@ -55,26 +56,25 @@ class SnapshotPort:
     def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
         """The facts of a REPLY."""
         header, _ = next(self._answers(subtree, options))
-        if header[0] != REPLY:
+        if not isinstance(header, Reply):
             raise ReadFailed(
-                f"{self._servers[self._at]} answered a question with kind {header[0]}; is it an older version?"
+                f"{self._servers[self._at]} answered a question with {name_of(header)}; is it an older version?"
             )
-        facts: dict[str, Any] = header[2]
-        return facts
+        return header.facts
 
-    def stream(self, subtree: str, **options: Any) -> Iterator[tuple[list[Any], list[Any]]]:
+    def stream(self, subtree: str, **options: Any) -> Iterator[tuple[Header, list[Any]]]:
         """Header and items of each chunk, in order, and of the KTHXBAI."""
         for index, (header, items) in enumerate(self._answers(subtree, {"credit": CREDIT, **options})):
-            if header[0] != KTHXBAI and header[2] != index:
-                raise ReadFailed(f"chunk {header[2]} came where {index} was due; run the task again")
+            if isinstance(header, Sync | Records) and header.chunk != index:
+                raise ReadFailed(f"chunk {header.chunk} came where {index} was due; run the task again")
             yield header, items
 
-    def _answers(self, subtree: str, options: dict[str, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    def _answers(self, subtree: str, options: dict[str, Any]) -> Iterator[tuple[Header, list[Any]]]:
         header, items, request = self._first(subtree, options)
         socket, monitor = self._socket()
         while True:
             yield header, items
-            if header[0] in (KTHXBAI, REPLY):
+            if isinstance(header, Kthxbai | Reply):
                 return
             socket.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": VERSION, "id": request, "more": 1})])
             answer = self._receive(socket, request, monotonic() + self._timeout_s, monitor)
@@ -85,10 +85,10 @@ class SnapshotPort:
                     "start the query again"
                 )
             header, items = answer
-            if header[0] == REFUSED:
-                raise ReadRefused(header[2], header[3])
+            if isinstance(header, Refused):
+                raise ReadRefused(header.code, header.detail)
 
-    def _first(self, subtree: str, options: dict[str, Any]) -> tuple[list[Any], list[Any], int]:
+    def _first(self, subtree: str, options: dict[str, Any]) -> tuple[Header, list[Any], int]:
         """Ask one server after the other until one answers."""
         deadline = monotonic() + self._timeout_s
         said, patience_s = "no answer", RETRY_S
@@ -99,11 +99,12 @@ class SnapshotPort:
             said_options = {"chp": VERSION, "id": request, "from": 0, **options}
             socket.send_multipart([ICANHAZ, subtree.encode(), packb(said_options)])
             answer = self._receive(socket, request, min(deadline, now + patience_s))
-            if answer is not None and answer[0][0] != REFUSED:
+            refused = answer[0] if answer is not None else None
+            if answer is not None and not isinstance(refused, Refused):
                 return *answer, request
-            if answer is not None and answer[0][2] not in ("passive", "busy"):
-                raise ReadRefused(answer[0][2], answer[0][3])
-            said = "no answer" if answer is None else str(answer[0][2])
+            if isinstance(refused, Refused) and refused.code not in ("passive", "busy"):
+                raise ReadRefused(refused.code, refused.detail)
+            said = refused.code if isinstance(refused, Refused) else "no answer"
             self._next(keep=answer is not None)
             if self._at == 0 and answer is None:
                 patience_s *= 2  # all are silent, or one is busy with much: asked again and again it is not sooner done
@@ -117,7 +118,7 @@ class SnapshotPort:
 
     def _receive(
         self, socket: Any, request: int, deadline: float, monitor: Any = None
-    ) -> tuple[list[Any], list[Any]] | None:
+    ) -> tuple[Header, list[Any]] | None:
         """An answer; None when there was none in time, or the connection that `monitor` watches has gone."""
         poller = zmq.Poller()
         for each in [socket] if monitor is None else [socket, monitor]:
@@ -130,8 +131,8 @@ class SnapshotPort:
                 raise BadFrame(
                     f"an answer has 5 frames, not {len(frames)}; is {self._servers[self._at]} a CHP/2 server?"
                 )
-            header, *items = split(frames[4])
-            if header[1] == request:
+            header, items = decode(frames[4])
+            if request_of(header) == request:
                 return header, items
         return None
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from chp import columns
 from chp.batch import Segment
 from chp.errors import ChpError
 
@@ -110,7 +111,7 @@ class Part:
 
     def add(self, rows: "Rows") -> None:
         """Stage what fits a batch."""
-        body = rows.encode(stage=[self._transaction, self.name])
+        body = rows.encode(**{columns.STAGE: [self._transaction, self.name]})
         with _failures(self._servers, self._timeout_s):
             self._tickets.append(push(self._clone, body, self._timeout_s))
         self.batches += 1
@@ -150,7 +151,7 @@ def commit(  # noqa: PLR0917
 ) -> Ack:
     """Make the named parts visible, all at once; an (application, version) committed before is only answered."""
     named = [[name, batches] for name, batches in parts if batches]
-    extras = {"commit": [transaction, application, version, named, replace]}
+    extras = {columns.COMMIT: [transaction, application, version, named, replace]}
     with _failures(servers, timeout_s):
         return _answer(push(clone_of(servers), Segment([], [], extras).encode(), timeout_s), timeout_s)
 
@@ -161,7 +162,7 @@ def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
     timeout_s = min(timeout_s, ABORT_S)
     try:
         with _failures(servers, timeout_s):
-            push(clone_of(servers), Segment([], [], {"abort": transaction}).encode(), timeout_s).wait(timeout_s)
+            push(clone_of(servers), Segment([], [], {columns.ABORT: transaction}).encode(), timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 

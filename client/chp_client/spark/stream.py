@@ -17,8 +17,10 @@ import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from chp.batch import EPOCH, KTHXBAI
+from chp import columns
+from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
+from chp.parts import Parts
 
 from .columns import Layout, Updates
 from .read import Slice, make_image, read_slice
@@ -190,27 +192,27 @@ def read_changes(
     port: SnapshotPort, subtree: str, after: int, until: int, store: bytes | None = None
 ) -> Iterator[Updates]:
     """The updates of the records after `after` up to `until`; those of one record have its revision."""
-    revision = 0  # of the record whose parts are coming
+    parts = Parts()  # each is passed on as it comes, with its record's revision
     for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until, "store": store}):
-        if header[0] == KTHXBAI:
-            if header[2] < until:
-                raise ReadFailed(f"the server's history ends with {describe(header[2])}, before {describe(until)}")
+        if isinstance(header, Kthxbai):
+            if header.number < until:
+                raise ReadFailed(f"the server's history ends with {describe(header.number)}, before {describe(until)}")
             return
-        for record, *segments in items:
-            if record[0] != EPOCH:
-                revision = revision or record[2]
-                for segment in segments:
-                    yield _updates(segment, revision, record[4])
-                revision = revision if record[6] else 0
+        for head, *segments in items:
+            batch = expect(Batch, head)
+            revision = parts.revision(batch)
+            parts.add(batch, [])
+            for segment in segments:
+                yield _updates(segment, revision, batch.wall_ms)
 
 
 def _updates(segment: list[Any], revision: int, wall_ms: int) -> Updates:
     keys, values, extras = segment
     ttls = None
     if extras:
-        for i in extras.get("d", ()):
+        for i in extras.get(columns.DELETES, ()):
             values[i] = None
-        ttls = extras.get("t")
+        ttls = extras.get(columns.TTLS)
     revisions = np.full(len(keys), revision, np.int64)
     return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls, wall_ms)
 
