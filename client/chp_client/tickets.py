@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 
-from chp.headers import DURABILITY_NAMES
 from chp.errors import BadInput
+from chp.headers import DURABILITY_NAMES
 
 from .checks import wait_s
 from .dispatch import quietly

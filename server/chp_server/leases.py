@@ -20,7 +20,7 @@ from chp.limits import Limits
 
 from .verdicts import Refusal
 
-COLUMNS = frozenset({"l", "lease", "unlease"})
+COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.UNLEASE})
 LISTED_MAX = 1000  # in one answer
 NOT_HERE = "the lease has expired or never was; open a new one"
 NOT_YOURS = "the lease is another client's, who alone may refresh it, set with it or end it; open one of your own"
