@@ -80,12 +80,14 @@ def plan(seed: int) -> Plan:
 
 
 def with_arbiter(made: Plan) -> Plan:
-    """The same with an arbiter, which now and then can't hear a server, nor be heard."""
+    """The same with an arbiter, which now and then can't hear a server, nor be heard, nor the servers each other."""
     rng = random.Random(made.seed * 104_729 + 5)
-    out = ["arbiter"]
+    out, clients = ["arbiter"], []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     for command in made.commands[:end]:
         out.append(command)
+        if command.startswith("client"):
+            clients.append(command.split()[1])
         name = rng.choice("PB")
         if rng.random() < 0.04:
             out += [
@@ -95,7 +97,21 @@ def with_arbiter(made: Plan) -> Plan:
             ]
         if rng.random() < 0.04:
             out += [f"pause {name} at sync", f"tick {rng.choice((0.3, 1.7, 2.5)):.1f}", f"resume {name}"]
+        if clients and rng.random() < 0.04 and made.temper in ("cut", "all"):
+            out += _some_of_three_links(rng, clients)
     return replace(made, commands=out + made.commands[end:])
+
+
+def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
+    """Any of the links among the servers and the arbiter are cut, each way, while clients set and count."""
+    links = (("cut P>B", "heal P>B"), ("cut B>P", "heal B>P"), ("doubt P", "trust P"), ("doubt B", "trust B"))
+    chosen = rng.sample(links, rng.randint(1, 4))
+    out = [cut for cut, _ in chosen]
+    for _ in range(rng.randint(1, 4)):
+        client = rng.choice(clients)
+        out += [f"tick {rng.choice((0.1, 0.6, 1.5)):.1f}", f"cset {client} /lin/x", f"set {client} {rng.choice(KEYS)}"]
+    rng.shuffle(chosen)
+    return [*out, f"tick {rng.choice((0.1, 1.5)):.1f}", *(heal for _, heal in chosen)]
 
 
 class _Maker:
