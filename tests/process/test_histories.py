@@ -1,0 +1,96 @@
+"""covers: sets and conditional sets of four processes are linearizable, whatever is done to the servers meanwhile."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chp_client.admin import Admin, AdminError
+
+from .cluster import ProcessPair, ServerProcess
+from .faults import other
+from .histories import History, Recorders
+from .linearizable import CAS, READ
+
+pytestmark = pytest.mark.slow
+ROUNDS, MANY = 2, 30
+
+
+def served_by(pair: ProcessPair) -> ServerProcess:
+    return pair.active() or pair.primary
+
+
+def killed(pair: ProcessPair, rng: random.Random) -> None:
+    server = rng.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
+    server.kill()
+    time.sleep(rng.choice((0.05, 0.5, 1.5)))
+    server.start()
+
+
+def stopped(pair: ProcessPair, rng: random.Random) -> None:
+    server = rng.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
+    server.signal(signal.SIGSTOP)
+    time.sleep(rng.choice((0.3, 1.2, 2.5)))
+    server.signal(signal.SIGCONT)
+
+
+def switched(pair: ProcessPair, rng: random.Random) -> None:
+    with Admin(pair.servers) as admin:
+        try:
+            admin.ask(rng.choice(pair.servers), "switch")
+        except AdminError:  # the other one serves already, or is not in sync
+            return
+
+
+def killed_both(pair: ProcessPair, rng: random.Random) -> None:
+    for server in rng.sample(pair.both, 2):
+        server.kill()
+        time.sleep(rng.choice((0.0, 0.05, 0.5)))
+    for server in rng.sample(pair.both, 2):
+        server.start()
+
+
+FAULTS: tuple[Callable[[ProcessPair, random.Random], None], ...] = (killed, stopped, switched, killed_both)
+
+
+def recorded(pair: ProcessPair, rounds: int, seed: int) -> History:
+    """A history of as many rounds, each with each of the faults."""
+    rng = random.Random(seed)
+    with Recorders(pair.servers, seed=seed) as recorders:
+        for _ in range(rounds):
+            for fault in rng.sample(FAULTS, len(FAULTS)):
+                fault(pair, rng)
+                recorders.go_on()
+                pair.wait_in_sync()
+        return recorders.end()
+
+
+def spoiled(history: History) -> list[History]:
+    """The same with an acknowledged set that was lost in the end, and one that was done over a later one."""
+    key, calls = next((key, calls) for key, calls in history.calls.items() if sum(c.kind == CAS for c in calls) > 9)
+    counted = [call for call in calls if call.kind == CAS and call.sure]
+    lost = [replace(call, value=counted[-5].value) if call.kind == READ else call for call in calls]
+    late = [replace(call, expected=counted[-5].value) if call is counted[-1] else call for call in calls]
+    return [History({key: lost}), History({key: late})]
+
+
+def test_two_rounds_of_kills_stops_and_switches_are_linearizable(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair:
+        history = recorded(pair, ROUNDS, seed=1)
+    assert not history.wrong(), history.outcomes
+    assert history.outcomes["replicated"] > 100 and history.outcomes["conflict"], history.outcomes
+    assert all(each.wrong() for each in spoiled(history)), "a history with an error in it is taken for right"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(MANY))
+def test_many_rounds_are_linearizable(tmp_path: Path, seed: int) -> None:
+    with ProcessPair(tmp_path) as pair:
+        history = recorded(pair, 3, seed=100 + seed)
+    assert not history.wrong(), history.outcomes
