@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -137,8 +137,8 @@ class Recorders:
             lambda: all(len(lines) >= before[name] + 2 * answers for name, lines in self.lines.items()),
         )
 
-    def end(self) -> History:
-        """Let them finish what they are at."""
+    def end(self, on: Callable[[Callable[[], None]], None] = lambda work: work()) -> History:
+        """Let them finish what they are at; `on` does the last read where the servers can be reached."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -146,7 +146,7 @@ class Recorders:
             assert process.wait(GENEROUS_S + 10) == 0, "a recording process met an error"
             reader.join()
         history = History.of(self.lines)
-        history.read(self.servers, KEYS)
+        on(lambda: history.read(self.servers, KEYS))
         return history
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

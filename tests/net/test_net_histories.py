@@ -1,0 +1,88 @@
+"""covers: sets and conditional sets of four processes are linearizable while links are cut and servers stop."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.histories import History, Recorders
+from tests.process.test_histories import served_by, spoiled
+
+from .cutting import Net, NoNet
+from .test_cuts import NetPair
+
+pytestmark = pytest.mark.slow
+MANY = 20
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Net]:
+    try:
+        with Net() as made:
+            yield made
+    except NoNet as error:
+        pytest.skip(f"links can't be cut here: {error}")
+
+
+def cut_one_way(net: Net, _pair: NetPair, rng: random.Random) -> None:
+    net.cut(*rng.choice(("ab", "ba")))
+    time.sleep(rng.choice((0.5, 1.5, 3.0)))
+
+
+def cut_apart(net: Net, _pair: NetPair, rng: random.Random) -> None:
+    net.cut_both("a", "b")
+    time.sleep(rng.choice((0.5, 1.5, 3.0)))
+
+
+def cut_from_clients(net: Net, _pair: NetPair, rng: random.Random) -> None:
+    one, other = rng.choice("ab"), rng.choice("cd")
+    net.cut_both(one, other)
+    time.sleep(rng.choice((0.5, 1.5, 3.0)))
+
+
+def cut_and_stopped(net: Net, pair: NetPair, rng: random.Random) -> None:
+    server = served_by(pair)
+    net.cut_both("a", "b")
+    time.sleep(rng.choice((0.3, 1.5)))
+    server.signal(signal.SIGSTOP)
+    time.sleep(2.5)
+    net.heal()
+    server.signal(signal.SIGCONT)
+
+
+FAULTS: tuple[Callable[[Net, NetPair, random.Random], None], ...] = (
+    cut_one_way, cut_apart, cut_from_clients, cut_and_stopped,
+)  # fmt: skip
+
+
+def recorded(net: Net, directory: Path, rounds: int, seed: int) -> History:
+    """A history of as many rounds, each with each of the faults; two processes on either of the clients' hosts."""
+    rng, prefixes = random.Random(seed), [net.prefix("c"), net.prefix("d")]
+    net.heal()
+    with NetPair(net, directory) as pair, Recorders(pair.servers, prefixes=prefixes, seed=seed) as recorders:
+        for _ in range(rounds):
+            for fault in rng.sample(FAULTS, len(FAULTS)):
+                fault(net, pair, rng)
+                net.heal()
+                recorders.go_on()
+                pair.wait_in_sync()
+        return recorders.end(lambda work: net.on("c", work))
+
+
+def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
+    history = recorded(net, tmp_path, 1, seed=1)
+    assert not history.wrong(), history.outcomes
+    assert history.outcomes["replicated"] > 100 and history.outcomes["journaled"], history.outcomes
+    assert all(each.wrong() for each in spoiled(history)), "a history with an error in it is taken for right"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(MANY))
+def test_many_rounds_of_cuts_are_linearizable(net: Net, tmp_path: Path, seed: int) -> None:
+    history = recorded(net, tmp_path, 3, seed=200 + seed)
+    assert not history.wrong(), history.outcomes
