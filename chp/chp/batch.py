@@ -99,14 +99,15 @@ class Segment:
         return packb((self.keys, self.values, self.extras))
 
     def describe(self) -> str:
-        """One line for logs and transcripts: `/a=1 /b deleted (+3 more)`."""
-        deleted = set((self.extras or {}).get(columns.DELETES, ()))
+        """One line for logs and transcripts: `/a=1 /b deleted (+3 more) ttl=2500`."""
+        extras = self.extras or {}
+        deleted = set(extras.get(columns.DELETES, ()))
         shown = [
             f"{k} deleted" if i in deleted else f"{k}={v.decode(errors='replace')[:20]}"
             for i, (k, v) in enumerate(zip(self.keys[:4], self.values[:4], strict=True))
         ]
-        more = f" (+{len(self.keys) - 4} more)" if len(self.keys) > 4 else ""
-        return " ".join(shown) + more
+        more = [f"(+{len(self.keys) - 4} more)"] if len(self.keys) > 4 else []
+        return " ".join([*shown, *more, *columns.in_words(extras)])
 
 
 def packb(thing: object) -> bytes:

@@ -4,8 +4,11 @@ Whoever reads `extras[columns.TTLS]` need not know that on the wire it is "t". W
 `batch`, where a segment is read.
 """
 
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
+
+from .numbers import describe
 
 DELETES: Final = "d"
 TTLS: Final = "t"
@@ -29,6 +32,26 @@ VALUE_BYTES: Final = "v"
 # what says something of each item, or of some, and not of the segment as a whole
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
 PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)  # [[index, ...], [what, ...]]
+
+
+def in_words(extras: dict[str, Any]) -> Iterator[str]:
+    """What the columns say of a segment as a whole, for logs and transcripts: `ttl=2500`, `if=1.7`."""
+    return (_WORDS[name](column) for name, column in extras.items() if name in _WORDS)
+
+
+def _named(lease: bytes) -> str:
+    """A lease as its holder named it, if that is text."""
+    text = lease.rstrip(b".\0").decode("ascii", "replace")
+    return text if text.isprintable() and "\ufffd" not in text else lease.hex()
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    TTLS: lambda column: f"ttl={column if isinstance(column, int) else column[1]}",
+    CONDITIONS: lambda column: "if=" + ",".join(map(describe, column[1])),
+    LEASED: lambda column: f"leased={_named(column)}",
+    LEASE: lambda column: f"lease={_named(column[0])}:{column[1]}ms",
+    UNLEASE: lambda column: f"unlease={_named(column)}",
+}
 
 
 def without(extras: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:

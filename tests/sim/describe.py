@@ -1,4 +1,8 @@
-"""Messages, journal operations and facts as a transcript shows them: one short line each, None for what stays quiet."""
+"""Messages, journal operations and facts as a transcript shows them: one short line each, None for what stays quiet.
+
+What a header or a segment says in words is its own affair (`describe` in chp.headers and chp.batch); here is only what
+the ports carry beside bodies, and what stays quiet.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ from typing import Any
 
 import msgpack
 
-from chp.batch import Segment
+from chp.batch import decode, decode_segment, segment_of
+from chp.headers import Batch, Greeting, Header, Heartbeat, Records, header_of, state_name
 from chp.numbers import describe, unpack
+from chp.unpacking import WHOLE_STATE
 from chp_server.turn import Append, DropAfter, Replace
-
-STATES = {1: "PRIMARY", 2: "BACKUP", 3: "ACTIVE", 4: "PASSIVE"}
-DURABILITY = ("applied", "journaled", "replicated")
 
 
 def message(kind: str, way: str, frames: list[bytes], chatter: bool) -> str | None:
@@ -35,7 +38,8 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
         if not chatter:
             return None
         said = msgpack.unpackb(frames[1], strict_map_key=False)
-        return f"STATE {STATES[said['state']]} {describe(said['number'])}{' in sync' if said['in_sync'] else ''}"
+        in_sync = " in sync" if said["in_sync"] else ""
+        return f"STATE {state_name(said['state'])} {describe(said['number'])}{in_sync}"
     if name == "RECORD":
         return "RECORD " + record(frames[1])
     if name == "HANDOVER":
@@ -45,46 +49,24 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
     if name == "WANT":
         return f"WANT from {describe(msgpack.unpackb(frames[1], strict_map_key=False)['at'][1])}"
     if name == "END":
-        return f"END {describe(msgpack.unpackb(frames[1], strict_map_key=False)[0][1])}"
+        return f"END {describe(decode(frames[1], WHOLE_STATE)[0].number)}"
     if name == "SYNC":
-        return "SYNC " + segments(msgpack.unpackb(frames[1], strict_map_key=False)[1:])
+        header, items = decode(frames[1])
+        return header.describe(_segments(items))
     return name if name not in ("MORE", "SCRUB", "SCRUBBED") else None
 
 
 def record(body: bytes) -> str:
-    """A BATCH or EPOCH body."""
-    header, *items = msgpack.unpackb(body, strict_map_key=False)
-    if header[0] == 9:
-        return f"EPOCH #{describe(header[2])}"
-    span = describe(header[2]) if header[2] == header[3] else f"{describe(header[2])}..{header[3] & 0xFFFFFFFFFFFF}"
-    return f"#{span} {segments(items)}".rstrip()
+    """A BATCH or EPOCH body, of the journal or between servers."""
+    return _record(*decode(body))
 
 
-def segments(items: list[Any]) -> str:
-    """Segments in one line."""
-    return " ".join(filter(None, (segment(item) for item in items)))
+def _record(header: Header, items: list[Any]) -> str:
+    return f"{header.span} {_segments(items)}".rstrip() if isinstance(header, Batch) else header.describe()
 
 
-def segment(item: Any) -> str:
-    """One segment."""
-    keys, values, extras = item
-    text = Segment(keys, values, extras).describe()
-    for name, column in (extras or {}).items():
-        if name == "t":
-            text += f" ttl={column if isinstance(column, int) else column[1]}"
-        elif name == "c":
-            text += " if=" + ",".join(describe(n) for n in column[1])
-        elif name == "l":
-            text += f" leased={_id(column)}"
-        elif name == "lease":
-            text += f" lease={_id(column[0])}:{column[1]}ms"
-        elif name == "unlease":
-            text += f" unlease={_id(column)}"
-    return text.strip()
-
-
-def _id(thing: bytes) -> str:
-    return thing.rstrip(b".\0").decode("ascii", "replace")
+def _segments(items: list[Any]) -> str:
+    return " ".join(filter(None, (segment_of(item).describe() for item in items)))
 
 
 def session(thing: bytes) -> str:
@@ -97,7 +79,7 @@ def session(thing: bytes) -> str:
 def _kvset(frames: list[bytes]) -> str:
     if frames[0] != b"\x02\x03":
         return f"KVSET {frames[0].decode(errors='replace')}={frames[4].decode(errors='replace')}"
-    return f"KVSET {session(frames[2])}:{unpack(frames[1])} {segment(msgpack.unpackb(frames[4]))}".rstrip()
+    return f"KVSET {session(frames[2])}:{unpack(frames[1])} {decode_segment(frames[4]).describe()}".rstrip()
 
 
 def _request(frames: list[bytes]) -> str | None:
@@ -120,33 +102,15 @@ def _plain(frames: list[bytes], chatter: bool) -> str | None:
     return f"KVPUB #{describe(unpack(frames[1]))} {key}={frames[4].decode(errors='replace')}"
 
 
-def _body(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  # one line a case
-    header, *items = msgpack.unpackb(frames[4], strict_map_key=False)
-    kind = header[0]
-    if kind == 0:
-        where = "own channel" if frames[0][1:2] == b"@" else repr(frames[0][1:-1].decode())
-        return f"GREETING {where} {STATES[header[2]]} {describe(header[3])}"
-    if kind == 1:
-        return f"BATCH {record(frames[4])} (after {describe(header[1])})"
-    if kind == 2:
-        return f"HEARTBEAT {describe(header[2])} channel {describe(header[3])}" if chatter else None
-    if kind == 3:
-        return "SYNC " + segments(items)
-    if kind == 4:
-        return "RECORDS " + " ".join(record(msgpack.packb(item)) for item in items)
-    if kind == 5:
-        return f"KTHXBAI {describe(header[2])}{' resumed' if header[6] else ''}"
-    if kind == 6:
-        runs = " ".join(f"{a}..{b}" if a != b else str(a) for a, b, _ in header[1])
-        return f"ACK {runs} {DURABILITY[header[2]]}"
-    if kind == 7:
-        detail = header[3]
-        if isinstance(detail, dict):
-            detail = {key: describe(n) for key, n in detail.items()}
-        elif header[2] == "passive":
-            detail = STATES[detail]
-        return f"REFUSED {header[1] if header[1] < 1 << 30 else ''} {header[2]} {detail}".replace("  ", " ")
-    return f"REPLY {header[2]}" if kind == 8 else f"kind {kind}"
+def _body(frames: list[bytes], chatter: bool) -> str | None:
+    header, items = decode(frames[4])
+    if isinstance(header, Heartbeat) and not chatter:
+        return None
+    if isinstance(header, Greeting):
+        return header.describe("own channel" if frames[0][1:2] == b"@" else repr(frames[0][1:-1].decode()))
+    if isinstance(header, Records):
+        return header.describe(" ".join(_record(header_of(head), segments) for head, *segments in items))
+    return header.describe(_segments(items))
 
 
 def journal(op: Any) -> str:

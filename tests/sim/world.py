@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
@@ -145,7 +146,7 @@ class World:
         if self.tracing:
             kind, *rest = op.result
             if kind == "ack":
-                said = f"acknowledged #{number_text(rest[0])} {describe.DURABILITY[rest[1]]}"
+                said = f"acknowledged #{number_text(rest[0])} {DURABILITY_NAMES[rest[1]]}"
             elif kind == "read":
                 said = f"read {op.keys[0]}={rest[1].decode()} at {number_text(rest[2])}"
             else:

@@ -110,3 +110,22 @@ def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
         assert all(map(good, keys))
     except BadInput:
         assert not all(map(good, keys))
+
+
+@pytest.mark.parametrize(
+    ("segment", "line"),
+    [
+        (Segment(["/a", "/b"], [b"1", b""], {"d": [1]}), "/a=1 /b deleted"),
+        (Segment([f"/{i}" for i in range(6)], [b"x"] * 6), "/0=x /1=x /2=x /3=x (+2 more)"),
+        (Segment(["/a"], [b"1"], {"t": 2500}), "/a=1 ttl=2500"),
+        (Segment(["/a"], [b"1"], {"t": [[0], [2500]], "c": [[0], [1 << 48 | 7]]}), "/a=1 ttl=[2500] if=1.7"),
+        (
+            Segment(["/a"], [b"1"], {"lease": [b"mine" + bytes(12), 500], "l": b"mine" + bytes(12)}),
+            "/a=1 lease=mine:500ms leased=mine",
+        ),
+        (Segment([], [], {"unlease": b"\xff" * 16}), "unlease=" + "ff" * 16),
+        (Segment(["/a"], [b"1"], {"stage": [b"t" * 16, "0"]}), "/a=1"),
+    ],
+)
+def test_a_segment_in_one_line(segment: Segment, line: str) -> None:
+    assert segment.describe() == line
