@@ -2,6 +2,7 @@
 # make test    everything, two test processes at a time; make test-fast: what needs no sockets, in under a minute
 #              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds), before a release
 # make bench   side by side with its peers; results in benchmarks/results
+# make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
 # Needs Linux with glibc, Python 3.11 or newer, and make. Everything else is installed into .venv by the first target you run.
@@ -14,7 +15,7 @@ ROUNDS ?= 100
 EXTRAS := cli,postgres,zookeeper,metrics,spark,test
 ARGS   ?=
 
-.PHONY: demo test test-fast test-long bench lint sim soak clean
+.PHONY: demo check test test-fast test-long bench lint sim soak clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -34,6 +35,9 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 demo: $(VENV)/.installed
 	@$(BIN)/python -m examples.rates.demo $(ARGS)
 
+check: lint test-fast
+	$(BIN)/python -m tests.sim --seeds 50
+
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
@@ -42,7 +46,7 @@ test-long: $(VENV)/.installed
 	$(BIN)/python -m tests.sim --seeds 20000
 
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not slow and not spark" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not spark and not long" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -34,6 +34,10 @@ class Hashmap:
     __slots__ = ("_due", "_due_keys", "_noted", "_sum", "_sum_known", "_ties", "deadlines", "revisions", "values")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, as before a full resync."""
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
         self.deadlines: dict[str, float] = {}
@@ -131,10 +135,6 @@ class Hashmap:
         for key in keys:
             self._sum -= self.revisions.pop(key, 0)
             self.deadlines.pop(key, None)
-
-    def clear(self) -> None:
-        """Forget everything, as before a full resync."""
-        self.__init__()  # type: ignore[misc]  # the one place that says what empty means
 
     # -- deadlines
 

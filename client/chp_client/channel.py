@@ -55,7 +55,6 @@ class Sync:
     id: int
     server: int
     start: int  # the number asked from; 0 for everything
-    asked_at: float
     progress_at: float
     session: bytes = b""  # whose last batch number KTHXBAI will tell
     fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come
@@ -243,7 +242,7 @@ class Channel:
 
     def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
         """Begin to ask `server`; what was under way is forgotten."""
-        self.sync = Sync(request_id, server, start, now, now)
+        self.sync = Sync(request_id, server, start, now)
         self._parts.drop()
         return self.sync
 

@@ -38,6 +38,10 @@ class Pending:
     __slots__ = ("_fresh", "_old", "_old_last", "_young", "_young_last", "confirmed", "last")
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is pending: a session begins, or has been given up."""
         self._fresh: deque[tuple[int, list[str]]] = deque()
         self._old: dict[str, int] = {}
         self._young: dict[str, int] = {}
@@ -93,10 +97,6 @@ class Pending:
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
-
-    def forget(self) -> None:
-        """Nothing is pending: the session has been given up."""
-        self.__init__()  # type: ignore[misc]  # the one place that says what empty means
 
 
 class Replica:

@@ -64,7 +64,7 @@ class CoreConfig:
     peer_timeout_s: float = 1.0
     solo_wait_s: float | None = 3.0  # None: never
     bootstrap: bool = False  # without a store and without its peer, it opens one
-    replica_timeout_s: float = 1.0
+    replica_timeout_s: float = 2.0
     durability: int = 0
     scrub_s: float = 600.0  # in which the peers compare their contents once; 0: never
 

@@ -15,6 +15,9 @@ class PlainSets:
     """The open segment."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._segment = Segment([], [], {columns.UUIDS: []})
         self._uuids: set[bytes] = set()
 
@@ -43,7 +46,7 @@ class PlainSets:
     def take(self) -> Segment:
         """The segment; another begins."""
         segment = self._segment
-        self.__init__()  # type: ignore[misc]  # says what empty means
+        self._begin()
         return segment
 
 

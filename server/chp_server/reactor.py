@@ -71,7 +71,6 @@ class Server:
         self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
         self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
         self._unsent = Unsent(limits.reader_bytes_max)
-        self._errors = 0
         self._clock = TurnClock()
         now = time.monotonic()
         self.core = ServerCore(_core_config(config, journal), self._identity(), now, limits)
@@ -219,7 +218,6 @@ class Server:
             self._defect()
 
     def _defect(self) -> None:
-        self._errors += 1
         self.core.counts["defects"] += 1
         log.exception("a defect of this program; please report it with this line")
 

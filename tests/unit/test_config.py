@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chp_server.config import Config, ConfigError, load, show, without_password
+from chp_server.core import CoreConfig
 from chp_server.settings import SETTINGS
 
 PAIR = ["--primary", "--peer", "tcp://b:5566"]
@@ -16,6 +17,14 @@ def problems(*argv: str, **environ: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         load(argv, environ)
     return caught.value.problems
+
+
+def test_the_core_has_the_settings_defaults() -> None:
+    """A second truth about a setting is found here."""
+    core, settings = CoreConfig(), Config()
+    both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)} - {"name"}
+    assert both >= {"heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "bootstrap", "scrub_s"}
+    assert {name: getattr(core, name) for name in both} == {name: getattr(settings, name) for name in both}
 
 
 def test_the_table_and_the_dataclass_agree() -> None:

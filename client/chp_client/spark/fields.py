@@ -24,7 +24,8 @@ class BadDataFrame(BadInput):
     """A data frame that can't be written; the text names the column, the row if there is one, and the remedy."""
 
 
-def _column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
+def named_column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
+    """The one column of that name, for the key, the value or what else `role` says."""
     found = table.column_names.count(name)
     if found == 0:
         raise BadDataFrame(f"there is no column {name!r} for the {role}; the frame has {', '.join(table.column_names)}")
@@ -34,22 +35,25 @@ def _column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of that type holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether it holds bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _text_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    column = _column(table, name, "key")
-    if not _is_text(column.type):
+def text_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """The column of the keys."""
+    column = named_column(table, name, "key")
+    if not is_text(column.type):
         raise BadDataFrame(f"column {name!r} is {column.type}; a key is text: cast it to string in the job")
     return column.cast(pa.large_string())
 
 
-def _template(text: str) -> Iterator[tuple[str, bool]]:
+def template_parts(text: str) -> Iterator[tuple[str, bool]]:
     """The template's parts in order, each with whether it names a column."""
     if re.search(r"[{}]", re.sub(r"\{[^{}]+\}", "", text)):
         raise BadDataFrame(f"key template {text!r} has a brace without its partner; write {{column}}")
@@ -63,27 +67,28 @@ def _template(text: str) -> Iterator[tuple[str, bool]]:
         yield text[position:], False
 
 
-def _values(table: pa.Table, value: str) -> pa.ChunkedArray:
-    column = _column(table, value, "value")
+def value_column(table: pa.Table, value: str) -> pa.ChunkedArray:
+    """The column of the values, as bytes."""
+    column = named_column(table, value, "value")
     if pa.types.is_null(column.type):
         return column.cast(pa.large_binary())
-    if not (_is_text(column.type) or _is_binary(column.type)):
+    if not (is_text(column.type) or is_binary(column.type)):
         raise BadDataFrame(
             f"column {value!r} is {column.type}; a value is binary or text: cast or encode it in the job"
         )
-    column = column.cast(pa.large_string() if _is_text(column.type) else pa.large_binary()).cast(pa.large_binary())
+    column = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary()).cast(pa.large_binary())
     longest = pc.max(pc.binary_length(column)).as_py() or 0
     if longest > DEFAULT.value_bytes_max:
         raise BadDataFrame(f"column {value!r} has a value of {longest} bytes; at most {DEFAULT.value_bytes_max} fit")
     return column
 
 
-def _ttls(table: pa.Table, ttl: float | str | None) -> pa.ChunkedArray:
+def ttl_column(table: pa.Table, ttl: float | str | None) -> pa.ChunkedArray:
     """A ttl for each row, in seconds; null is none."""
     if not isinstance(ttl, str):
         _check_ttl(ttl, "ttl")
         return pa.chunked_array([pa.repeat(pa.scalar(ttl, pa.float64()), table.num_rows)])
-    column = _column(table, ttl, "ttl")
+    column = named_column(table, ttl, "ttl")
     kind = column.type
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if not (number or pa.types.is_null(kind)):

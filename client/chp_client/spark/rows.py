@@ -24,7 +24,16 @@ from chp.errors import BadKey
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
 
-from .fields import BadDataFrame, _column, _is_binary, _is_text, _template, _text_column, _ttls, _values
+from .fields import (
+    BadDataFrame,
+    is_binary,
+    is_text,
+    named_column,
+    template_parts,
+    text_column,
+    ttl_column,
+    value_column,
+)
 from .packing import Rows, buffers, check_keys
 
 PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
@@ -43,7 +52,9 @@ class Shape:
         self._revision: str | None = options["revision"]
         self._nulls: str = options["null.value"]
         self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
-        self.key_columns = [part for part, named in _template(self._key) if named] if self._template else [self._key]
+        self.key_columns = (
+            [part for part, named in template_parts(self._key) if named] if self._template else [self._key]
+        )
         if not self.key_columns:
             raise BadDataFrame(
                 f"key template {self._template!r} names no column, so all rows would have one key; write {{column}}"
@@ -101,11 +112,11 @@ class Shape:
         self._columns(empty)
 
     def _columns(self, table: pa.Table) -> tuple[pa.Array, pa.Array, list[int], Any, list[int | None] | None]:
-        ttls = _ttls(table, self._ttl) if isinstance(self._ttl, str) else None
+        ttls = ttl_column(table, self._ttl) if isinstance(self._ttl, str) else None
         return self._keys(table), *self._values(table), ttls, self._revisions(table)
 
     def _keys(self, table: pa.Table) -> pa.Array:
-        column = self._templated(table) if self._template else _text_column(table, self._key)
+        column = self._templated(table) if self._template else text_column(table, self._key)
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py()
             raise BadDataFrame(
@@ -125,7 +136,8 @@ class Shape:
 
     def _templated(self, table: pa.Table) -> pa.ChunkedArray:
         parts = [
-            _part(table, part) if named else pa.scalar(part, pa.large_string()) for part, named in _template(self._key)
+            _part(table, part) if named else pa.scalar(part, pa.large_string())
+            for part, named in template_parts(self._key)
         ]
         return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")
 
@@ -136,7 +148,7 @@ class Shape:
             values = pa.array(encoded, pa.large_binary())
         else:
             assert self._value is not None, "without a codec there is one column"
-            column = _whole(_values(table, self._value))
+            column = _whole(value_column(table, self._value))
             absent = [] if not column.null_count else pc.indices_nonzero(pc.is_null(column)).to_pylist()
             values = column.fill_null(b"") if absent else column
         if absent and self._nulls == "error":
@@ -172,7 +184,7 @@ class Shape:
     def _revisions(self, table: pa.Table) -> list[int | None] | None:
         if self._revision is None:
             return None
-        column = _column(table, self._revision, "revision")
+        column = named_column(table, self._revision, "revision")
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise BadDataFrame(
                 f"column {self._revision!r} is {column.type}; a revision is a whole number, as it was read"
@@ -209,9 +221,9 @@ def _ms(ttl: float) -> int:
 
 def _part(table: pa.Table, name: str) -> pa.ChunkedArray:
     """A column of a template, as text."""
-    column = _column(table, name, "key")
+    column = named_column(table, name, "key")
     kind = column.type
-    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
         return column.cast(pa.large_string())
     raise BadDataFrame(
         f"column {name!r} is {kind}; the columns of a key are text, whole numbers or dates: cast it to string"
@@ -230,7 +242,7 @@ def _check_encodable(name: str, kind: pa.DataType, codec: str) -> None:
         raise BadDataFrame(
             f"column {name!r} is {kind}, which no codec here takes: cast it to string or a number in the job"
         )
-    if codec == "json" and _is_binary(kind):
+    if codec == "json" and is_binary(kind):
         raise BadDataFrame(
             f"column {name!r} is or has binary, which json can't say: base64() it in the job, or take the codec msgpack"
         )
