@@ -8,12 +8,13 @@ killed one is started again and catches up. At the end three things are compared
 each application holds, and what each server holds: the active one is read, then stopped, and the other one, which
 takes over again, is read too. The last line is
 
-    demo: N aggregates published, A applications agree, L lost, failover took S s
+    demo: N published, A applications agree, L lost, failover took S s
 
 and the exit status 0 only if all agree and nothing is lost. The failover is measured from the SIGKILL until the last
 application has received something that was set after it. Takes about a minute; leaves no process, port or file.
 """
 
+import argparse
 import json
 import shutil
 import signal
@@ -37,6 +38,7 @@ KILL_AT_DAY, RESTART_AT_DAY = 40, 65
 START_S = 120.0  # a cold disk and a Java that starts for the first time
 STEP_S = 60.0
 EVERY_S = 0.4
+PROGRESS_S = 4.0  # of a wait in which nothing else is shown
 
 
 class Demo:
@@ -54,6 +56,7 @@ class Demo:
     def run(self) -> int:
         """Every step in its order; the exit status."""
         servers = ",".join(self.servers.values())
+        self.shown.say(f"start two servers, {len(APPLICATIONS)} applications and Spark (which takes half a minute)")
         running = {role: self.start_server(role) for role in self.servers}
         feeder, job = self.start_feeder(), self.start_job(servers)
         for name, subtree in APPLICATIONS.items():
@@ -165,7 +168,7 @@ class Demo:
             self.shown.say(f"{name}: holds {len(held)} of {len(subset(published, subtree))}, {len(wrong)} differ")
             lost |= wrong
         self.last_line = (
-            f"demo: {len(published)} aggregates published, {agree} applications agree, {len(lost)} lost, "
+            f"demo: {len(published)} published, {agree} applications agree, {len(lost)} lost, "
             f"failover took {failover_s:.1f} s"
         )
         return 0 if published and not lost and agree == len(APPLICATIONS) else 1
@@ -200,12 +203,18 @@ class Demo:
             self.shown.show(clone.snapshot(), f"{len(clone)} figures, active server: {role}, {clone.state}")
             return until()
 
-        self.wait(seen, what, timeout_s)
+        self.wait(seen, what, timeout_s, quiet=True)
 
-    def wait(self, until: Callable[[], bool], what: str | None, timeout_s: float = STEP_S) -> None:
+    def wait(
+        self, until: Callable[[], bool], what: str | None, timeout_s: float = STEP_S, *, quiet: bool = False
+    ) -> None:
         """Wait until something is so; `Failed` if a process ends, or it takes too long (unless `what` is None)."""
-        deadline = time.monotonic() + timeout_s
+        began = told = time.monotonic()
+        deadline = began + timeout_s
         while not until():
+            if not quiet and what is not None and time.monotonic() - told >= PROGRESS_S:
+                told = time.monotonic()
+                self.shown.say(f"waiting for {what} ({told - began:.0f} s)")
             for process in self.family.dead(but=self.expected_dead):
                 raise Failed(f"{process.name} has ended", process.tail())
             if time.monotonic() > deadline:
@@ -240,6 +249,10 @@ class Ended(BaseException):
 
 def main() -> int:
     """Run the demo; 0 if everything agrees, 1 if not, 128 + signal when it was interrupted."""
+    text = __doc__ or ""
+    argparse.ArgumentParser(
+        prog="make demo", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
 
     def end(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

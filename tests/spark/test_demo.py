@@ -14,7 +14,7 @@ import pytest
 from examples.rates import demo, processes
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
-LAST = re.compile(r"demo: (\d+) aggregates published, 3 applications agree, 0 lost, failover took (\d+\.\d) s")
+LAST = re.compile(r"demo: (\d+) published, 3 applications agree, 0 lost, failover took (\d+\.\d) s")
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -77,3 +79,83 @@ def test_a_column_that_is_never_null() -> None:
     assert read("json", field, b'{"bid": 1.5}') == [1.5]
     with pytest.raises(BadDataFrame, match="column 'bid' is null for '/1', and the schema says it never is"):
         read("json", field, b'{"bid": 1.5}', b'{"ask": 1.5}', None)
+
+
+def frame(mode: str, schema: StructType, *values: bytes | None) -> list[dict[str, object]]:
+    updates = Updates([f"/{i}" for i in range(len(values))], list(values), np.arange(len(values)))
+    rows: list[dict[str, object]] = Layout(schema, "json", mode).batch(updates).to_pylist()
+    return rows
+
+
+BID = StructType(
+    [StructField("key", StringType()), StructField("bid", IntegerType()), StructField("name", StringType())]
+)
+BAD = [
+    b'{"bid": 1.0832}', b'{"bid": true}', b'{"bid": "1"}', b'{"bid": 2147483648}', b'{"bid": [1]}',
+    b"{", b"[1]", b"\xff",
+]  # fmt: skip
+
+
+class TestWhatDoesNotFit:
+    @pytest.mark.parametrize("value", BAD)
+    def test_it_is_refused_and_the_remedy_named(self, value: bytes) -> None:
+        with pytest.raises(BadDataFrame, match="the option mode"):
+            frame("failfast", BID, b'{"bid": 1}', value)
+
+    @pytest.mark.parametrize("value", BAD)
+    def test_or_it_is_null(self, value: bytes) -> None:
+        rows = frame("permissive", BID, b'{"bid": 1, "name": "a"}', value, b'{"bid": 3.0}', None)
+        assert [row["bid"] for row in rows] == [1, None, 3, None] and [row["key"] for row in rows] == [
+            "/0",
+            "/1",
+            "/2",
+            "/3",
+        ]
+        assert rows[0]["name"] == "a"
+
+    @pytest.mark.parametrize("value", BAD)
+    def test_or_its_row_is_left_out(self, value: bytes) -> None:
+        rows = frame("dropmalformed", BID, value, b'{"bid": 1}', value, b'{"bid": 3.0}')
+        assert [(row["key"], row["bid"]) for row in rows] == [("/1", 1), ("/3", 3)]
+
+    @pytest.mark.parametrize(
+        ("kind", "good", "bad"),
+        [
+            (LongType(), 1 << 62, 1.5),
+            (FloatType(), 1.5, 1e300),
+            (ArrayType(IntegerType()), [1, None, 2], [1, 2.5]),
+            (MapType(StringType(), IntegerType()), [("a", 1)], {"a": 1.5}),
+            (StructType([StructField("n", IntegerType())]), {"n": 1}, {"n": 0.5}),
+            (DecimalType(4, 1), Decimal("1.5"), 1.0832),
+            (DateType(), dt.date(2026, 1, 2), "2026-13-01"),
+            (StringType(), "x", 1.5),
+            (DoubleType(), 1.5, "1.5"),
+        ],
+    )
+    def test_nothing_is_cut_whatever_the_type(self, kind: DataType, good: object, bad: object) -> None:
+        schema = StructType([StructField("x", kind)])
+        said = dict(good) if isinstance(good, list) and good and isinstance(good[0], tuple) else good
+        values = [json.dumps({"x": thing}, default=str).encode() for thing in (said, bad, None)]
+        assert [row["x"] for row in frame("permissive", schema, *values)] == [good, None, None]
+        assert [row["x"] for row in frame("dropmalformed", schema, *values)] == [good, None]
+        with pytest.raises(BadDataFrame, match="column 'x' can't be"):
+            frame("failfast", schema, *values)
+
+    def test_columns_that_are_not_inside_the_value_too(self) -> None:
+        schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+        assert [row["value"] for row in frame("permissive", schema, b"a", b"\xff", b"c")] == ["a", None, "c"]
+        assert [row["key"] for row in frame("dropmalformed", schema, b"a", b"\xff", b"c")] == ["/0", "/2"]
+        with pytest.raises(BadDataFrame, match="column 'value' can't be string"):
+            frame("failfast", schema, b"a", b"\xff")
+
+    def test_a_column_that_is_never_null_stays_so(self) -> None:
+        schema = StructType([StructField("bid", IntegerType(), nullable=False)])
+        with pytest.raises(BadDataFrame, match=r"column 'bid' is null for '/1'"):
+            frame("permissive", schema, b'{"bid": 1}', b'{"bid": 1.5}')
+        assert frame("dropmalformed", schema, b'{"bid": 1}', b'{"bid": 1.5}') == [{"bid": 1}]
+
+    def test_many_rows_of_which_few_are_bad_are_not_looked_at_one_by_one(self) -> None:
+        values = [b'{"bid": 1}'] * 8000
+        values[77] = values[7000] = b'{"bid": 0.5}'
+        rows = frame("permissive", BID, *values)
+        assert [i for i, row in enumerate(rows) if row["bid"] is None] == [77, 7000]

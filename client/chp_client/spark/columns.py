@@ -14,8 +14,10 @@ takes some of them (fewer are read faster), may have the value as string, and wi
 import datetime as dt
 import decimal
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -98,14 +100,19 @@ _MAKE: dict[str, Callable[[Updates], pa.Array]] = {
 
 
 class Layout:
-    """Makes record batches of one schema."""
+    """Makes record batches of one schema.
 
-    def __init__(self, schema: Any, codec: str) -> None:
+    What is inside a value and does not fit its column whole is bad: it is refused, or null, never cut. `mode` is what
+    becomes of the row, by the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
+    """
+
+    def __init__(self, schema: Any, codec: str, mode: str = "failfast") -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._inside = [field.name for field in self._schema if field.name not in _MAKE]
         self._codec = codec
+        self._mode = mode
         if self._inside and codec == "raw":
             raise BadDataFrame(
                 f"there is no column {self._inside[0]!r}; there are {', '.join(_MAKE)}. What is inside the values "
@@ -114,41 +121,84 @@ class Layout:
 
     def batch(self, updates: Updates) -> pa.RecordBatch:
         """The updates in the schema's columns."""
-        inside = self._decode(updates) if self._inside else []
-        arrays = [self._array(field, updates, inside) for field in self._schema]
+        bad: set[int] = set()
+        inside = self._decode(updates, bad) if self._inside else []
+        arrays = [self._array(field, updates, inside, bad) for field in self._schema]
+        keys = updates.keys
+        if bad and self._mode == "dropmalformed":
+            kept = pa.array([i for i in range(len(keys)) if i not in bad], pa.int64())
+            arrays, keys = [array.take(kept) for array in arrays], _arrow(keys, pa.string()).take(kept)
+        for field, array in zip(self._schema, arrays, strict=True):
+            if array.null_count and not field.nullable:
+                key = _listed(keys)[pa.compute.index(array.is_null(), True).as_py()]
+                raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: Updates, inside: list[dict[str, Any]]) -> pa.Array:
+    def _array(self, field: pa.Field, updates: Updates, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
         make = _MAKE.get(field.name)
+        column: Any
+        if make is None:
+            column = [thing.get(field.name) for thing in inside]
+            convert: Callable[[Any], pa.Array] = partial(_typed, kind=field.type)
+        else:
+            column = make(updates)
+            convert = partial(_cast, kind=field.type)
         try:
-            if make is not None:
-                array = make(updates)
-                array = array if array.type.equals(field.type) else array.cast(field.type)
-            else:
-                array = _typed([thing.get(field.name) for thing in inside], field.type)
-        except (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-            raise BadDataFrame(
-                f"column {field.name!r} can't be {field.type}: {error}; give another type, or read the value as binary"
-            ) from None
-        if array.null_count and not field.nullable:
-            key = _listed(updates.keys)[pa.compute.index(array.is_null(), True).as_py()]
-            raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
-        return array
+            return convert(column)
+        except UNFIT as error:
+            unfit = () if self._mode == "failfast" else _unfit(column, convert)
+            if not unfit:
+                raise BadDataFrame(
+                    f"column {field.name!r} can't be {field.type}: {error}; give another type, read the value as "
+                    "binary, or say what becomes of such rows with the option mode"
+                ) from None
+        bad.update(unfit)
+        mask = [i in bad for i in range(len(column))]
+        if make is None:
+            return convert([None if gone else thing for thing, gone in zip(column, mask, strict=True)])
+        return convert(pa.compute.if_else(pa.array(mask), pa.scalar(None, column.type), column))
 
-    def _decode(self, updates: Updates) -> list[dict[str, Any]]:
+    def _decode(self, updates: Updates, bad: set[int]) -> list[dict[str, Any]]:
         decode = json.loads if self._codec == "json" else _from_msgpack
         things: list[dict[str, Any]] = []
-        for key, value in zip(_listed(updates.keys), _listed(updates.values), strict=True):
+        for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):
+            thing: Any = {}
+            why = ""
             try:
                 thing = {} if value is None else decode(value)
             except Exception as error:
-                raise BadDataFrame(f"the value of {key!r} is not {self._codec}: {error}") from None
+                why = f"the value of {key!r} is not {self._codec}: {error}"
             if type(thing) is not dict:
-                raise BadDataFrame(
-                    f"the value of {key!r} is not an object with names, so it has no {self._inside[0]!r}"
-                )
-            things.append(thing)
+                why = f"the value of {key!r} is not an object with names, so it has no {self._inside[0]!r}"
+            if why and self._mode == "failfast":
+                raise BadDataFrame(f"{why}; the option mode says what becomes of such rows")
+            if why:
+                bad.add(i)
+            things.append({} if why else thing)
         return things
+
+
+UNFIT = (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticError)
+
+
+def _unfit(column: Any, convert: Callable[[Any], pa.Array]) -> list[int]:
+    """The rows that can't be converted: found by halves, so a few among many cost little."""
+
+    def among(start: int, stop: int) -> list[int]:
+        try:
+            convert(column[start:stop])
+        except UNFIT:
+            if stop - start == 1:
+                return [start]
+            half = (start + stop) // 2
+            return among(start, half) + among(half, stop)
+        return []
+
+    return among(0, len(column)) if len(column) else []
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type.equals(kind) else array.cast(kind)
 
 
 def _from_msgpack(value: bytes) -> Any:
@@ -159,19 +209,37 @@ def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
     """Days, times and decimals are text inside a value."""
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
-    read = _reader(kind)
+    whole = pa.types.is_integer(kind) and set(map(type, column)) <= {int, type(None)}
+    read = None if whole or kind == pa.float64() else _reader(kind)
     return pa.array(column if read is None else [None if thing is None else read(thing) for thing in column], kind)
 
 
+def _whole_number(thing: Any) -> int:
+    """Arrow would cut it."""
+    if type(thing) is int or (type(thing) is float and thing.is_integer()):
+        return int(thing)
+    raise ValueError(f"{thing!r:.40} is not a whole number")
+
+
+def _single(thing: Any) -> Any:
+    """A float of 32 bits: rounded, as Spark does, but never to infinity."""
+    if type(thing) is float and math.isfinite(thing) and abs(thing) > FLOAT_MAX:
+        raise ValueError(f"{thing!r} is too large for a float")
+    return thing
+
+
+FLOAT_MAX = 3.4028234663852886e38
 _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] = (
     (pa.types.is_date, dt.date.fromisoformat),
     (pa.types.is_timestamp, dt.datetime.fromisoformat),
     (pa.types.is_decimal, lambda thing: decimal.Decimal(str(thing))),
+    (pa.types.is_integer, _whole_number),
+    (pa.types.is_float32, _single),
 )
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes days, times and decimals of the text within a value of a nested type; None if there are none."""
+    """What makes days, times, decimals and whole numbers of what a value of a nested type has; None for the others."""
     t = pa.types
     for is_kind, leaf in _LEAVES:
         if is_kind(kind):

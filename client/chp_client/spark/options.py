@@ -131,6 +131,7 @@ OPTIONS = (
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
     Option("partitions", "read", _count, None, "number", "how many tasks read the snapshot; default: one for each 500,000 keys, at most 64"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),
+    Option("mode", "read, stream", _choice("permissive", "dropmalformed", "failfast"), "failfast", "PERMISSIVE, DROPMALFORMED, FAILFAST", "what becomes of a value that is not of the codec, or does not fit its column: null, the row is left out, or the read fails"),
     Option("startingOffsets", "stream", _start, "latest", "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes"),
     Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "about how many changes a micro-batch has; it ends with a whole record"),
     Option("failOnDataLoss", "stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),

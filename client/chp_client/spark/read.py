@@ -82,7 +82,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
-        self._layout = Layout(schema, options["codec"])
+        self._layout = Layout(schema, options["codec"], options["mode"])
         self._prefix: str = options["subtree"]
 
     def narrow(self, prefixes: list[str]) -> None:

@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
         self._subtree: str = options["subtree"]
-        self._layout = Layout(schema, options["codec"])
+        self._layout = Layout(schema, options["codec"], options["mode"])
         self._port: SnapshotPort | None = None  # of the driver; tasks open their own
         self._ceiling: int | None = None
 
