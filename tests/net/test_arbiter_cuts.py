@@ -1,0 +1,158 @@
+"""covers: with an arbiter nothing acknowledged is lost, whichever of the links a-b, a-z, b-z are cut, and which way.
+
+a and b are the servers, z is ZooKeeper; a client on c hears both. It sets new keys and raises a counter on conditions
+all the while; each round cuts, lets timeouts and sessions pass, heals, and then looks for all that was acknowledged.
+The whole matrix, three rounds of each, is `long`; a handful of it is in every run.
+"""
+
+import threading
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from chp.errors import ChpError
+from chp_client import Clone
+from chp_client.errors import Conflict
+from tests.process.cluster import GENEROUS_S, wait_for
+from tests.process.faults import equal
+from tests.process.zookeeper import ZooKeeper, ZooKeeperError
+
+from .cutting import Net, NoNet
+from .test_cuts import NetPair, for_a_while
+
+LINKS = ("ab", "az", "bz")
+WAYS = {"both": ("{0}{1}", "{1}{0}"), "there": ("{0}{1}",), "back": ("{1}{0}",)}
+SUBSETS = [links for n in (1, 2, 3) for links in combinations(LINKS, n)]
+MATRIX = [(links, way) for links in SUBSETS for way in WAYS]
+HANDFUL = [(("ab",), "both"), (("ab", "az"), "both"), (("ab", "bz"), "there"), (("az", "bz"), "back")]
+CUT_S = 7.0  # beyond a session and the timeouts; sessions last longer than an active waits for its passive
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Net]:
+    try:
+        with Net() as made:
+            yield made
+    except NoNet as error:
+        pytest.skip(f"links can't be cut here: {error}")
+
+
+@pytest.fixture
+def pair(net: Net, tmp_path: Path) -> Iterator[NetPair]:
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    net.heal()
+    keeper = ZooKeeper(tmp_path, net.address("z"), net.prefix("z"))
+    try:
+        keeper.start()
+        with NetPair(net, tmp_path, "--arbiter", keeper.url(session_s=3.0)) as made:
+            yield made
+    except ZooKeeperError as error:
+        pytest.skip(f"no ZooKeeper here: {error}")
+    finally:
+        net.heal()
+        keeper.kill()
+
+
+class Client:
+    """Sets new keys, and raises a counter, until told to end; knows what was acknowledged."""
+
+    def __init__(self, net: Net, pair: NetPair) -> None:
+        self.setter, self.raiser = (net.on("c", lambda: Clone(pair.servers, silence_s=0.6)) for _ in range(2))
+        self.acked: dict[str, bytes] = {}
+        self.raised: list[int] = []
+        self.error: Exception | None = None
+        self.ending = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._sets, self._raises)]
+        for clone in (self.setter, self.raiser):
+            clone.wait_until_synced(GENEROUS_S)
+        for thread in self._threads:
+            thread.start()
+
+    def _sets(self) -> None:
+        n = 0
+        while not self.ending.wait(0.005):
+            n += 1
+            try:
+                self.setter.set(f"/k/{n}", b"%d" % n).wait(GENEROUS_S)
+            except ChpError as error:
+                self.error = error
+                return
+            self.acked[f"/k/{n}"] = b"%d" % n
+
+    def _raises(self) -> None:
+        while not self.ending.wait(0.005):
+            entry = self.raiser.entry("/n")
+            value, revision = (0, 0) if entry is None else (int(entry.value), entry.revision)
+            try:
+                self.raiser.set("/n", b"%d" % (value + 1), if_revision=revision).wait(GENEROUS_S)
+            except Conflict:
+                continue
+            except ChpError as error:
+                self.error = error
+                return
+            self.raised.append(value + 1)
+
+    def go_on(self) -> None:
+        """Both are acknowledged again."""
+        before = len(self.acked), len(self.raised)
+        wait_for(
+            "both to go on",
+            lambda: self.error or (len(self.acked) > before[0] + 2 and len(self.raised) > before[1] + 2),
+        )
+
+    def end(self) -> None:
+        """No more calls."""
+        self.ending.set()
+        for thread in self._threads:
+            thread.join(GENEROUS_S)
+        for clone in (self.setter, self.raiser):
+            clone.close(1.0)
+        assert self.error is None, self.error
+
+
+def rounds(net: Net, pair: NetPair, links: tuple[str, ...], way: str, times: int) -> None:
+    """Cut and heal so often; nothing acknowledged is missing."""
+    client = Client(net, pair)
+    try:
+        for _ in range(times):
+            client.go_on()
+            for link in links:
+                for form in WAYS[way]:
+                    net.cut(*form.format(*link))
+            for _ in for_a_while(CUT_S):
+                assert pair.states().count("active") <= 1
+            net.heal()
+            pair.wait_in_sync()
+            client.go_on()
+    finally:
+        net.heal()
+        client.end()
+    pair.wait_in_sync()
+    equal(pair.both)
+    found = net.on("c", lambda: Clone(pair.servers))
+    try:
+        found.wait_until_synced(GENEROUS_S)
+        lost = [key for key, value in client.acked.items() if found.get(key) != value]
+        print(f"{'+'.join(links)} {way}: {len(client.acked)} sets, {len(client.raised)} raises, missing {len(lost)}")
+        assert not lost, f"{len(lost)} of {len(client.acked)} acknowledged sets are missing, such as {lost[:3]}"
+        assert len(set(client.raised)) == len(client.raised), "an acknowledged raise was done over another one"
+        assert int(found["/n"]) >= max(client.raised), "acknowledged raises are missing"
+    finally:
+        found.close(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("links", "way"), HANDFUL, ids=["+".join(links) + "-" + way for links, way in HANDFUL])
+def test_nothing_acknowledged_is_lost(net: Net, pair: NetPair, links: tuple[str, ...], way: str) -> None:
+    rounds(net, pair, links, way, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(("links", "way"), MATRIX, ids=["+".join(links) + "-" + way for links, way in MATRIX])
+def test_nothing_acknowledged_is_lost_in_the_whole_matrix(
+    net: Net, pair: NetPair, links: tuple[str, ...], way: str
+) -> None:
+    rounds(net, pair, links, way, 3)
