@@ -17,6 +17,7 @@ times of the local monotonic clock, made from the remaining time that a message 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
@@ -197,8 +198,8 @@ class Hashmap:
 
 
 def ms_until(deadline: float, now: float) -> int:
-    """The milliseconds until a deadline, at least 1."""
-    return max(1, round((deadline - now) * 1000))
+    """The milliseconds until a deadline, at least 1; rounded up, since who counts them again must not end too early."""
+    return max(1, math.ceil((deadline - now) * 1000))
 
 
 def sync_segment(

@@ -81,6 +81,7 @@ class ServerCore:
         self.counts: Counter[str] = Counter()
         self.turn = Turn()
         self.now = self.started = self.since = now
+        self.arrival = now  # by when all that is being handled has arrived: times to live count from then
         self.wall = 0.0
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.epochs = Epochs(now)
@@ -120,7 +121,7 @@ class ServerCore:
         """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
         gap = now - self.now
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
-        self.now, self.wall = now, wall_s
+        self.now, self.arrival, self.wall = now, now, wall_s
         self.state.catch_up(LATE_A_TURN)
         if self.active and not self.link.handing_over and not self.arbitration.holds(now, self.state.number):
             self.step(Event.LEASE_LOST)
@@ -131,6 +132,10 @@ class ServerCore:
                 self.link.follower.excuse(now)
         if not self.config.has_peer:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
+
+    def arrived(self, now: float) -> None:
+        """What is handed over next has arrived by now, maybe since the turn began."""
+        self.arrival = now
 
     def end_turn(self) -> Turn:
         """Decide what is due, and hand over everything that is to be done."""
@@ -160,11 +165,11 @@ class ServerCore:
 
     def commit(self) -> None:
         """Make a record of what is open, so that the state is at its number."""
-        self.commits.commit(self.turn, self.now, self.wall, hold=self._holding())
+        self.commits.commit(self.turn, self.arrival, self.wall, hold=self._holding())
 
     def recommit(self, segments: list[Segment], origins: list[list[Any]]) -> None:
         """Set again what another history has done, in the open record or, if it does not fit there, in the next."""
-        self.commits.recommit(self.turn, segments, origins, self.now, self.wall, hold=self._holding())
+        self.commits.recommit(self.turn, segments, origins, self.arrival, self.wall, hold=self._holding())
 
     def _holding(self) -> bool:
         """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
@@ -212,13 +217,13 @@ class ServerCore:
                 staged = self._add(frames)
             if staged is not None:
                 self.commit()
-                self.commits.commit_staged(self.turn, staged, self.now, self.wall, hold=self._holding())
+                self.commits.commit_staged(self.turn, staged, self.arrival, self.wall, hold=self._holding())
         except BadInput as error:
             self._garbage("collector", error)
 
     def _add(self, frames: list[bytes]) -> StagedCommit | None:
         if frames[0] == RESERVED_KEY:
-            return self.commits.add_batch(frames, self.now)
+            return self.commits.add_batch(frames, self.arrival)
         self.commits.add_plain(frames)
         return None
 
@@ -397,7 +402,7 @@ class ServerCore:
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return
-        self.commits.flush_plain(self.now)  # a set that came just before the end of its key's ttl replaces the ttl
+        self.commits.flush_plain(self.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
         keys = self.state.map.expired(self.now, self.limits.batch_items_max)
         if keys:
             self.commits.add_ended(keys, self.now)

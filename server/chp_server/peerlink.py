@@ -214,7 +214,7 @@ class PeerLink:
                 self._want()
             return
         self._wanted_at, self._unanswered = core.now, 0
-        core.commits.keep(core.commits.follow(body, core.now), core.turn)
+        core.commits.keep(core.commits.follow(body, core.arrival), core.turn)
         self._seen(header)
 
     def _seen(self, header: Batch | Epoch) -> None:
@@ -236,7 +236,7 @@ class PeerLink:
             return  # of the answer to an earlier question; the one to the last begins with its first chunk
         self._unanswered = 0
         try:
-            self.loader.add(body, core.now)
+            self.loader.add(body, core.arrival)
         except BadFrame:
             self._want()
             raise
@@ -251,7 +251,7 @@ class PeerLink:
         earlier = self.loader is None  # as in _on_sync; or of a state without a key
         loader, self.loader = self.loader or Loader(core.limits), None
         try:
-            after = loader.finish(body, core.now)
+            after = loader.finish(body, core.arrival)
         except BadFrame:
             if earlier:
                 return

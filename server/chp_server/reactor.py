@@ -203,17 +203,17 @@ class Server:
             self._receive(socket, handle)
 
     def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
-        try:
-            for frames in receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max):
-                handle(frames)
-        except JournalError:  # some requests read it
-            raise
-        except Exception:
-            self._defect()
+        messages = list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max))
+        if messages:
+            self.core.arrived(time.monotonic())
+        for frames in messages:
+            self._guard(handle, frames)
 
     def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
         try:
             handle(frames)
+        except JournalError:  # some requests read it
+            raise
         except Exception:
             self._defect()
 

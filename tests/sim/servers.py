@@ -188,6 +188,7 @@ class ServerNode:
     def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
+        core.arrived(self.clock.mono())
         queue = self.inbox[kind]
         for _ in range(min(len(queue), core.limits.turn_messages_max)):
             conn, frames = queue.popleft()

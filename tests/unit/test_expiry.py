@@ -3,6 +3,7 @@
 from typing import Any
 
 from chp.batch import Segment, split
+from chp.hashmap import ms_until
 from chp_server.turn import Append
 from tests.unit.cores import Cores
 
@@ -59,6 +60,24 @@ def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
     assert "/k" in pair.p.state.map.values
     pair.run(2.0)
     assert "/k" not in pair.p.state.map.values and "/k" not in pair.b.state.map.values
+
+
+def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_began() -> None:
+    """A turn may take some time before it looks at the collector: 2.0 s were over after 1.979."""
+    pair = Cores()
+    pair.p.begin_turn(pair.now, pair.now)
+    pair.p.arrived(pair.now + 0.3)
+    pair.put("P", X, 1, {"/k": b"1"}, t=2000)
+    record = next(frames for frames in pair.p.end_turn().to_peer if frames[0] == b"RECORD")
+    assert pair.p.state.map.deadlines["/k"] == pair.now + 2.3
+    pair.b.begin_turn(pair.now, pair.now)
+    pair.b.arrived(pair.now + 0.4)
+    pair.b.peer_message(record)
+    assert pair.b.state.map.deadlines["/k"] == pair.now + 2.4
+
+
+def test_what_is_left_of_a_ttl_is_rounded_up() -> None:
+    assert ms_until(10.0, 8.0004) == 2000 and ms_until(10.0, 8.0) == 2000 and ms_until(1.0, 8.0) == 1
 
 
 def test_what_is_over_by_time_is_no_suffix() -> None:
