@@ -237,7 +237,9 @@ class Checks:
             return
         disks = [node.disk] if durability == 1 else [n.disk for n in self.world.servers] if durability == 2 else []
         for disk in disks:
-            if disk.durability and not self.oracle.on_path(record.last, disk.number):
+            if disk.durability and not self.oracle.on_path(
+                record.last, max(disk.number, disk.mark)
+            ):  # or was cut short
                 self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
                           f" and a journal that ends at {describe(disk.number)} does not hold it")  # fmt: skip
 

@@ -18,6 +18,7 @@ TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
+SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
@@ -72,11 +73,28 @@ def plan(seed: int) -> Plan:
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
+    if temper != "gentle" and random.Random(seed * 104_729 + 9).random() < SHORTEN_SHARE:
+        made = with_journals_cut_short(made)
     if random.Random(seed * 104_729 + 7).random() < SCRUB_SHARE:
         made.commands.insert(0, "scrub 1")
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def with_journals_cut_short(made: Plan) -> Plan:
+    """The same, but that the journal of a server that crashes may lose its end; now and then it then starts alone."""
+    rng = random.Random(made.seed * 104_729 + 11)
+    out: list[str] = []
+    for command in made.commands:
+        out.append(command)
+        if command in ("crash P", "crash B") and rng.random() < 0.5:
+            name = command[-1]
+            other = "B" if name == "P" else "P"
+            out.append(f"shorten {name} {rng.randint(1, 6)}")
+            if rng.random() < 0.5:
+                out += [f"crash {other}", f"start {name}", f"tick {rng.choice((1.0, 4.5))}", f"start {other}"]
+    return replace(made, commands=out)
 
 
 def with_arbiter(made: Plan) -> Plan:

@@ -167,6 +167,10 @@ def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Checks, "_same_as_oracle", lambda *_: None)
 
 
+def marks_not_looked_at(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ServerCore, "_miss", lambda self, event: setattr(self, "marked", 0))
+
+
 def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Hashmap, "deleted_by", lambda original, self, segment: ())
 
@@ -269,6 +273,7 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (client_ignores_holes, "has other revisions"),
         (channel_forgets_what_it_carried, "other digests"),
         (passive_differs_in_a_value, "contents differ"),
+        (marks_not_looked_at, "is lost"),
         (client_keeps_deleted_keys, "was right"),
         (client_never_votes, "was gone"),
         (passive_never_asks, "not in sync"),

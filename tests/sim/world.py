@@ -199,8 +199,11 @@ class World:
         self.nodes[name].disk.wipe()
 
     def _do_shorten(self, name: str, rows: str) -> None:
-        self.nodes[name].crash()
-        self.nodes[name].disk.shorten(int(rows))
+        """Its journal loses its end while it is down; only if the other's disk has it, or a person is to decide."""
+        node, other = self.nodes[name], self.nodes["B" if name == "P" else "P"]
+        node.crash()
+        if self.checks.oracle.on_path(node.disk.mark, other.disk.number):
+            node.disk.shorten(int(rows))
 
     def _do_wall(self, name: str, seconds: str) -> None:
         self.nodes[name].clock.jump(float(seconds))
