@@ -30,6 +30,7 @@ from .answers import Answers
 from .committed import Committed
 from .plain import PlainSets
 from .recordlog import Record, grouped, numbered
+from .room import Room
 from .staging import StagedCommit
 from .state import deletes
 from .turn import Turn
@@ -52,6 +53,7 @@ class Committer(Committed):
     def __init__(self, limits: Limits, durability: int) -> None:
         super().__init__(limits)
         self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
+        self.room = Room()
         self.version = VERSION  # of the pair: the lower one of its two
         self._clear()
 
@@ -155,6 +157,7 @@ class Committer(Committed):
             raise Refusal("size", f"a batch has at most {body_max} bytes as it is sent, not {len(body)}; split it")
         if len(body) > values_max and max(map(len, segment.values), default=0) > values_max:
             raise Refusal("size", f"a value has at most {values_max} bytes")
+        self.room.check(segment, len(body), self.state)
         extras = segment.extras
         if not extras:
             return segment, body
@@ -271,6 +274,9 @@ class Committer(Committed):
             raise Crowded
         if uuid and (uuid in self._plain or uuid in self.state.uuids):
             self.counts["duplicates"] += 1
+            return
+        if value and not self.room.admits(key, len(key) + len(value), self.state):
+            self.counts["refused_full"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
             return
         self._plain.add(key, value, uuid, properties, ttl)
         self._bytes += len(key) + len(value) + len(properties)

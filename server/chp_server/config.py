@@ -57,6 +57,9 @@ class Config:
     replica_timeout_s: float = 2.0
     scrub_s: float = 600.0
     pending_bytes_max: int = 64 << 20
+    max_memory: int | None = None
+    max_keys: int = 0
+    min_free_disk: int | None = None
     metrics: str | None = None
     log_format: str = "text"
     log_level: str = "info"

@@ -37,6 +37,8 @@ from .journal import Row, cut_short
 from .peerlink import SAY_AGAIN_S, PeerLink
 from .pending import Pending, batch_identity, by_public_id
 from .requests import Requests
+from .resting import Resting
+from .room import Room
 from .staging import StagedCommit
 from .state import ReplicatedState
 from .status import status_of
@@ -67,6 +69,8 @@ class CoreConfig:
     replica_timeout_s: float = 2.0
     durability: int = 0
     scrub_s: float = 600.0  # in which the peers compare their contents once; 0: never
+    keys_max: int | None = None
+    disk_free_min: int = 0
 
 
 class ServerCore:
@@ -77,6 +81,7 @@ class ServerCore:
         self.server = server  # 16 bytes, new at each start
         self.limits = limits
         self.commits = Committer(limits, config.durability)
+        self.room = self.commits.room = Room(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.pending = Pending(limits)
         self.counts: Counter[str] = Counter()
         self.turn = Turn()
@@ -86,6 +91,7 @@ class ServerCore:
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.epochs = Epochs(now)
         self.link = PeerLink(self)
+        self.resting = Resting(self)
         self.requests = Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
         self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
@@ -143,6 +149,7 @@ class ServerCore:
         self._expire()
         self._give_up_handover()
         self.commit()
+        self.resting.look()
         self.link.end_turn()
         self._release()
         self._beat()
@@ -215,6 +222,7 @@ class ServerCore:
             except Crowded:
                 self.commit()
                 staged = self._add(frames)
+            self.resting.failures = 0
             if staged is not None:
                 self.commit()
                 self.commits.commit_staged(self.turn, staged, self.arrival, self.wall, hold=self._holding())
@@ -275,6 +283,7 @@ class ServerCore:
             self.arbitration.want(self.now)
             return
         before, self.bstate, self.since = self.bstate, after, self.now
+        self.resting.stepped(event)
         self.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
             self._become_active(event.name.lower())

@@ -1,6 +1,6 @@
 """Why `chp-server` ended, as its exit code: one number a kind of failure, for supervisors and scripts.
 
-A supervisor should restart on 7 and 70, and on a signal; 2 to 6 need a person, and a restart would only
+A supervisor should restart on 7, 8 and 70, and on a signal; 2 to 6 need a person, and a restart would only
 repeat them. The numbers are fixed: scripts depend on them.
 """
 
@@ -19,6 +19,7 @@ class Exit(IntEnum):
     DATA_IN_USE = 5
     JOURNAL_DAMAGED = 6
     ARBITER_UNREACHABLE = 7
+    NO_ROOM = 8
     BUG = 70
 
 
@@ -30,6 +31,7 @@ MEANING = {
     Exit.DATA_IN_USE: "another server uses this data directory or store",
     Exit.JOURNAL_DAMAGED: "the journal is damaged (see --recover)",
     Exit.ARBITER_UNREACHABLE: "the arbiter can't be reached",
+    Exit.NO_ROOM: "the journal has no room; it was told to end, or could not begin",
     Exit.BUG: "a defect of this program; the log has the trace",
 }
 

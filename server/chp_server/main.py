@@ -23,7 +23,7 @@ from . import logs
 from .arbiter import ArbiterError
 from .config import Config
 from .exits import CannotStart, Exit
-from .journal import Journal, JournalDamaged, JournalError, JournalLocked, WrongStore, open_journal
+from .journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore, open_journal
 from .metrics import MetricsError
 
 log = logs.get_log(__name__)
@@ -129,6 +129,8 @@ def _exit_of(error: JournalError) -> Exit:
         return Exit.DATA_IN_USE
     if isinstance(error, JournalDamaged):
         return Exit.JOURNAL_DAMAGED
+    if isinstance(error, JournalFull):
+        return Exit.NO_ROOM
     return Exit.USAGE if isinstance(error, WrongStore) else Exit.DATA_NOT_WRITABLE
 
 

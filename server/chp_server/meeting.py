@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
-    "store": bytes, "opener": bytes, "digest": int, "settings": dict,
+    "store": bytes, "opener": bytes, "digest": int, "settings": dict, "room": bool,
 }  # fmt: skip
 FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
@@ -53,6 +53,7 @@ class Peer:
     follows: bool  # an active's word: it sends us its records
     version: int
     settings: dict[str, Any] = field(default_factory=dict)
+    room: bool = True  # it could take sets
 
     @property
     def number(self) -> int:
@@ -92,6 +93,7 @@ def tell(core: ServerCore) -> list[bytes]:
         "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and link.in_sync(),
         "follows": int(link.follower is not None),  # not a bool, so that 0.1 says that we are of another version
         "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(core),
+        "room": not core.resting.why,
     }  # fmt: skip
     return [STATE, packb(said)]
 
@@ -121,7 +123,7 @@ def heard(body: bytes, core: ServerCore) -> Peer | Misfit:
     at = Proof(said["store"], said["number"], said["opener"], said["digest"])
     peer = Peer(
         state, at, server, now, said["name"], said["primary"], said["in_sync"], said["follows"] > 0, version,
-        said["settings"],
+        said["settings"], said["room"],
     )  # fmt: skip
     if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
         raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")

@@ -9,6 +9,7 @@
     chp_epoch, chp_sequence, chp_keys, ...      gauges
     chp_events_total{kind="..."}                what the server counts: updates, garbage by port, refusals by kind, ...
     chp_journal_...                             sizes, and how long a sync takes
+    chp_room_full, chp_room_memory, ...         1 while sets are refused; memory and disk in bytes, with their bounds
     chp_turn_seconds                            a histogram: how long turns hold up everybody
 
 The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
@@ -135,6 +136,9 @@ class Metrics:
         for name, value in status.get("scrub", {}).items():
             if name in _SCRUB and value is not None:
                 yield GaugeMetricFamily(f"chp_scrub_{name}", _SCRUB[name], value=float(value))
+        for name, value in status["room"].items():
+            if isinstance(value, int | float):
+                yield GaugeMetricFamily(f"chp_room_{name}", f"room for more: {name}", value=float(value))
         events = CounterMetricFamily("chp_events", "what the server counted since it started", labels=["kind"])
         for kind, count in sorted(status["counts"].items()):
             events.add_metric([kind], float(count))

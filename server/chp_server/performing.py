@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from .core import ServerCore
-from .journal import Journal, Loaded
+from .journal import Journal, JournalFull, Loaded
 from .snapshots import COPY, recover_snapshot
 from .turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
 
@@ -44,6 +44,7 @@ class Step(StrEnum):
     TO_PEER = "to_peer"
     JOURNAL = "journal"
     SYNC = "sync"
+    NO_ROOM = "no_room"  # wait: the journal had no room, and is written again when the next step is asked for
     PUBLISH = "publish"
     ACKS = "acks"
     CONFIRM = "confirm"
@@ -63,11 +64,14 @@ class Ports(Protocol):
     def to_peer(self, messages: list[Frames]) -> None:
         """Send to the peer, as far as it is connected and has room."""
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
-        """Do the journal's operations, all but the sync."""
+    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
+        """Do the journal's operations, all but the sync; `again`, if a part of them may have been synced."""
 
     def sync(self) -> None:
-        """Return when what was written is durable."""
+        """Return when what was written is durable. `JournalFull`, here or in `write`, if there is no room."""
+
+    def no_room(self, error: JournalFull) -> None:
+        """Note why the turn waits."""
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
@@ -119,10 +123,30 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 
 
 def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
-    """Perform a turn: each step is named first, and done when the next one is asked for."""
+    """Perform a turn: each step is named first, and done when the next one is asked for.
+
+    While the journal has no room the turn goes no further, and the server is as one that is stopped: what is published,
+    acknowledged or confirmed is in the journal, whatever it takes. The peer serves meanwhile.
+    """
     for step, perform in ORDER:
         yield step
-        perform(core, turn, ports)
+        try:
+            perform(core, turn, ports)
+        except JournalFull as error:
+            ports.no_room(error)
+            yield from _when_there_is_room(turn, ports)
+
+
+def _when_there_is_room(turn: Turn, ports: Ports) -> Iterator[Step]:
+    while True:
+        yield Step.NO_ROOM
+        try:
+            ports.write(turn.journal, again=True)
+            ports.sync()
+        except JournalFull as error:
+            ports.no_room(error)
+        else:
+            return
 
 
 def _save(_core: ServerCore, turn: Turn, ports: Ports) -> None:
@@ -137,7 +161,7 @@ def _to_peer(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     if turn.journal:
-        ports.write(turn.journal)
+        ports.write(turn.journal, again=False)
 
 
 def _sync(_core: ServerCore, turn: Turn, ports: Ports) -> None:

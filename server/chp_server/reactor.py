@@ -30,9 +30,10 @@ from .config import Config, without_password
 from .copies import Copies
 from .core import CoreConfig, ServerCore
 from .exits import CannotStart, Exit
-from .journal import Journal, JournalDamaged, JournalError
+from .journal import Journal, JournalDamaged, JournalError, JournalFull
+from .measuring import Gauge, give_back
 from .metrics import Metrics
-from .performing import Port, recover, steps, take_inputs
+from .performing import Port, Step, recover, steps, take_inputs
 from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, Unsent, receive, send_all
 from .sqlite_files import sync_directory
@@ -42,6 +43,9 @@ from .turnclock import TurnClock
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
 SUFFIX_FORMAT = 1  # of a file of updates that are not history, told in its first line
+MEASURE_S = 0.1  # between two looks at memory and disk; what sets take between them is added up
+NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
+NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 
 
@@ -71,9 +75,13 @@ class Server:
         self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
         self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
         self._unsent = Unsent(limits.reader_bytes_max)
+        self._full = JournalFull("")  # why a turn waits for room
         self._clock = TurnClock()
         now = time.monotonic()
-        self.core = ServerCore(_core_config(config, journal), self._identity(), now, limits)
+        self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
+        core_config = _core_config(config, journal, self._gauge.disk_free_min)
+        self.core = ServerCore(core_config, self._identity(), now, limits)
+        self._measure_due = self._journal_full_until = now
         self.core.read_journal = journal.read_after
         self.core.journal_stats = journal.stats
         self.core.turn_facts = self._clock.facts
@@ -141,6 +149,7 @@ class Server:
         if self._arbiter is not None:
             core.arbitration.hear(self._arbiter.until, self._arbiter.members)
         core.begin_turn(time.monotonic(), time.time())
+        self._measure(core)
         take_inputs(core, self)
         self._retry_held()
         self._copies.step()
@@ -158,17 +167,29 @@ class Server:
             clock.lap("housekeeping and journal snapshot")
         clock.end()
 
+    def _measure(self, core: ServerCore) -> None:
+        if core.now >= self._measure_due:
+            core.resting.measured(self._gauge.measure(journal_full=core.now < self._journal_full_until))
+            self._measure_due = core.now + MEASURE_S
+
     def _look_after(self, core: ServerCore) -> None:
-        if core.now >= self._housekeeping_due:
-            self._keep_house(core)
-        if self._snapshotter.step(core):
-            log.info("journal snapshot", number=describe(self._snapshotter.number))
+        try:
+            if core.now >= self._housekeeping_due:
+                self._keep_house(core)
+            if self._snapshotter.step(core):
+                log.info("journal snapshot", number=describe(self._snapshotter.number))
+        except JournalFull as error:  # a snapshot is abandoned, and rows are trimmed later
+            log.limited("the journal has no room to clean up", why=str(error))
+            self._measure_due, self._journal_full_until = 0.0, core.now + NO_ROOM_S
+            self._snapshotter.give_up(self._journal_full_until)
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = core.now + HOUSEKEEPING_S
         self._sockets.left(core.now)
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
         self._unsent.forget_sent()
+        if core.room.tight:
+            give_back()
         log.flush()
         if self._metrics is not None:
             self._metrics.tell(core.status(), self._clock.histogram())
@@ -185,7 +206,7 @@ class Server:
             case Port.UPDATES:
                 self._take_subscriptions(handle)
             case Port.COLLECTOR:
-                self._receive_if_ready(sockets.collector, handle)
+                self._receive_if_ready(sockets.collector, handle, self.core.resting.set_failed)
             case Port.SNAPSHOT:
                 self._receive_if_ready(sockets.snapshot, handle)
         self._clock.lap(port)
@@ -198,24 +219,32 @@ class Server:
             sockets.left(core.now)
         sockets.mark_for(core.commits.channels.plain_joins, core.now)
 
-    def _receive_if_ready(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
+    def _receive_if_ready(
+        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
+    ) -> None:
         if self._ready is None or socket in self._ready:
-            self._receive(socket, handle)
+            self._receive(socket, handle, failed)
 
-    def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
+    def _receive(
+        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
+    ) -> None:
         messages = list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max))
         if messages:
             self.core.arrived(time.monotonic())
         for frames in messages:
-            self._guard(handle, frames)
+            self._guard(handle, frames, failed)
 
-    def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
+    def _guard(
+        self, handle: Callable[[Frames], None], frames: Frames, failed: Callable[[], None] | None = None
+    ) -> None:
         try:
             handle(frames)
         except JournalError:  # some requests read it
             raise
         except Exception:
             self._defect()
+            if failed is not None:
+                failed()
 
     def _defect(self) -> None:
         self.core.counts["defects"] += 1
@@ -225,8 +254,9 @@ class Server:
 
     def perform(self, turn: Turn) -> None:
         """Do what a turn says, in its order."""
-        for _ in steps(self.core, turn, self):
-            pass
+        for step in steps(self.core, turn, self):
+            if step is Step.NO_ROOM:
+                self._wait_for_room()
 
     def now(self) -> float:
         """The time in the middle of a turn."""
@@ -245,13 +275,41 @@ class Server:
         """Send to the peer what it has room for."""
         self.core.counts["peer_dropped"] += send_all(self._sockets.peer_out, messages)
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
+    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
         """Do the journal's operations, all but the sync."""
-        self._snapshotter.write(ops, self.core)
+        self._snapshotter.write(ops, self.core, again=again)
 
     def sync(self) -> None:
         """Make them durable."""
         self._journal.sync()
+
+    def no_room(self, error: JournalFull) -> None:
+        """The turn waits; with an arbiter, the other may have the lease."""
+        self._full = error
+        self._measure_due, self._journal_full_until = 0.0, time.monotonic() + NO_ROOM_S
+        log.limited("the journal has no room; waiting for some", why=str(error))
+        if self._arbiter is not None:
+            self._arbiter.want(False)
+
+    def _wait_for_room(self) -> None:
+        """Some moments, in which operators are answered."""
+        until = time.monotonic() + NO_ROOM_RETRY_S
+        while (left := until - time.monotonic()) > 0:
+            if self._stopping:
+                raise self._full
+            things = (self._sockets.snapshot, self._sockets.updates, self._wake_in)
+            zmq.zmq_poll([(thing, zmq.POLLIN) for thing in things], max(1, int(left * 1000)))
+            self._answer_operators()
+
+    def _answer_operators(self) -> None:
+        """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
+        self._ready = None
+        self._take_subscriptions(lambda frames: self.core.subscription(frames[0]))
+        self._receive(self._sockets.snapshot, self.core.requests.by_operator)
+        aside = self.core.requests.take_aside()
+        send_all(self._sockets.updates, aside.publish)
+        for identity, messages in aside.replies:
+            self.reply(identity, messages)
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
@@ -347,7 +405,7 @@ class Server:
             os.close(self._wake_out)
 
 
-def _core_config(config: Config, journal: Journal) -> CoreConfig:
+def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreConfig:
     return CoreConfig(
         primary=config.role != "backup",
         has_peer=config.peer is not None,
@@ -360,6 +418,8 @@ def _core_config(config: Config, journal: Journal) -> CoreConfig:
         replica_timeout_s=config.replica_timeout_s,
         durability=journal.durability,
         scrub_s=config.scrub_s,
+        keys_max=config.max_keys or None,
+        disk_free_min=disk_free_min,
     )
 
 

@@ -91,6 +91,13 @@ def size(least: int) -> Reader:
     return read
 
 
+def count(text: str) -> object:
+    """A number of things; 0 is no bound."""
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise ValueError("give a number, such as 1000000; 0 is no bound")
+    return int(text)
+
+
 def endpoint(*, wildcard: bool) -> Reader:
     """A reader of tcp://host:P, which stands for the ports P to P+3; `wildcard` says if the host may be *."""
 

@@ -33,12 +33,13 @@ from .images import Images, packed
 from .leases import listed
 from .recordlog import Record
 from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
-from .turn import Frames
+from .turn import Frames, Turn
 
 if TYPE_CHECKING:
     from .core import ServerCore
 
 FEED_PAGE_BYTES = 4 << 20
+STATUS = STX + b"status" + ETX
 Options = dict[str, Any]
 
 
@@ -64,6 +65,17 @@ class Requests:
             self._extended(identity, rest[1], rest[2])
         else:
             self._plain(identity, parse_icanhaz(rest))
+
+    def by_operator(self, frames: list[bytes]) -> None:
+        """Only what asks for a status, while a turn waits for room in the journal; others ask again."""
+        if len(frames) == 4 and frames[2] == STATUS:
+            self._core.request(frames)
+
+    def take_aside(self) -> Turn:
+        """What came of those, and of subscriptions: answers and greetings, which change nothing."""
+        core = self._core
+        turn, core.turn = core.turn, Turn()
+        return turn
 
     def _plain(self, identity: bytes, subtree: str) -> None:
         core = self._core

@@ -97,6 +97,14 @@ SETTINGS = (
     Setting("pending_bytes_max", _TIME, "BYTES", 64 * MIB, read.size(MIB),
             "what a passive holds of sets it has not yet seen published", shown="64MiB"),
 
+    Setting("max_memory", _TIME, "BYTES", None, read.size(0),
+            "resident memory from which on sets are refused, while deletes and reads go on; 0 is no bound",
+            shown="80 % of what the process may have"),
+    Setting("max_keys", _TIME, "N", 0, read.count, "keys that the map may have", shown="no bound"),
+    Setting("min_free_disk", _TIME, "BYTES", None, read.size(0),
+            "what stays free where the journal is: below it sets are refused, while deletes and reads go on",
+            shown="64MiB, or a sixteenth of a small disk"),
+
     Setting("metrics", _LOOK, "[HOST:]PORT", None, read.metrics,
             "serve Prometheus metrics there; a bare port is on loopback", shown="none"),
     Setting("log_format", _LOOK, "FORMAT", "text", read.one_of("text", "json"),

@@ -31,6 +31,7 @@ class Snapshotter:
     def __init__(self, journal: Journal, limits: Limits) -> None:
         self._journal, self._limits = journal, limits
         self._bodies: Iterator[bytes] | None = None
+        self._not_before = float("-inf")
         self.number = 0
         self._is_copy = bool(journal.get_meta(COPY))
 
@@ -42,7 +43,7 @@ class Snapshotter:
     def step(self, core: ServerCore) -> bool:
         """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
         if self._bodies is None:
-            if self._journal.snapshot_due():
+            if core.now >= self._not_before and not core.room.tight and self._journal.snapshot_due():
                 self.begin(core)
             return False
         body = next(self._bodies, None)
@@ -54,8 +55,13 @@ class Snapshotter:
         self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
         return True
 
-    def write(self, ops: Iterable[Append | Replace | DropAfter], core: ServerCore) -> None:
-        """Do a turn's journal operations, all but the sync.
+    def give_up(self, until: float) -> None:
+        """There was no room for it: the one before stays, and none is begun for a while."""
+        self._journal.abort_snapshot()
+        self._bodies, self._not_before = None, until
+
+    def write(self, ops: Iterable[Append | Replace | DropAfter], core: ServerCore, *, again: bool = False) -> None:
+        """Do a turn's journal operations, all but the sync; `again`, if a part of them may have been synced.
 
         A replacement is the state as it is now, so it holds the complete records that came after it in the same turn.
         """
@@ -63,6 +69,9 @@ class Snapshotter:
             self._journal.set_meta(COPY, b"")
             self._is_copy = False
         replaced = 0
+        if again:
+            self.give_up(core.now)  # the error abandoned one that was under way
+            replaced = int(self._journal.stats()["number"])
         for op in ops:
             if isinstance(op, Replace):
                 self.replace(core)

@@ -1,6 +1,7 @@
 """Disks that fail: full, read-only, changed, cut short. A server never acknowledges what it can't keep."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import msgpack
 import pytest
 import zmq
 
-from chp_client import Clone
+from chp_client import Clone, Refused
 from chp_server.config import Config
 from chp_server.exits import Exit
 from chp_server.journal import JournalError, open_journal
@@ -54,32 +55,124 @@ def tmpfs() -> Iterator[Mount]:
         subprocess.run(["umount", "-l", str(place)], check=False)
 
 
-def write_until_it_ends(server: ServerProcess, servers: list[str]) -> None:
-    """Set large values until the server has ended for want of room."""
-    process = server.process
-    assert process is not None
-    with Clone(servers, None) as clone:
-        for i in range(200):
-            if process.poll() is not None:
-                break
-            clone.set(f"/large/{i % 4}", os.urandom(100_000)).wait(GENEROUS_S)
-    assert ended(server) == Exit.DATA_NOT_WRITABLE
+class Disk:
+    """A small file system of its own, which another program fills."""
+
+    def __init__(self, tmpfs: Mount, place: Path) -> None:
+        tmpfs(place, "64m")
+        self._place, self._ballast = place, place / "of-another-program"
+
+    def fill(self, left: int) -> None:
+        """Leave so many bytes free."""
+        disk = os.statvfs(self._place)
+        with self._ballast.open("ab", buffering=0) as file, suppress(OSError):
+            for _ in range(max(0, disk.f_bavail * disk.f_frsize - left) // 4096 + (1 << 10 if not left else 0)):
+                file.write(bytes(4096))
+
+    def free(self) -> None:
+        """Take all of that away."""
+        self._ballast.unlink()
 
 
-def test_an_active_whose_disk_is_full_ends_and_the_other_goes_on(tmp_path: Path, tmpfs: Mount) -> None:
+def full(server: ServerProcess) -> str:
+    """Why a server says that it has little room; nothing while it does not answer."""
+    status = server.status()
+    return status["room"]["why"] if status else ""
+
+
+LITTLE = MIB  # less than what is kept of 64 MiB, and enough to go on with deletes and refusals
+
+
+def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_is_room(
+    tmp_path: Path, tmpfs: Mount
+) -> None:
     pair = ProcessPair(tmp_path)
-    tmpfs(pair.primary.data, "4m")
+    disk = Disk(tmpfs, pair.primary.data)
+    with pair, Load(pair.servers) as load:
+        if pair.active() is not pair.primary:
+            pytest.skip("the backup came first on this machine")
+        disk.fill(LITTLE)
+        wait_for("the backup to serve", lambda: pair.active() is pair.backup)
+        load.go_on()
+        assert "--min-free-disk" in full(pair.primary)
+        assert "little room" in pair.primary.log.read_text()
+        disk.free()
+        wait_for("room", lambda: pair.primary.status() and not full(pair.primary))
+        pair.wait_in_sync()
+        load.go_on()
+        load.end()
+        nothing_lost(pair.both, load)
+
+
+def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpfs: Mount) -> None:
+    pair = ProcessPair(tmp_path)
+    disks = [Disk(tmpfs, server.data) for server in pair.both]
+    with pair, Clone(pair.servers) as clone:
+        for key in ("/kept", "/gone"):
+            clone.set(key, b"1").wait(GENEROUS_S)
+        for disk in disks:
+            disk.fill(LITTLE)
+        wait_for("both to say so", lambda: all(map(full, pair.both)))
+        with pytest.raises(Refused, match=r"\(full\).*are free.*--min-free-disk"):
+            clone.set("/more", b"1").wait(GENEROUS_S)
+        clone.delete("/gone").wait(GENEROUS_S)
+        active = pair.active()
+        assert active is not None, "both live, and heartbeats and statuses go on"
+        with Clone(pair.servers) as reader:
+            reader.wait_until_synced(GENEROUS_S)
+            assert dict(reader) == dict(clone) == {"/kept": b"1"}
+        for disk in disks:
+            disk.free()
+        wait_for("room", lambda: not any(map(full, pair.both)))
+        clone.set("/more", b"1").wait(GENEROUS_S)
+        pair.wait_in_sync()
+
+
+def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(
+    tmp_path: Path, tmpfs: Mount
+) -> None:
+    """Nobody measures the last byte in time: the journal itself has no room, in the middle of a turn."""
+    pair = ProcessPair(tmp_path, "--min-free-disk", "0")
+    disk = Disk(tmpfs, pair.primary.data)
     with pair, Load(pair.servers, 1) as load:
         if pair.active() is not pair.primary:
             pytest.skip("the backup came first on this machine")
-        write_until_it_ends(pair.primary, pair.servers)
-        assert "no room" in pair.primary.log.read_text()
+        disk.fill(0)
+        with Clone(pair.servers, None) as writer:  # until what SQLite has set aside is used up too
+            writer.set_many({f"/large/{i}": os.urandom(100_000) for i in range(160)})
+            wait_for("the backup to serve", lambda: pair.backup.status()["state"] == "active")  # type: ignore[index]
+            assert "the journal has no room; waiting" in pair.primary.log.read_text()
+            wait_for("an answer to an operator", pair.primary.status)
+            writer.flush(GENEROUS_S)
         load.go_on()
-        assert mounted(pair.primary.data, "-o", "remount,size=200m")
-        pair.primary.start()
+        disk.free()
         pair.wait_in_sync()
+        load.go_on()
         load.end()
         nothing_lost(pair.both, load)
+
+
+def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount) -> None:
+    server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--min-free-disk", "0")
+    disk = Disk(tmpfs, server.data)
+    server.start()
+    try:
+        wait_active(server)
+        with Clone(server.address) as clone:
+            acked = {"/first": b"1"}
+            clone.set("/first", b"1").wait(GENEROUS_S)
+            disk.fill(0)
+            for i in range(200):
+                clone.set(f"/large/{i}", os.urandom(100_000))
+            wait_for("its journal to be full", lambda: "has no room; waiting" in server.log.read_text())
+            server.signal(signal.SIGTERM)
+            assert ended(server) == Exit.NO_ROOM
+            disk.free()
+            server.start()
+            clone.flush(GENEROUS_S)
+            assert len(clone) == 201 and acked.items() <= dict(clone).items()
+    finally:
+        server.kill()
 
 
 def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_path: Path) -> None:

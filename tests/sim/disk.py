@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
-from chp_server.journal import JournalError, Loaded, Row
+from chp_server.journal import JournalError, JournalFull, Loaded, Row
 from chp_server.journal_rows import follows
 
 Op = Callable[[], None]
+KEPT = 4 << 20  # bytes that are to stay free
+FREE = {"room": 1 << 30, "tight": KEPT + (1 << 19), "low": KEPT - (1 << 19), "none": 0}
 
 
 class Disk:
@@ -34,6 +36,12 @@ class Disk:
         self._since_snapshot = 0
         self.torn = 0
         self.mark = self._floor = 0  # how far it had been, as beside the real journal; and what it does not go below
+        self.free = "room"
+
+    @property
+    def measured(self) -> str:
+        """What a server sees of it: the last byte goes between two looks."""
+        return "room" if self.free == "none" else self.free
 
     @property
     def number(self) -> int:
@@ -52,7 +60,12 @@ class Disk:
             self._open.append(lambda row=row: self.rows.append(row))  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Everything so far is durable."""
+        """Everything so far is durable; or, without room, none of it, and it is forgotten."""
+        if self._open and self.free == "none":
+            self._open.clear()
+            self._last = self.number
+            self.abort_snapshot()
+            raise JournalFull("not a byte is free")
         for op in self._open:
             op()
         self._open.clear()
@@ -96,6 +109,8 @@ class Disk:
         """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last, or to be alone."""
         if self._building is None:
             raise JournalError("no snapshot is under way")
+        if self.free == "none":
+            raise JournalFull("not a byte is free")
         self.sync()
         number = self._building_number
         if alone or number > self._last:
@@ -124,8 +139,8 @@ class Disk:
         """Nothing is kept."""
 
     def stats(self) -> dict[str, Any]:
-        """Nothing is counted."""
-        return {}
+        """The last number is all that is looked at."""
+        return {"number": self.number}
 
     def close(self) -> None:
         """Nothing is open."""

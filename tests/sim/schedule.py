@@ -20,6 +20,7 @@ TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
+DISK_SHARE = 0.2
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
 
@@ -77,6 +78,8 @@ def plan(seed: int) -> Plan:
         made = with_journals_cut_short(made)
     if random.Random(seed * 104_729 + 7).random() < SCRUB_SHARE:
         made.commands.insert(0, "scrub 1")
+    if temper != "gentle" and random.Random(seed * 104_729 + 13).random() < DISK_SHARE:
+        made = with_full_disks(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
@@ -130,6 +133,25 @@ def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
         out += [f"tick {rng.choice((0.1, 0.6, 1.5)):.1f}", f"cset {client} /lin/x", f"set {client} {rng.choice(KEYS)}"]
     rng.shuffle(chosen)
     return [*out, f"tick {rng.choice((0.1, 1.5)):.1f}", *(heal for _, heal in chosen)]
+
+
+def with_full_disks(made: Plan) -> Plan:
+    """The same with disks that other programs fill, nearly or to the last byte, and empty again.
+
+    Where two may be active, neither refuses for want of room: what one refused and the other did is accounted for by
+    the session's number, which tells nothing of that.
+    """
+    rng = random.Random(made.seed * 104_729 + 11)
+    states = ("low", "tight") if made.temper == "crash" else ("tight", "none", "none")
+    out = []
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    for command in made.commands[:end]:
+        out.append(command)
+        if rng.random() < 0.06:
+            out.append(f"disk {rng.choice('PB')} {rng.choice(states)}")
+        if rng.random() < 0.05:
+            out.append(f"disk {rng.choice('PB')} room")
+    return replace(made, commands=[*out, "disk P room", "disk B room", *made.commands[end:]])
 
 
 class _Maker:

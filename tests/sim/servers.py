@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import JournalError
+from chp_server.journal import JournalError, JournalFull
 from chp_server.performing import Port, Step, recover, steps, take_inputs
+from chp_server.room import Measured
 from chp_server.snapshots import Snapshotter
 from chp_server.turn import Fact, Save, Turn
 
 from .arbiter import Line
 from .clock import LocalClock
-from .disk import Disk
+from .disk import FREE, KEPT, Disk
 from .network import Conn, Frames
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 POINTS = (*Step, "end")  # where a process can die or be stopped: before a step that has something to do, or after all
 SPIN_TURNS = 2000
+MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
 KINDS = {Port.PEER: "peer", Port.UPDATES: "upd", Port.COLLECTOR: "set", Port.SNAPSHOT: "req"}
 
 
@@ -53,6 +55,7 @@ class ServerNode:
         self.inbox: dict[str, deque[tuple[Conn, Frames]]] = {k: deque() for k in ("peer", "upd", "set", "req")}
         self._scheduled = False
         self._wake_at = float("inf")
+        self._measure_due = float("-inf")
         self._identities: dict[bytes, Conn] = {}
         self._spins = 0
 
@@ -79,7 +82,7 @@ class ServerNode:
         """A core with this server's settings, which knows nothing yet."""
         config = CoreConfig(
             primary=self.primary, name=self.name, durability=self.disk.durability,
-            bootstrap=self.name in self.world.bootstrapped, **self.world.server_settings,
+            bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, **self.world.server_settings,
         )  # fmt: skip
         core = ServerCore(config, server, now, self.world.limits)
         core.read_journal = self.disk.read_after
@@ -175,6 +178,9 @@ class ServerNode:
         if self.line is not None:
             core.arbitration.hear(self.line.until, self.line.members)
         core.begin_turn(self.clock.mono(), self.clock.wall())
+        if core.now >= self._measure_due:
+            self._measure_due = core.now + MEASURE_S
+            core.resting.measured(Measured(disk_free=FREE[self.disk.measured]))
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:
@@ -206,7 +212,7 @@ class ServerNode:
             for step in self._steps:
                 if not self._has(step):
                     continue
-                busy_s = self.world.sync_s() if step is Step.SYNC else 0.0
+                busy_s = self.world.sync_s() if step is Step.SYNC else NO_ROOM_RETRY_S * (step is Step.NO_ROOM)
                 if self.pause_at == step:
                     self.paused, self.pause_at = True, ""
                 if busy_s > 0 or self.paused:
@@ -220,7 +226,7 @@ class ServerNode:
 
     def _has(self, step: Step) -> bool:
         """Whether the turn has something for a step to do."""
-        return bool(getattr(self.performed, Step.JOURNAL if step is Step.SYNC else step))
+        return step is Step.NO_ROOM or bool(getattr(self.performed, Step.JOURNAL if step is Step.SYNC else step))
 
     def _wait(self, busy_s: float, step: Step) -> None:
         self.busy = True
@@ -245,7 +251,10 @@ class ServerNode:
 
     def _end_turn(self) -> None:
         if not self._dies_at("end"):
-            self.snapshotter.step(self.core)
+            try:
+                self.snapshotter.step(self.core)
+            except JournalFull:
+                self.snapshotter.give_up(self.core.now + NO_ROOM_S)
             self.world.checks.server_turned(self, self.performed)
             if self.core.cut_short:
                 self.world.trace(f"{self.name:10} {self.core.cut_short}")
@@ -290,9 +299,15 @@ class ServerNode:
                 self.world.net.send(conn, "up", frames)
                 self.world.checks.told_peer(self, frames)
 
-    def write(self, ops: Sequence[Any]) -> None:
+    def no_room(self, error: JournalFull) -> None:
+        """The turn waits."""
+        self.world.trace(f"{self.name:10} waits for room")
+        if self.line is not None:
+            self.line.want(False)
+
+    def write(self, ops: Sequence[Any], *, again: bool) -> None:
         """To the disk's open operations."""
-        self.snapshotter.write(ops, self.core)
+        self.snapshotter.write(ops, self.core, again=again)
         for op in ops:
             self.world.trace_journal(self, op)
 

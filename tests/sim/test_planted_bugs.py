@@ -23,6 +23,7 @@ from chp_server.follow import Follower, Loader
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
 from chp_server.replay import Replay
+from chp_server.snapshots import Snapshotter
 from chp_server.suffix import Ledger, Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
@@ -72,6 +73,14 @@ def acknowledged_before_the_sync(mp: pytest.MonkeyPatch) -> None:
 
 def confirmed_before_the_sync(mp: pytest.MonkeyPatch) -> None:
     order(mp, Step.CONFIRM, Step.SYNC)
+
+
+def goes_on_without_room(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(performing, "_when_there_is_room", lambda turn, ports: iter(()))
+
+
+def snapshot_goes_on_after_an_error(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Snapshotter, "give_up", lambda self, until: None)
 
 
 def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
@@ -259,6 +268,8 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (published_before_the_sync, "publishes"),
         (acknowledged_before_the_sync, "does not hold it"),
         (confirmed_before_the_sync, "confirms"),
+        (goes_on_without_room, "publishes"),
+        (snapshot_goes_on_after_an_error, "no snapshot is under way"),
         (sync_forgotten, "its journal ends at"),
         (stopped_and_acknowledges_all_the_same, "acknowledges in epoch"),
         (recovery_forgets_the_last_row, "journal"),

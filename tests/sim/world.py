@@ -26,7 +26,7 @@ from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
-from .disk import Disk
+from .disk import FREE, Disk
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
 from .servers import POINTS, ServerNode
@@ -197,6 +197,10 @@ class World:
     def _do_wipe(self, name: str) -> None:
         self.nodes[name].crash()
         self.nodes[name].disk.wipe()
+
+    def _do_disk(self, name: str, free: str) -> None:
+        assert free in FREE, f"a disk has {', '.join(FREE)}"
+        self.nodes[name].disk.free = free
 
     def _do_shorten(self, name: str, rows: str) -> None:
         """Its journal loses its end while it is down; only if the other's disk has it, or a person is to decide."""

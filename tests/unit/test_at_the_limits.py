@@ -54,6 +54,7 @@ def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_
     said = {
         "state": 1, "number": epoch << 48, "epoch": epoch, "server": b"p" * 16, "name": "p", "primary": False,
         "in_sync": False, "follows": 0, "version": 3, "store": b"", "opener": b"", "digest": 0, "settings": {},
+        "room": True,
     }  # fmt: skip
     server.peer_message([b"STATE", packb(said)])
     server.end_turn()

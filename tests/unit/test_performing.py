@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Loaded, Options, Row
+from chp_server.journal import JournalFull, Loaded, Options, Row
 from chp_server.memory_store import MemoryStore
 from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
 from chp_server.turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
@@ -20,9 +20,10 @@ PAIR = CoreConfig(name="P", has_peer=True, peer_timeout_s=1.0)
 class Recorder:
     """Ports and inboxes that write down what is asked of them."""
 
-    def __init__(self, now: float = 0.0) -> None:
+    def __init__(self, now: float = 0.0, full: Sequence[str] = ()) -> None:
         self.did: list[str] = []
         self.time = now
+        self.full = list(full)  # where the journal has no room, one time each
 
     def now(self) -> float:
         return self.time
@@ -33,11 +34,20 @@ class Recorder:
     def to_peer(self, messages: list[Frames]) -> None:
         self.did.append(f"to_peer {messages[0][0].decode()}")
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter]) -> None:
-        self.did.append(f"write {len(ops)}")
+    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
+        self.did.append(f"write {len(ops)}" + " again" * again)
+        self._room_for("write")
 
     def sync(self) -> None:
         self.did.append("sync")
+        self._room_for("sync")
+
+    def _room_for(self, what: str) -> None:
+        if self.full and self.full[0] == what:
+            raise JournalFull(self.full.pop(0))
+
+    def no_room(self, error: JournalFull) -> None:
+        self.did.append(f"no room to {error}")
 
     def publish(self, messages: list[Frames]) -> None:
         self.did.append(f"publish {messages[0][0].decode()}")
@@ -80,7 +90,18 @@ def test_a_turn_is_performed_in_the_order_of_the_contract() -> None:
         "save suffix", "to_peer RECORD", "write 2", "sync", "publish /key", "acknowledge 1", "to_peer CONFIRM",
         "reply reader", "fact said",
     ]  # fmt: skip
-    assert named == list(Step)
+    assert named == [step for step in Step if step is not Step.NO_ROOM]
+
+
+def test_a_turn_that_has_no_room_in_the_journal_goes_no_further_until_it_has() -> None:
+    ports = Recorder(full=["sync", "write", "sync"])
+    pulled = steps(a_core(), full_turn(), ports)
+    before = ["save suffix", "to_peer RECORD", "write 2", "sync", "no room to sync"]
+    tries = ["write 2 again", "no room to write", "write 2 again", "sync", "no room to sync", "write 2 again", "sync"]
+    named = [step for step in pulled if step in (Step.NO_ROOM, Step.PUBLISH)]
+    assert named == [Step.NO_ROOM, Step.NO_ROOM, Step.NO_ROOM, Step.PUBLISH]
+    assert ports.did[: len(before + tries)] == before + tries
+    assert ports.did[len(before + tries)] == "publish /key", "and only then anything that others hear"
 
 
 def test_the_order_is_that_of_the_fields_of_a_turn() -> None:

@@ -66,7 +66,7 @@ def peer_state(**fields: object) -> bytes:
     return msgpack.packb(fields)  # type: ignore[no-any-return]
 
 
-PEER_STATE = {"version": 3, "follows": 0, "store": b"", "opener": b"", "digest": 0, "settings": {}}
+PEER_STATE = {"version": 3, "follows": 0, "store": b"", "opener": b"", "digest": 0, "settings": {}, "room": True}
 REQUESTS: list[Frames] = [
     [b""],
     [b"", ICANHAZ, b""],

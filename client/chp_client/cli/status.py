@@ -207,6 +207,15 @@ def _journal(v: View, look: Look) -> str:
     return show_bytes(size) + (f", sync {escape(str(sync))}" if sync else "")
 
 
+def _room(v: View, look: Look) -> str:
+    room = v.facts.get("room")
+    if not isinstance(room, dict):
+        return "-"
+    if not room.get("why"):
+        return "yes"
+    return ("NO" if room.get("full") else "LITTLE") + f", {escape(str(room['why']))}"
+
+
 def _journal_sync(v: View, look: Look) -> str:
     journal = v.facts.get("journal")
     if not isinstance(journal, dict) or not pair.is_number(journal.get("sync_p50_s")):
@@ -245,6 +254,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("updates/s", _rate("updates")),
     ("records/s", _rate("records")),
     ("pending", _pending),
+    ("room", _room),
     ("journal", _journal),
     ("sync p50, p99", _journal_sync),
     ("refused", _refusals),

@@ -1,0 +1,89 @@
+"""How much memory and disk there is and is used: looked at here, judged in `room.py`.
+
+The bound on memory, if the operator gives none, is MEMORY_SHARE of the least of what the control group, the limit on
+address space and the machine let a process have. Address space is no measure of memory, as libraries reserve more than
+they use; so if it is bounded, what is left of it is told too. Of the disk SHARE_KEPT is kept, or KEPT if that is less.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from .room import MIB, Measured
+from .sqlite_files import database_path
+
+MEMORY_SHARE = 0.8
+ADDRESS_SHARE = 0.9
+KEPT, SHARE_KEPT = 64 * MIB, 16  # what a journal writes ahead, and its clean-up; a sixteenth of a small disk
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class Gauge:
+    """Measures this process and the disk of its journal, if that is on one of ours; see config.py for the bounds."""
+
+    def __init__(self, memory_max: int | None, disk_free_min: int | None, store: str) -> None:
+        self._directory = database_path(store).parent if store.startswith("sqlite:") else None
+        bound = address_max()
+        self._address_max = None if bound is None or memory_max == 0 else int(bound * ADDRESS_SHARE)
+        self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
+        self.disk_free_min = self._kept() if disk_free_min is None else disk_free_min
+
+    def _kept(self) -> int:
+        if self._directory is None:
+            return 0
+        disk = os.statvfs(self._directory)
+        return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
+
+    def measure(self, *, journal_full: bool) -> Measured:
+        """What is used, and what is left, now."""
+        address, resident = used()
+        left = None if self._address_max is None else self._address_max - address
+        return Measured(resident, self._memory_max, left, self._disk_free(), journal_full)
+
+    def _disk_free(self) -> int | None:
+        if self._directory is None:
+            return None
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return None  # the journal will say what is wrong
+        return disk.f_bavail * disk.f_frsize
+
+
+def used() -> tuple[int, int]:
+    """Address space and resident memory of this process, in bytes."""
+    with open("/proc/self/statm", "rb") as file:
+        address, resident, _ = file.read().split(maxsplit=2)
+    return int(address) * _PAGE, int(resident) * _PAGE
+
+
+def address_max() -> int | None:
+    """The limit on address space, if there is one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def bounds() -> Iterator[int]:
+    """What may bound the memory of this process."""
+    yield os.sysconf("SC_PHYS_PAGES") * _PAGE
+    if (address := address_max()) is not None:
+        yield address
+    for place in _GROUPS:
+        try:
+            text = Path(place).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            yield int(text)
+
+
+def give_back() -> None:
+    """Let the allocator return what is free to the system; it keeps pieces otherwise, and memory stays in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

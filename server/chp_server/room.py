@@ -1,0 +1,131 @@
+"""Whether this server has room for more: judged here by what the shell measures, between two measurements too.
+
+    memory      resident, and the address space if that is bounded
+    keys        of the map
+    disk        what is free where the journal is
+
+Without room, whatever would make the map larger is refused as `full`: sets, what is staged and its commit, new leases.
+Deletes, reads and heartbeats go on, in the reserve that the bounds leave. Some way before that it is *tight*: then the
+active hands over, if the passive is not. What was full has room again when it is not tight any more, so that a server
+at its bound does not change its mind with every set. A passive refuses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chp.batch import Segment
+
+from .state import ReplicatedState
+from .verdicts import Refusal
+
+MIB = 1 << 20
+COPIES = 2  # what a set takes beside its bytes: a row and the log of writes ahead of it, a value and its record
+ADDRESS_MARGIN = 16 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the shell has seen; None where there is nothing to measure."""
+
+    memory: int = 0
+    memory_max: int | None = None
+    address_left: int | None = None  # of the bound on address space
+    disk_free: int | None = None
+    journal_full: bool = False  # a moment ago it could not be written to
+
+
+class Room:
+    """What is left of memory, disk and keys; asked before each set."""
+
+    def __init__(self, *, keys_max: int | None = None, disk_free_min: int = 0) -> None:
+        self._keys_max, self._disk_free_min = keys_max, disk_free_min
+        self._seen = Measured()
+        self._taken = 0  # bytes of sets since the measurement
+        self.full = False
+
+    def measured(self, seen: Measured) -> None:
+        """The shell has looked."""
+        self._seen, self._taken = seen, 0
+
+    @property
+    def measurement(self) -> Measured:
+        """The last one."""
+        return self._seen
+
+    @property
+    def tight(self) -> str:
+        """Why there will be no room soon: time to hand over, and from the end of which on there is room again."""
+        return self._short(margins=True)
+
+    def why_not(self, size: int = 0) -> str:
+        """Why `size` more bytes have no room, with the figures and the remedy; "" if they have."""
+        why = self._short(size) or (self.tight if self.full else "")
+        self.full = bool(why)
+        return why
+
+    def _short(self, size: int = 0, *, margins: bool = False) -> str:
+        seen, more = self._seen, COPIES * (self._taken + size)
+        most, free, kept = seen.memory_max, seen.disk_free, self._disk_free_min
+        if most is not None and seen.memory + more > most - margins * (most // 20):
+            return f"memory: {_mib(seen.memory)} of {_mib(most)} are in use; delete keys, or raise --max-memory"
+        if seen.address_left is not None and seen.address_left - more < margins * ADDRESS_MARGIN:
+            return f"memory: at {_mib(seen.memory)} the process may take little more; raise its limit (ulimit -v)"
+        if seen.journal_full:
+            return "disk: a moment ago the journal had no room; free some"
+        if free is not None and free - more < kept + margins * (kept // 4):
+            return f"disk: {_mib(free)} are free, and {_mib(kept)} have to stay so (--min-free-disk); free some"
+        return ""
+
+    def status(self, keys: int) -> dict[str, Any]:
+        """The figures, for `chp status` and metrics; None where there is no bound."""
+        seen = self._seen
+        return {
+            "full": self.full,
+            "why": self.tight or self._why_no_key(keys, 1),
+            "memory": seen.memory,
+            "memory_max": seen.memory_max,
+            "disk_free": seen.disk_free,
+            "disk_free_min": self._disk_free_min,
+            "keys_max": self._keys_max,
+        }
+
+    def check(self, segment: Segment, size: int, state: ReplicatedState) -> None:
+        """`Refusal` if the segment would make the map larger than there is room for."""
+        if grows(segment, state):
+            if why := self.why_not(size) or self._why_not_keys(segment.keys, state):
+                raise Refusal("full", why)
+            self._taken += size
+
+    def admits(self, key: str, size: int, state: ReplicatedState) -> bool:
+        """The same of one set of CHP/1, for which there is no refusal."""
+        if self.why_not(size) or self._why_not_keys([key], state):
+            return False
+        self._taken += size
+        return True
+
+    def _why_not_keys(self, new: list[str], state: ReplicatedState) -> str:
+        keys = state.map.values
+        if self._keys_max is None or len(keys) + len(new) <= self._keys_max:
+            return ""
+        return self._why_no_key(len(keys), sum(key not in keys for key in set(new)))
+
+    def _why_no_key(self, keys: int, more: int) -> str:
+        most = self._keys_max
+        if most is None or keys + more <= most:
+            return ""
+        return f"keys: {keys:,} are here, and {most:,} may be; delete some, or raise --max-keys"
+
+
+def grows(segment: Segment, state: ReplicatedState) -> bool:
+    """Whether a segment may make the map larger: it is not only of deletes, refreshes and ends."""
+    extras = segment.extras or {}
+    if "stage" in extras or "commit" in extras:
+        return True
+    opens = "lease" in extras and extras["lease"][0] not in state.leases
+    return opens or len(segment.keys) > len(extras.get("d", ()))
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"
