@@ -16,6 +16,7 @@ CONDITIONS: Final = "c"  # done only if each key has that revision
 UNLESS_NEWER: Final = "n"  # left out if its key has a later revision
 LEASED: Final = "l"  # the keys live with that lease
 LEASE: Final = "lease"  # open a lease, or refresh it
+REFRESH: Final = "refresh"  # keep a lease that is there; refused if it has ended
 UNLEASE: Final = "unlease"
 STAGE: Final = "stage"
 COMMIT: Final = "commit"

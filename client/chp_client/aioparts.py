@@ -37,6 +37,15 @@ class AsyncLease:
         """Set many keys that live as long as the lease."""
         return await self._acknowledged(partial(self._lease.set_many, items), timeout)
 
+    @property
+    def lost(self) -> bool:
+        """As of `Lease`."""
+        return self._lease.lost
+
+    def on_lost(self, listener: Callable[[Lease], object]) -> None:
+        """As of `Lease`; the listener runs on the thread of the Clone's listeners, not on the loop's."""
+        self._lease.on_lost(listener)
+
     async def close(self, timeout: float | None = None) -> Ack | None:
         """End the lease: its keys are deleted together."""
         return None if self._lease.closed else await self._acknowledged(self._lease.end, timeout)

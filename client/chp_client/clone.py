@@ -132,7 +132,7 @@ class Clone(Writing, Worth):
 
         One small message a third of the ttl keeps all of them; they go together when the lease is closed, or when this
         process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone as well, and
-        the lease goes on without them: watch a key of it, and set them again. Raises `BadTtl`, and what `set` raises.
+        the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set` raises.
         """
         ms = checks.ttl_in_ms(ttl)
         if ms is None:

@@ -271,9 +271,9 @@ class ClientCore(Sending):
 
     def on_timer(self, now: float) -> None:
         """Do what has fallen due."""
-        for segment in self.leases.due(now):
+        for segment, handle in self.leases.due(now):
             if not (self._silent(now) and self._is_under_way(segment)):
-                self.submit(segment, None, now)
+                self.submit(segment, handle(), now)
         self.classic.on_timer(now)
         if self.classic.following:
             self.ask_missed(now)

@@ -1,19 +1,22 @@
 """A lease: keys that live together and go together, kept by one refresh however many there are.
 
 The lease's own batches carry its 16-byte name; the agent refreshes it at a third of its ttl. When it is closed its keys
-are deleted together; when its process is gone, the servers delete them a ttl later.
+are deleted together; when its process is gone, the servers delete them a ttl later. A process that was only stopped, or
+cut off, for so long is told with its next refresh that the lease is *lost*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chp import columns
+from chp.errors import BadInput
 from chp.keys import check_column
 
 from . import checks
-from .errors import Closed
+from .errors import Closed, Refused
 from .tickets import Ticket
 
 if TYPE_CHECKING:
@@ -27,9 +30,10 @@ class Lease:
         self.id = lease_id
         self.ttl_s = ttl_ms / 1000
         self._clone = clone
-        self._closed = False
+        self._closed = self._lost = False
+        self._listeners: list[Callable[[Lease], object]] = []
         self._push([], [], {columns.LEASE: [lease_id, ttl_ms]}, None)
-        clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now))
+        clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now, self._refresh))
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
         """Set a key that lives as long as the lease; `timeout` and errors as of `Clone.set`, `Closed` after `close`."""
@@ -41,6 +45,8 @@ class Lease:
         """Set many keys that live as long as the lease."""
         if self._closed:
             raise Closed("this lease is closed; make another")
+        if self._lost:
+            raise Closed("this lease is lost, and its keys are gone: it was not refreshed in time; make another")
         keys, values, _ = self._clone.columns(items)
         check_column(keys, {})
         checks.held_column(keys, self._clone.subtrees)
@@ -78,6 +84,43 @@ class Lease:
         ticket = self._push([], [], {columns.UNLEASE: self.id}, timeout)
         self._closed = True
         return ticket
+
+    # -- whether it lives
+
+    @property
+    def lost(self) -> bool:
+        """Whether the servers have ended it: it was not refreshed for its ttl, and its keys are gone."""
+        return self._lost
+
+    def on_lost(self, listener: Callable[[Lease], object]) -> None:
+        """Call `listener(lease)` once it is lost, or now if it is; on the thread of the Clone's listeners."""
+        if not callable(listener):
+            raise BadInput(f"a listener is something to call with the lease, not {listener!r:.60}")
+        with self._clone.hub.lock:
+            self._listeners.append(listener)
+            lost = self._lost
+        if lost:
+            self._tell()
+
+    def _refresh(self) -> Ticket:
+        ticket = Ticket(self._clone.hub.describe, self._clone.hub.call)
+        ticket.on_settled(self._on_refreshed)
+        return ticket
+
+    def _on_refreshed(self, ticket: Ticket) -> None:
+        error, hub = ticket.error, self._clone.hub
+        if isinstance(error, Refused) and error.code == "lease" and not self._closed:
+            hub.commands.append(lambda now: hub.core.leases.drop(self.id))
+            self._lost = True
+            self._tell()
+
+    def _tell(self) -> None:
+        while self._listeners:
+            try:
+                listener = self._listeners.pop()
+            except IndexError:  # another thread took the last
+                return
+            self._clone.hub.call(partial(listener, self))
 
     @property
     def closed(self) -> bool:

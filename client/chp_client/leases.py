@@ -5,21 +5,25 @@ A lease is one 16-byte name under which any number of keys live; one small batch
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from chp import columns
 from chp.batch import Segment
 
 NEVER = float("inf")
+Handle = Callable[[], Any]
 
 
 class Leases:
     """The leases this client holds."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, tuple[int, float]] = {}  # ttl in ms, when to refresh
+        self._held: dict[bytes, tuple[int, float, Handle]] = {}  # ttl in ms, when to refresh, for whom
 
-    def hold(self, lease: bytes, ttl_ms: int, now: float) -> None:
-        """Refresh this lease from now on."""
-        self._held[lease] = (ttl_ms, now + ttl_ms / 3000)
+    def hold(self, lease: bytes, ttl_ms: int, now: float, handle: Handle = lambda: None) -> None:
+        """Refresh this lease from now on; what `handle` makes is told how a refresh was answered."""
+        self._held[lease] = (ttl_ms, now + ttl_ms / 3000, handle)
 
     def drop(self, lease: bytes) -> None:
         """Refresh it no more."""
@@ -27,13 +31,13 @@ class Leases:
 
     def next_due(self) -> float:
         """When the next refresh falls due."""
-        return min([at for _, at in self._held.values()]) if self._held else NEVER
+        return min([at for _, at, _ in self._held.values()]) if self._held else NEVER
 
-    def due(self, now: float) -> list[Segment]:
-        """The batches that refresh what has fallen due."""
+    def due(self, now: float) -> list[tuple[Segment, Handle]]:
+        """The batches that refresh what has fallen due, and for whom."""
         segments = []
-        for lease, (ttl_ms, at) in self._held.items():
+        for lease, (ttl_ms, at, handle) in self._held.items():
             if at <= now:
-                self._held[lease] = (ttl_ms, now + ttl_ms / 3000)
-                segments.append(Segment([], [], {columns.LEASE: [lease, ttl_ms]}))
+                self._held[lease] = (ttl_ms, now + ttl_ms / 3000, handle)
+                segments.append((Segment([], [], {columns.REFRESH: lease}), handle))
         return segments

@@ -20,7 +20,7 @@ from chp.limits import Limits
 
 from .verdicts import Refusal
 
-COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.UNLEASE})
+COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.REFRESH, columns.UNLEASE})
 LISTED_MAX = 1000  # in one answer
 NOT_HERE = "the lease has expired or never was; open a new one"
 NOT_YOURS = "the lease is another client's, who alone may refresh it, set with it or end it; open one of your own"
@@ -57,6 +57,12 @@ class Leases(dict[bytes, Lease]):
         elif lease.owner == owner:
             lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
 
+    def refresh(self, lease_id: bytes, now: float) -> None:
+        """Its full time again for a lease that is there."""
+        lease = self.get(lease_id)
+        if lease is not None:
+            lease.deadline = now + lease.ttl_ms / 1000
+
     def end(self, lease_id: bytes) -> set[str]:
         """Forget a lease; its keys."""
         lease = self.pop(lease_id, None)
@@ -72,10 +78,13 @@ class Leases(dict[bytes, Lease]):
         opened = extras.get(columns.LEASE, [None])
         if len(opened) > 2:
             raise BadFrame("a KVSET's 'lease' is a name and a ttl; its owner is the server's to write")
-        for name in {extras.get(columns.LEASED), extras.get(columns.UNLEASE), opened[0]} - {None}:
-            if name in self and self[name].owner != client:
+        named = [extras.get(name) for name in (columns.LEASED, columns.REFRESH, columns.UNLEASE)]
+        for lease in map(self.get, [*named, opened[0]]):
+            if lease is not None and lease.owner != client:
                 raise Refusal("lease", NOT_YOURS)
         if columns.LEASED in extras and extras[columns.LEASED] not in self and extras[columns.LEASED] != opened[0]:
+            raise Refusal("lease", NOT_HERE)
+        if columns.REFRESH in extras and extras[columns.REFRESH] not in self:
             raise Refusal("lease", NOT_HERE)
         if opened[0] is not None and opened[0] not in self:
             self._check_room(client, limits)

@@ -150,6 +150,8 @@ class ReplicatedState:
         if columns.LEASE in extras:
             lease_id, ttl_ms, *owner = extras[columns.LEASE]
             self.leases.keep(lease_id, ttl_ms, owner[0] if owner else b"", now)
+        if columns.REFRESH in extras:
+            self.leases.refresh(extras[columns.REFRESH], now)
         if columns.LEASED in extras and extras[columns.LEASED] in self.leases:
             self._attach(extras[columns.LEASED], segment)
         if columns.UNLEASE in extras:

@@ -39,7 +39,7 @@ from .verdicts import PARTED, PARTED_TEXT
 ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
-    columns.REFUSED, columns.DONE, columns.CONDITIONS,
+    columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS,
 })  # fmt: skip
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there

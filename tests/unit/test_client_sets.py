@@ -355,7 +355,7 @@ def test_leases_are_refreshed_at_a_third_of_their_ttl() -> None:
         talk.wait(0.25)
         talk.heartbeat(n(0))
     refreshes = {no: body.extras for _, no, _, body in talk.sent}
-    assert list(refreshes.values()) == [{"lease": [b"L" * 16, 3000]}] * 5
+    assert list(refreshes.values()) == [{"refresh": b"L" * 16}] * 5
     talk.core.leases.drop(b"L" * 16)
     assert talk.core.leases.next_due() == float("inf")
 

@@ -6,6 +6,8 @@ covers: leases.py, `chp leases`.
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event
+from time import monotonic
 
 import msgpack
 import pytest
@@ -16,6 +18,7 @@ from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.cli.app import chp
+from chp_client.errors import Closed
 from chp_server.leases import Leases, listed
 from chp_server.state import ReplicatedState
 from chp_server.testing import TestServer
@@ -113,3 +116,36 @@ def test_an_operator_sees_leases_and_ends_one(lone: TestServer, run: Callable[..
 def test_a_lease_that_is_none_is_refused(run: Callable[..., Result], name: str, code: int, said: str) -> None:
     result = run("leases", "--end", name)
     assert result.exit_code == code and said in result.stderr
+
+
+def test_a_refresh_keeps_a_lease_and_does_not_open_one() -> None:
+    leases = opened()
+    leases.refresh(LEASE, 3.0)
+    leases.refresh(ANOTHER, 3.0)
+    assert leases[LEASE].deadline == 8.0 and ANOTHER not in leases
+    leases.check({"refresh": LEASE}, A, DEFAULT)
+    with pytest.raises(Refusal, match="expired"):
+        leases.check({"refresh": ANOTHER}, A, DEFAULT)
+    with pytest.raises(Refusal, match="another client's"):
+        leases.check({"refresh": LEASE}, B, DEFAULT)
+
+
+def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() -> None:
+    """covers: Lease.lost and Lease.on_lost; the refresh comes too late here, as after a stop."""
+    told = Event()
+    with TestServer() as server, Clone([server.address]) as clone:
+        clone.wait_until_synced(20)
+        lease, kept = clone.lease(ttl=0.3), clone.lease(ttl=60)
+        lease.set("/a", b"1").wait(20)
+        kept.set("/b", b"1").wait(20)
+        lease.on_lost(lambda lost: told.set() if lost is lease else None)
+        with clone.hub.lock:
+            ttl_ms, _, handle = clone.hub.core.leases._held[lease.id]
+            clone.hub.core.leases._held[lease.id] = (ttl_ms, monotonic() + 1.5, handle)
+        assert told.wait(20) and lease.lost and not kept.lost
+        with pytest.raises(Closed, match="lost"):
+            lease.set("/a", b"2")
+        late = Event()
+        lease.on_lost(lambda _: late.set())
+        assert late.wait(20) and "/a" not in clone and clone["/b"] == b"1"
+        clone.flush(20)
