@@ -24,6 +24,7 @@ changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothi
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -43,7 +44,9 @@ from chp.parts import Parts, WholeRecord
 from .checks import endpoints_of
 from .errors import NotRetained
 from .feedlink import Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
+from .speaking import LOST_S, NEVER
 
+log = logging.getLogger("chp_client")
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
 RETRY_S = 0.25
 
@@ -107,6 +110,8 @@ class Feed:
         self._links = [FeedLink(self._context, each, self.subtree) for each in endpoints]
         self._turn = itertools.cycle(self._links)
         self._server = self._links[0]  # the one that answered last
+        self._lost_at = NEVER  # since when nobody gives the feed
+        self._told = False
 
     # -- reading
 
@@ -194,9 +199,24 @@ class Feed:
         while True:
             try:
                 yield from self.fetch(self.complete, idle_s)
+                self._tell("")
                 return
-            except TimeoutError:
+            except TimeoutError as error:
+                self._tell(str(error))
                 yield []
+
+    def _tell(self, lost: str) -> None:
+        """Warn once that nobody gives the feed, and once that somebody does again."""
+        now = monotonic()
+        if not lost:
+            if self._told:
+                log.warning("the feed of %r comes again, after %.1f s", self.subtree, now - self._lost_at)
+            self._lost_at, self._told = NEVER, False
+        elif self._lost_at == NEVER:
+            self._lost_at = now
+        elif not self._told and now - self._lost_at >= LOST_S:
+            self._told = True
+            log.warning("no feed of %r for %.1f s: %s; trying on", self.subtree, now - self._lost_at, lost)
 
     # -- what comes on the channel
 

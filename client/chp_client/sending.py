@@ -124,9 +124,12 @@ class Sending(Following):
 
     def _lacking(self, batch: Batch, upto: int) -> list[Channel]:
         """The channels of the batch's keys that are not complete up to a number."""
-        if self.write_only or not batch.keys or (batch.extras and columns.STAGE in batch.extras):
+        extras = batch.extras or {}
+        if self.write_only or columns.STAGE in extras or not (batch.keys or columns.COMMIT in extras):
             return []
         behind = [channel for channel in self.channels if not channel.live or channel.at < upto]
+        if columns.COMMIT in extras:
+            return behind
         return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
 
     def _refused(self, link: Link, header: headers.Refused, now: float) -> None:

@@ -250,6 +250,11 @@ class Checks:
         for key in [key for key in self.last_at if key[0] == node.name]:
             del self.last_at[key]
 
+    def settled(self, node: ClientNode, op: str, lacking: list[str], revision: int) -> None:
+        """A client tells its application of an acknowledgement."""
+        if lacking:
+            self.fail(f"{node.name} is told that {op} is done at {describe(revision)}; its copy is older: {lacking}")
+
     def client_turned(self, node: ClientNode) -> None:
         """A client has done its turn."""
         if node.core.digest_mismatches:

@@ -61,6 +61,10 @@ class Model(ModelClient):
         """As this client knows it."""
         return self.revisions.get(key, 0)
 
+    def older_than(self, keys: list[str], revision: int) -> list[str]:
+        """As the production core's; a model settles as it hears."""
+        return []
+
     @property
     def unsettled(self) -> int:
         """Batches without an answer."""
@@ -91,6 +95,17 @@ class Production(ClientCore):
     def revision_of(self, key: str) -> int:
         """As this client knows it."""
         return max(channel.replica.map.revisions.get(key, 0) for channel in self.channels)
+
+    def older_than(self, keys: list[str], revision: int) -> list[str]:
+        """Which of these keys the copy holds as they were before a revision."""
+        if self.stats["histories_restarted"]:
+            return []  # where the same number means something else
+        return [
+            key
+            for channel in self.channels
+            for key in keys
+            if key.startswith(channel.subtree) and channel.replica.map.revisions.get(key, channel.at) < revision
+        ]
 
     def stage(self, op: Op, transaction: bytes, version: int, now: float) -> None:
         """Stage updates in two parts, and commit them as an application's version, as a Spark job does."""
@@ -260,6 +275,8 @@ class ClientNode:
         for op, result in out.settled:
             if op is not None:
                 op.result, op.answered = self.core.outcome(result), world.time.now
+                if op.acked:
+                    world.checks.settled(self, op.name, self.core.older_than(op.keys, op.result[1]), op.result[1])
                 world.trace_result(self, op)
         world.checks.client_turned(self)
         self._wake()

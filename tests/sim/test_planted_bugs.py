@@ -63,6 +63,10 @@ def order(mp: pytest.MonkeyPatch, first: Step, then: Step) -> None:
     mp.setattr(performing, "ORDER", (*rest[:at], moved, *rest[at:]))
 
 
+def told_before_the_copy_holds_it(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ClientCore, "_lacking", lambda self, batch, upto: [])
+
+
 def published_before_the_sync(mp: pytest.MonkeyPatch) -> None:
     order(mp, Step.PUBLISH, Step.SYNC)
 
@@ -299,6 +303,7 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         (lease_outlives_its_session, "is active in epoch"),
         (lease_not_looked_at_before_acknowledging, "acknowledges in epoch"),
         (spins, "spins"),
+        (told_before_the_copy_holds_it, "its copy is older"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:

@@ -11,6 +11,8 @@ import threading
 import pytest
 
 from chp_client import Clone, State
+from chp_client import feed as feed_module
+from chp_client.feed import Feed
 from chp_client.names import look_up, unresolved
 from chp_client.speaking import LOST_S, NEVER, STALE_S, Voice
 from chp_server.testing import TestServer
@@ -102,3 +104,20 @@ def test_the_command_line_says_so_on_standard_error() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert run.stderr == "chp: no copy yet: tcp://a:1\n" and run.stdout == ""
+
+
+def test_a_feed_that_nobody_gives_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LOST_S", 0.05)
+    server = TestServer(name="lone", store="memory:", solo_wait_s=0.1)
+    with caplog.at_level(logging.WARNING, "chp_client"), Feed(server.address, "/a/") as feed:
+        comes = feed.follow(0, idle_s=0.05)
+        for _ in range(20):
+            assert next(comes) == []
+        assert server.address in until_logged(caplog, "no feed of '/a/'")
+        with server:
+            for _ in comes:
+                if any("comes again" in record.getMessage() for record in caplog.records):
+                    break
+        assert len(caplog.records) == 2
