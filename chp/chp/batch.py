@@ -68,7 +68,6 @@ __all__ = [
     "SYNC",
     "Segment",
     "array_head",
-    "check_header",
     "decode",
     "decode_segment",
     "encode",
@@ -76,7 +75,6 @@ __all__ = [
     "narrow",
     "packb",
     "peek",
-    "peek_header",
     "record_of",
     "runs_of",
     "segment_of",
@@ -88,7 +86,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Segment:
-    """Columns of updates: `values[i]` is set at `keys[i]`, or the key deleted if `extras["d"]` names i."""
+    """Columns of updates: `values[i]` is set at `keys[i]`, or the key deleted if the column DELETES names i."""
 
     keys: list[str]
     values: list[bytes]
@@ -173,19 +171,6 @@ def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
         return header_of(unpacker.unpack()), unpacker.tell()
     except Exception:
         return None  # longer than `bytes_max`, or not a body: `decode` says what is wrong
-
-
-def peek_header(body: bytes, bytes_max: int = 4096) -> tuple[list[Any], int] | None:
-    """As `peek`, the header as a list."""
-    found = peek(body, bytes_max)
-    return found and (fields_of(found[0]), found[1])
-
-
-def check_header(header: object) -> list[Any]:
-    """The header itself if its kind is known and its fields are there."""
-    header_of(header)
-    assert isinstance(header, list), "`header_of` looked"
-    return header
 
 
 def decode_segment(body: bytes) -> Segment:

@@ -348,9 +348,9 @@ def _extend(record: FeedRecord, segment: Segment) -> None:
         record.values = record.values + segment.values
     if not extras:
         return
-    if "d" in extras:
-        record.deletes = record.deletes + [start + i for i in extras["d"]]
-    ttls = extras.get("t")
+    if columns.DELETES in extras:
+        record.deletes = record.deletes + [start + i for i in extras[columns.DELETES]]
+    ttls = extras.get(columns.TTLS)
     if type(ttls) is int:
         record.ttls_ms.update(dict.fromkeys(range(start, start + len(segment.keys)), ttls))
     elif ttls:

@@ -21,6 +21,7 @@ from zlib import crc32
 
 import zmq
 
+from chp import columns
 from chp.batch import Segment, decode, packb, segment_of
 from chp.errors import BadFrame, ChpError
 from chp.headers import Kthxbai, Refused, Sync
@@ -65,8 +66,8 @@ class Contents:
     def take(self, segment: Segment) -> None:
         """A chunk of a snapshot."""
         extras = segment.extras or {}
-        revisions = [r for revision, n in extras.get("r", ()) for r in repeat(revision, n)]
-        column = extras.get("t", ((), ()))
+        revisions = [r for revision, n in extras.get(columns.REVISIONS, ()) for r in repeat(revision, n)]
+        column = extras.get(columns.TTLS, ((), ()))
         ttls = set(range(len(segment.keys)) if type(column) is int else column[0])
         for i, (key, value, revision) in enumerate(zip(segment.keys, segment.values, revisions, strict=True)):
             self.keys[key] = Held(revision, crc32(value), i in ttls)

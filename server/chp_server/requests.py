@@ -60,11 +60,12 @@ class Requests:
 
     def message(self, frames: list[bytes]) -> None:
         """A message from the snapshot port: identity, then the request."""
-        identity, *rest = frames
-        if len(rest) == 3 and rest[0] == ICANHAZ:
-            self._extended(identity, rest[1], rest[2])
-        else:
-            self._plain(identity, parse_icanhaz(rest))
+        identity, *request = frames
+        match request:
+            case [command, subtree, options] if command == ICANHAZ:
+                self._extended(identity, subtree, options)
+            case _:
+                self._plain(identity, parse_icanhaz(request))
 
     def by_operator(self, frames: list[bytes]) -> None:
         """Only what asks for a status, while a turn waits for room in the journal; others ask again."""

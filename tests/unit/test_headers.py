@@ -1,5 +1,8 @@
 """covers: chp/headers.py, what a header must be to be read, and that it goes out as it came in."""
 
+import re
+from pathlib import Path
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -106,3 +109,26 @@ def test_any_list_is_a_header_or_bad_input(fields: list[object]) -> None:
         return
     again = msgpack.unpackb(packb(fields_of(header)))
     assert header_of(again) == header
+
+
+ROOT = Path(__file__).parents[2]
+BARE = re.compile(
+    r"""\bheader\[\d                                             # a place of a header
+    |\bextras(?:\ or\ \{\}\))?(?:\[|\.(?:get|pop|setdefault)\()"\w  # a column in quotes
+    |"\w+"\ (?:not\ )?in\ (?:\w+\.)?extras\b""",
+    re.VERBOSE,
+)
+
+
+def test_nobody_counts_places_or_quotes_columns() -> None:
+    files = [
+        path
+        for folder in ("chp/chp", "server/chp_server", "client/chp_client")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    for path in files:
+        if path.name == "sqlite_files.py":  # SQLite's own headers
+            continue
+        code = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[2]  # the page on the module may
+        found = BARE.search(code)
+        assert found is None, f"{path}: {found[0]!r}: name it, see chp/chp/headers.py and columns.py"

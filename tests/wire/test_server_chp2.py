@@ -167,7 +167,7 @@ def test_snapshot_chunks_never_exceed_the_credit(hand: Hand) -> None:
         if granted != 1:
             more = {"chp": 3, "id": request, "more": {2: 3, 3: 1}[granted]}
             dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb(more)])
-    dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"id": request, "more": 1000})])
+    dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": request, "more": 1000})])
     while (header := parts_of(receive(dealer))[0])[0] == SYNC:
         assert header[2] == got
         got += 1

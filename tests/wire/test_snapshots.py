@@ -170,7 +170,7 @@ def test_deleted_and_new_keys_during_a_slow_snapshot_do_not_show_in_it(hand: Han
         assert int.from_bytes(frames[1]) < next_batch(feed)
     else:
         header, (keys, _, _) = parts_of(first)
-        dealer.send_multipart([ICANHAZ, b"", msgpack.packb({"id": header[1], "more": 64})])
+        dealer.send_multipart([ICANHAZ, b"", msgpack.packb({"chp": 3, "id": header[1], "more": 64})])
         while (parts := parts_of(receive(dealer)))[0][0] == SYNC:
             keys += parts[1][0]
         assert keys == [f"/{i}" for i in range(30_000)]
