@@ -52,6 +52,7 @@ class Committer(Committed):
 
     def __init__(self, limits: Limits, durability: int) -> None:
         super().__init__(limits)
+        self.suffix_due = 0.0  # until then another server may hand over what a session did there
         self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
         self.room = Room()
         self.version = VERSION  # of the pair: the lower one of its two
@@ -80,6 +81,14 @@ class Committer(Committed):
         """What keys written in the open turn get as their revision."""
         return self.state.number + 1
 
+    def await_suffix(self, until: float) -> None:
+        """Another server was active too, and is about to hand over its suffix: what a session lacks here may be in it.
+
+        A client that was told to send again from there, and can't, would open another session and send the rest in it,
+        beside what comes with the suffix: so it is told nothing for now, and sends again.
+        """
+        self.suffix_due = max(self.suffix_due, until)
+
     def add_batch(self, frames: list[bytes], now: float) -> StagedCommit | None:
         """A CHP/2 KVSET `by_public_id`: applied if it is its session's next, acknowledged again if it was before.
 
@@ -95,9 +104,10 @@ class Committer(Committed):
             self.counts["duplicates"] += 1
             self._answer_again(session_id, no)
         elif no > last + 1:
-            self.answers.tell_expected(
-                session_id, no, "session" if last == 0 else "expected", last + 1, self.state.number
-            )
+            if now >= self.suffix_due:
+                self.answers.tell_expected(
+                    session_id, no, "session" if last == 0 else "expected", last + 1, self.state.number
+                )
         else:
             return self._take(session_id, no, frames[4], now)
         return None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .core import ServerCore
 
 LONG_AGO = -1e9
+SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
 SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
@@ -134,6 +135,8 @@ class PeerLink:
             epoch=core.state.epoch,
             primary=core.config.primary,
         )
+        if core.active and who.state is State.ACTIVE:
+            self.await_suffix()
         first = core.arbitration.before() if who.state is not State.ACTIVE else None
         if first is not None:  # the arbiter's set has one of us: whatever our numbers, that one has all that counts
             event = Event.PEER_BEHIND if first else Event.PEER_AHEAD
@@ -141,6 +144,11 @@ class PeerLink:
         if who.state is not State.ACTIVE and who.at.store == core.state.store:
             core.rise_above(who.epoch)
         self._want_if_behind()
+
+    def await_suffix(self) -> None:
+        """The peer was active too: it gives way, gets our state, and hands over what it did."""
+        core = self._core
+        core.commits.await_suffix(core.now + SUFFIX_S * core.config.peer_timeout_s)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """The first word of a peer's run: what an earlier one had confirmed, or was asked for, may be gone."""
@@ -293,6 +301,7 @@ class PeerLink:
             number = describe(state.number)
             core.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
             core.counts["parted"] += 1
+            self.await_suffix()
         if ours and not said.get("whole") and (log.reaches(after) or after == state.number):
             self.follower = Follower(core.limits, after, state.number)
         else:

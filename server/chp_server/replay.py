@@ -118,6 +118,7 @@ class Replay:
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
         if not core.active:
             return
+        core.link.await_suffix()
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
             self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):

@@ -2,6 +2,7 @@
 
 import random
 
+from chp.keys import public_session
 from chp_server.suffix import CONFLICT, REPLAYED
 from tests.unit.cores import Cores
 
@@ -170,3 +171,26 @@ def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted
         value, outcome = pair.b.state.map.values["/n"], pair.outcomes().get("/n")
         assert value == (b"theirs" if wrote else b"%d" % sum(nos.values())), seed
         assert (outcome == CONFLICT) == (wrote and sum(nos.values()) > 1), (seed, outcome)
+
+
+def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() -> None:
+    """Else it would send the rest in a new session, beside what the suffix brings: done twice in one epoch."""
+    pair = in_sync_with(n=b"0")
+    part(pair)
+    pair.put("P", X, 1, {"/a": b"1"})
+    pair.put("P", X, 2, {"/b": b"2"})
+    pair.run(0.1)
+    pair.vote("B")
+    pair.linked = True
+    while pair.b.commits.suffix_due < pair.now:
+        pair.run(0.05)
+    pair.put("B", X, 3, {"/c": b"3"})
+    assert pair.b.active and pair.b.state.sessions.get(public_session(X)) is None, "its suffix has not come yet"
+    meet(pair)
+    assert not [answer for answer in pair.answers(X, "B") if answer[1] in ("session", "expected")]
+    pair.put("B", X, 3, {"/c": b"3"})
+    pair.run(2.5)
+    assert pair.answers(X, "B")[-1][:2] == (3, "ack")
+    pair.put("B", Y, 2, {"/d": b"4"})
+    pair.run(0.1)
+    assert pair.answers(Y, "B")[-1][:2] == (2, "session"), "later, whoever is unknown is told"
