@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chp import columns
 from chp.batch import Segment
 
 from .state import ReplicatedState
@@ -121,10 +122,10 @@ class Room:
 def grows(segment: Segment, state: ReplicatedState) -> bool:
     """Whether a segment may make the map larger: it is not only of deletes, refreshes and ends."""
     extras = segment.extras or {}
-    if "stage" in extras or "commit" in extras:
+    if columns.STAGE in extras or columns.COMMIT in extras:
         return True
-    opens = "lease" in extras and extras["lease"][0] not in state.leases
-    return opens or len(segment.keys) > len(extras.get("d", ()))
+    opens = columns.LEASE in extras and extras[columns.LEASE][0] not in state.leases
+    return opens or len(segment.keys) > len(extras.get(columns.DELETES, ()))
 
 
 def _mib(size: int) -> str:
