@@ -61,6 +61,10 @@ class Limits:
     publish_mark: int = 1000  # messages libzmq may hold for slow subscribers before it drops (a hole heals); they share
     # what is held, so this times `turn_bytes_max` bounds it: half a GiB. Beyond the sockets' own buffers of some MiB
     publish_mark_plain: int = 200_000  # the same once somebody spoke CHP/1: a message a key, and holes go unnoticed
+    subscriber_bytes_max: int = 48 * MIB  # that wait for one subscriber, which is then cut off: a hole, which heals
+    topics_bytes_max: int = 128 << 10  # that one connection may subscribe to: the 64 subtrees of a Clone, and more
+    collector_mark: int = 64  # messages that libzmq reads ahead from each client: of 4 MiB, say, so 256 MiB ...
+    peer_mark: int = 4  # ... and from each peer: of 17 MiB; the kernel's buffers hold thousands of small ones
     channels_max: int = 10_000
     sessions_max: int = 100_000
     session_idle_s_max: float = 86_400.0  # a session's last number is remembered for a day

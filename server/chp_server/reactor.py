@@ -35,7 +35,7 @@ from .measuring import Gauge, give_back
 from .metrics import Metrics
 from .performing import Port, Step, recover, steps, take_inputs
 from .snapshots import Snapshotter
-from .sockets import Frames, Sockets, Unsent, receive, send_all
+from .sockets import Frames, Sockets, Unsent, receive, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
 from .turn import Append, DropAfter, Fact, Replace, Save, Turn
 from .turnclock import TurnClock
@@ -185,7 +185,9 @@ class Server:
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = core.now + HOUSEKEEPING_S
-        self._sockets.left(core.now)
+        self._sockets.subscribers.look(core.now)
+        if self._sockets.subscribers.cut:
+            core.counts["subscribers_cut"] = self._sockets.subscribers.cut
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
         self._unsent.forget_sent()
         if core.room.tight:
@@ -214,9 +216,9 @@ class Server:
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         core, sockets = self.core, self._sockets
         if self._ready is None or sockets.updates in self._ready:
-            for frames in receive(sockets.updates, self._limits.turn_messages_max, self._limits.turn_bytes_max):
+            for frames in take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers):
                 self._guard(handle, frames)
-            sockets.left(core.now)
+            sockets.subscribers.left(core.now)
         sockets.mark_for(core.commits.channels.plain_joins, core.now)
 
     def _receive_if_ready(
@@ -314,6 +316,7 @@ class Server:
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
         send_all(self._sockets.updates, messages)
+        self._sockets.subscribers.published(weight(messages), self.core.now)
 
     def acknowledge(self, acks: list[Frames]) -> None:
         """Send answers to sets."""

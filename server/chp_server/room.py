@@ -83,7 +83,7 @@ class Room:
         """The figures, for `chp status` and metrics; None where there is no bound."""
         seen = self._seen
         return {
-            "full": self.full,
+            "full": self.full and bool(self.tight),
             "why": self.tight or self._why_no_key(keys, 1),
             "memory": seen.memory,
             "memory_max": seen.memory_max,

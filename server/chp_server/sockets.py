@@ -21,14 +21,13 @@ from zmq.backend import Socket as Backend
 from chp.limits import Limits
 
 from .config import Config
+from .subscribers import MESSAGE_BYTES, Subscribers
 
 Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
 # A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
 COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
-QUIET_S = 0.5
-LEAVING_MAX = 10_000  # of one look
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -41,18 +40,18 @@ class Sockets:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
-        self._plain, self._quiet_at = 0, 0.0
+        self._plain = 0
         self.snapshot = self._make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.updates = self._make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
-        self._leaving = self.updates.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max)
         self.collector = self._make(context, zmq.SUB, limits.frame_bytes_max)
-        self.collector.set(zmq.RCVHWM, 10_000)
+        self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
         self.peer_in = self._make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
-        self.peer_in.set(zmq.RCVHWM, 100_000)
+        self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
         self.peer_out = self._make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
         self.peer_out.set(zmq.SNDHWM, 100_000)
         self.peer_out.set(zmq.IMMEDIATE, 1)
@@ -88,24 +87,13 @@ class Sockets:
         which ends the process: so nothing is said until nobody has left for QUIET_S, in which libzmq finishes with a
         connection. It tells of one that leaves before it lets us begin to part with it.
         """
-        if plain_joins != self._plain and not self.left(now):
+        if plain_joins != self._plain and not self.subscribers.left(now):
             self._plain = plain_joins
             self.updates.set(zmq.SNDHWM, self._limits.publish_mark_plain)
 
-    def left(self, now: float) -> bool:
-        """Whether a subscriber has left lately; to be asked now and then, as libzmq keeps what it tells for us."""
-        try:
-            for _ in range(LEAVING_MAX):
-                self._leaving.recv_multipart(_NOBLOCK)
-                self._quiet_at = now + QUIET_S
-        except zmq.Again:
-            return now < self._quiet_at
-        return True
-
     def close(self) -> None:
         """Close them all."""
-        self.updates.disable_monitor()
-        self._leaving.close(0)
+        self.subscribers.close()
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
             socket.close()
 
@@ -178,6 +166,26 @@ class Unsent:
         for identity in list(self._frames):
             if not self.bytes(identity):
                 del self._frames[identity]
+
+
+def take_subscriptions(socket: zmq.Socket[bytes], messages_max: int, subscribers: Subscribers) -> Iterator[Frames]:
+    """The subscriptions that have come and gone, noted for the connections that they came from."""
+    for _ in range(messages_max):
+        try:
+            frame = socket.recv(_NOBLOCK, False)
+        except zmq.Again:
+            return
+        event = frame.bytes
+        try:
+            subscribers.subscribed(int(frame.get(zmq.SRCFD)), event[1:], more=event[:1] == b"\x01")
+        except zmq.ZMQError:
+            pass  # of a connection that is gone
+        yield [event]
+
+
+def weight(messages: Iterable[Frames]) -> int:
+    """What messages take in libzmq, about."""
+    return sum(sum(map(len, frames)) + MESSAGE_BYTES * len(frames) for frames in messages)
 
 
 def send_all(socket: zmq.Socket[bytes], messages: Iterable[Frames]) -> int:

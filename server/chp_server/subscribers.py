@@ -1,0 +1,161 @@
+"""The connections to P+1: who comes and leaves, who falls behind, and who is cut off.
+
+libzmq bounds what waits for a subscriber by a number of messages, whatever their size, and has no way to cut one
+connection. The kernel has both: how much of what was written to a connection has been taken, and an end to it. So what
+waits for a reader is estimated as what was published since it kept up, less what it has taken since; a reader that has
+kept up has nothing in the kernel that was not sent. It is too much for one that hears only a part of all, and then it
+is a slow one. One for which too much waits is cut off: what waits is let go at once, its socket connects again by
+itself, and it finds a hole, which heals. (A reader of CHP/1 finds none, as when messages are dropped at a mark.)
+
+The same for one that subscribes to more than any client: libzmq keeps some fifty bytes for each byte of a topic.
+
+The monitor of libzmq tells of connections by their descriptors, which are its own: one that has just been closed may be
+another's by now, so it is looked at whether it still leads to where it did.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from . import logs
+
+log = logs.get_log(__name__)
+EVENTS_MAX = 10_000  # of one look
+QUIET_S = 0.5  # in which libzmq finishes with a connection
+LOOK_BYTES = 4 << 20  # published between two looks
+MESSAGE_BYTES = 80  # what a frame takes in libzmq, beside its content
+_EVENT = struct.Struct("=HI")
+_INFO_BYTES = 148
+_ACKED, _NOT_SENT = 120, 144  # tcpi_bytes_acked, tcpi_notsent_bytes in Linux's struct tcp_info
+_NOBLOCK = int(zmq.NOBLOCK)
+
+
+@dataclass(slots=True)
+class Reader:
+    """A connection."""
+
+    place: tuple[Any, ...]  # its other end
+    taken: int = 0
+    behind: int = 0  # bytes that wait for it, at most
+    topics: int = 0  # bytes of what it has subscribed to
+
+
+class Subscribers:
+    """All connections to the publishing socket."""
+
+    def __init__(self, socket_: zmq.Socket[bytes], behind_max: int, topics_max: int) -> None:
+        self._socket = socket_
+        self._monitor = socket_.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._behind_max, self._topics_max = behind_max, topics_max
+        self._readers: dict[int, Reader] = {}
+        self._published = 0  # since the last look
+        self._quiet_at = 0.0
+        self.cut = 0
+
+    # -- who is there
+
+    def left(self, now: float) -> bool:
+        """Whether a subscriber has left lately; to be asked now and then, as libzmq keeps what it tells for us."""
+        try:
+            for _ in range(EVENTS_MAX):
+                event, fd = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
+                if event == zmq.EVENT_ACCEPTED:
+                    self._came(fd)
+                else:
+                    self._readers.pop(fd, None)
+                    self._quiet_at = now + QUIET_S
+        except zmq.Again:
+            return now < self._quiet_at
+        return True
+
+    def _came(self, fd: int) -> None:
+        with _connection(fd) as connection:
+            if connection is not None:
+                self._readers[fd] = Reader(connection.getpeername())
+
+    # -- who takes too little
+
+    def published(self, size: int, now: float) -> None:
+        """So many bytes were published."""
+        self._published += size
+        if self._published >= LOOK_BYTES:
+            self.look(now)
+
+    def look(self, now: float) -> None:
+        """See who has taken what, and cut off who is too far behind."""
+        self.left(now)
+        published, self._published = self._published, 0
+        for fd, reader in list(self._readers.items()):
+            told = _told(fd, reader)
+            if told is None:
+                del self._readers[fd]
+                continue
+            taken, waiting = told
+            reader.behind = reader.behind + published - (taken - reader.taken) if waiting else 0
+            reader.taken = taken
+            if reader.behind > self._behind_max:
+                self._cut(fd, reader, f"about {reader.behind >> 20} MiB wait for it")
+
+    # -- who asks for too much
+
+    def subscribed(self, fd: int, topic: bytes, *, more: bool) -> None:
+        """A connection subscribed to a topic, or has taken that back."""
+        reader = self._readers.get(fd)
+        if reader is None:
+            return
+        reader.topics += len(topic) if more else -len(topic)
+        if reader.topics > self._topics_max:
+            self._cut(
+                fd, reader, f"it has subscribed to topics of {reader.topics} bytes; {self._topics_max} are enough"
+            )
+
+    def _cut(self, fd: int, reader: Reader, why: str) -> None:
+        self._readers.pop(fd, None)
+        with _connection(fd) as connection:
+            if connection is None or connection.getpeername() != reader.place:
+                return
+            connection.shutdown(socket.SHUT_RDWR)
+        self.cut += 1
+        log.limited("a subscriber is cut off", why=why, place=f"{reader.place[0]}:{reader.place[1]}")
+        self._socket.get(zmq.EVENTS)  # lets libzmq see to it now
+
+    def close(self) -> None:
+        """No more events are asked for."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+
+
+@contextmanager
+def _connection(fd: int) -> Iterator[socket.socket | None]:
+    """A connection of libzmq's; None if it is gone."""
+    try:
+        connection = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        yield None
+        return
+    with connection:
+        try:
+            connection.getpeername()
+        except OSError:
+            yield None
+        else:
+            yield connection
+
+
+def _told(fd: int, reader: Reader) -> tuple[int, bool] | None:
+    """How much the other end has taken, and whether more waits in the kernel; None if that is gone."""
+    with _connection(fd) as connection:
+        if connection is None or connection.getpeername() != reader.place:
+            return None
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        if len(info) < _INFO_BYTES:
+            return 0, False  # an older kernel does not tell
+        return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0

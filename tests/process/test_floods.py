@@ -1,0 +1,175 @@
+"""covers: sockets.py and subscribers.py: what a flood, or a reader that reads nothing, costs in resident memory."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from chp_client import Clone
+from chp_server.testing import free_port
+
+from .cluster import GENEROUS_S, ServerProcess, wait_for
+from .puppets import rss_mb
+
+pytestmark = pytest.mark.slow
+MIB = 1 << 20
+STX, ETX = b"\x02", b"\x03"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A lone server without a journal, and with a port for a peer."""
+    address, peer = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+    flags = ("--store", "memory:", "--solo-wait-s", "0.5", "--retain-bytes", "1MiB", "--bootstrap")
+    started = ServerProcess(tmp_path, "primary", address, peer, *flags).start()
+    try:
+        with Clone(address) as clone:
+            clone.set("/first", b"1").wait(GENEROUS_S)
+        yield started
+    finally:
+        started.kill()
+
+
+class Growth:
+    """How much resident memory a server's process has gained at most, in MiB."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        assert server.process is not None
+        self._pid, self.most = server.process.pid, 0.0
+        self._base, self._end = rss_mb(self._pid), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.02):
+            with suppress(OSError):
+                self.most = max(self.most, rss_mb(self._pid) - self._base)
+
+    def __enter__(self) -> "Growth":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def port(server: ServerProcess, offset: int) -> str:
+    """The address of P+offset."""
+    host, _, number = server.address.rpartition(":")
+    return f"{host}:{int(number) + offset}"
+
+
+def serves(server: ServerProcess) -> None:
+    """It is there, and does sets."""
+    with Clone(server.address) as clone:
+        clone.set("/still", b"1").wait(GENEROUS_S)
+
+
+def flood(server: ServerProcess, offset: int, kind: int, messages: Iterator[list[bytes]], seconds: float = 4.0) -> None:
+    """Send as much as a port takes."""
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.SNDHWM, 4)
+        socket.set(zmq.SNDTIMEO, 200)
+        socket.connect(port(server, offset))
+        if kind == zmq.XPUB:
+            socket.recv()  # else what is sent before the subscription is there is dropped
+            socket.set(zmq.XPUB_NODROP, 1)
+        until = time.monotonic() + seconds
+        for frames in messages:
+            with suppress(zmq.Again):
+                socket.send_multipart(frames, copy=False)
+            if time.monotonic() > until:
+                return
+
+
+def large_sets() -> Iterator[list[bytes]]:
+    """Sets of 4 MiB, to the same key."""
+    value = os.urandom(4 * MIB)
+    while True:
+        yield [b"/large", bytes(8), b"", b"", value]
+
+
+def garbage() -> Iterator[list[bytes]]:
+    """Frames of 16 MiB that mean nothing, or much."""
+    lists = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
+    while True:
+        yield [b"RECORD", lists]
+        yield [b"END", lists]
+
+
+def test_a_flood_of_large_sets(server: ServerProcess) -> None:
+    with Growth(server) as growth:
+        flood(server, 2, zmq.XPUB, large_sets())
+        serves(server)
+    assert growth.most < 400, "1,600 before, and as long as somebody sends"
+
+
+def test_a_flood_on_the_peers_port(server: ServerProcess) -> None:
+    with Growth(server) as growth:
+        flood(server, 3, zmq.DEALER, garbage())
+        serves(server)
+    assert growth.most < 160, "1,900 before"
+
+
+@pytest.mark.parametrize("topic", [STX + ETX, b"/"], ids=["chp2", "chp1"])
+def test_a_reader_that_stops_reading_is_cut_off_and_comes_back(server: ServerProcess, topic: bytes) -> None:
+    with ExitStack() as ending:
+        context = ending.enter_context(zmq.Context())
+        reader = ending.enter_context(context.socket(zmq.SUB))
+        reader.set(zmq.RCVHWM, 1)
+        reader.set(zmq.LINGER, 0)
+        reader.subscribe(topic)
+        reader.connect(port(server, 1))
+        clone = ending.enter_context(Clone(server.address, subtree="/read/"))
+        clone.set("/read/1", b"1").wait(GENEROUS_S)
+        reader.recv_multipart()
+        growth = ending.enter_context(Growth(server))
+        size, times = (100, 150) if topic == b"/" else (1000, 150)
+        for _ in range(times):
+            clone.set_many({f"/read/{n}": os.urandom(size) for n in range(1000)}).wait(GENEROUS_S)
+        clone.flush(GENEROUS_S)
+        wait_for("a cut", lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"))
+        clone.set("/read/last", b"1").wait(GENEROUS_S)
+        assert len(clone) == 1001
+        reader.set(zmq.RCVTIMEO, 200)
+
+        def comes() -> bool:
+            clone.set("/read/last", b"1").wait(GENEROUS_S)
+            with suppress(zmq.Again):
+                while b"/read/last" not in b"".join(reader.recv_multipart()):
+                    pass
+                return True
+            return False
+
+        wait_for("what is new", comes)
+    assert growth.most < (220 if topic == b"/" else 150), "1,000 and 527 before"
+
+
+def test_long_subscriptions(server: ServerProcess) -> None:
+    with Growth(server) as growth, zmq.Context() as context, context.socket(zmq.SUB) as reader:
+        reader.set(zmq.LINGER, 0)
+        reader.set(zmq.RECONNECT_IVL, -1)
+        reader.connect(port(server, 1))
+        for i in range(12_000):
+            reader.subscribe(b"/%d/" % i + os.urandom(500).hex().encode())
+        wait_for("the cut", lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"))
+        serves(server)
+    assert growth.most < 100, "603 before"
+
+
+def test_many_frames_of_empty_lists_hold_nobody_up(server: ServerProcess) -> None:
+    body = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
+    options = msgpack.packb({"chp": 2, "id": 1})
+    sets = iter([[STX + ETX, bytes(7) + b"\x01", b"s" * 16, b"", body]] * 20)
+    with Growth(server) as growth:
+        flood(server, 2, zmq.XPUB, sets, 30.0)
+        flood(server, 0, zmq.DEALER, iter([[b"ICANHAZ?", b"", options + body]] * 5), 30.0)
+        serves(server)
+    assert growth.most < 400, "1,300 before, for each"
