@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from chp_server.arbiter import SAFETY
 from chp_server.arbitration import Members, Wish
 
+from .oracle import Wrong
+
 if TYPE_CHECKING:
     from .servers import ServerNode
     from .world import World
@@ -66,6 +68,17 @@ class LeaseService:
         if line not in self._watching:
             self._watching.append(line)
 
+    def check(self, node: ServerNode) -> None:
+        """At the end of a turn: who is active has the lease, by its own clock when the turn began, and by ours."""
+        core, line = node.core, node.line
+        if line is None or not core.active or core.link.handing_over:
+            return
+        epoch = core.state.epoch
+        if core.arbitration.until <= core.now:
+            raise Wrong(f"{node.name} is active in epoch {epoch} without the lease")
+        if node.holds_lease and self.holder != (node.name, node.starts):
+            raise Wrong(f"{node.name} is active in epoch {epoch}, and the lease is not its own")
+
     def release(self, session: tuple[str, int] | None) -> None:
         """The holder lets it go, or its session is over: who wants it is told."""
         if self.holder is not None and self.holder == session:
@@ -84,6 +97,7 @@ class Line:
         self._done = 0
         self.members: Members | None = None
         self.until = 0.0  # on the server's own clock
+        self._due = {"up": 0.0, "down": 0.0}
         self._next()
 
     @property
@@ -111,13 +125,14 @@ class Line:
         asked, wanted, wish = self._node.clock.mono(), self._wanted, self._wish
         if not wanted:
             self.until = 0.0
-        self._send(lambda: self._asked(asked, wanted, wish))
+        self._send("up", lambda: self._asked(asked, wanted, wish))
 
-    def _send(self, what: Callable[[], None]) -> None:
-        self._world.time.at(self._world.time.now + self._world.delay(), lambda: self._arrive(what))
+    def _send(self, way: str, what: Callable[[], None]) -> None:
+        self._due[way] = max(self._due[way], self._world.time.now + self._world.delay())  # one connection: in order
+        self._world.time.at(self._due[way], lambda: self._arrive(way, what))
 
-    def _arrive(self, what: Callable[[], None]) -> None:
-        if self._node.name not in self._world.doubted:
+    def _arrive(self, way: str, what: Callable[[], None]) -> None:
+        if not self._world.doubted & {self._node.name, f"{self._node.name}.{way}"}:
             what()
 
     def _asked(self, asked: float, wanted: bool, wish: Wish | None) -> None:
@@ -129,7 +144,7 @@ class Line:
         service.watch(self)
         serial = wish.serial if granted and wish is not None else 0
         members = service.members
-        self._send(lambda: self._answered(asked, held, replace(members, done=serial)))
+        self._send("down", lambda: self._answered(asked, held, replace(members, done=serial)))
 
     def _answered(self, asked: float, held: bool, members: Members) -> None:
         if not self._alive:

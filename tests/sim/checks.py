@@ -173,6 +173,8 @@ class Checks:
         if turn.journal or turn.facts or node.turns % 16 == 0:
             self._same_as_oracle(node.name, state)
             state.check()
+        if self.world.arbiter is not None:
+            self.world.arbiter.check(node)
 
     def _same_as_oracle(self, name: str, state: Any) -> None:
         node = self.oracle.nodes.get(state.number)

@@ -125,7 +125,8 @@ def with_arbiter(made: Plan) -> Plan:
 
 def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
     """Any of the links among the servers and the arbiter are cut, each way, while clients set and count."""
-    links = (("cut P>B", "heal P>B"), ("cut B>P", "heal B>P"), ("doubt P", "trust P"), ("doubt B", "trust B"))
+    to_p, to_b = (f"doubt {name}{rng.choice(('', '.up', '.down'))}" for name in "PB")
+    links = (("cut P>B", "heal P>B"), ("cut B>P", "heal B>P"), (to_p, "trust P"), (to_b, "trust B"))
     chosen = rng.sample(links, rng.randint(1, 4))
     out = [cut for cut, _ in chosen]
     for _ in range(rng.randint(1, 4)):

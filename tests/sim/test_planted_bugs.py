@@ -33,6 +33,7 @@ from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan, run_seed
 from tests.sim.schedule import plan, with_arbiter
+from tests.sim.world import World
 
 SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -245,8 +246,8 @@ def lease_not_asked_for(mp: pytest.MonkeyPatch) -> None:
 
 
 def lease_outlives_its_session(mp: pytest.MonkeyPatch) -> None:
-    def answered(original: Any, self: Line, asked: float, held: bool) -> None:
-        original(self, asked + 10 * SESSION_S, held)
+    def answered(original: Any, self: Line, asked: float, *more: Any) -> None:
+        original(self, asked + 10 * SESSION_S, *more)
 
     wrap(mp, Line, "_answered", answered)
 
@@ -264,6 +265,26 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
     replay_forgets_sessions(monkeypatch)
     with pytest.raises(Wrong, match="more than once"):
         play((SCENARIOS / "bug-replayed-and-sent-again.txt").read_text())
+
+
+PARTED = """client c1 model all | client c2 model all | start P | start B | start c1 | start c2 | tick 3
+set c1 /a | tick 0.5 | cut P>B | cut B>P | cut c2>P | cut P>c2 | cut c1>B | cut B>c1 | tick 3 | set c1 /b | tick 0.5
+crash P at saves | crash c1 | heal P>B | heal B>P | tick 2 | settle 15"""
+
+
+def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server dies when it comes to write what it parts with: that has to be in its journal still."""
+    commands = [command.strip() for line in PARTED.splitlines() for command in line.split("|")]
+
+    def run() -> None:
+        world = World()
+        for command in commands:
+            world.do(command)
+
+    run()
+    order(monkeypatch, Step.SAVES, Step.PUBLISH)
+    with pytest.raises(Wrong, match="no account tells of /b"):
+        run()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class World:
         self.clients: list[ClientNode] = []
         self.arbiter: LeaseService | None = None
         self.bootstrapped: set[str] = set()  # servers that are told to open a store
-        self.doubted: set[str] = set()  # servers whose line to the arbiter is cut
+        self.doubted: set[str] = set()  # servers whose line to the arbiter is cut; "P.up" and "P.down": one way
         self.walls_were_set = False
         self.trouble: dict[tuple[str, str], float] = {}
 
@@ -244,7 +244,7 @@ class World:
         self.doubted.add(name)
 
     def _do_trust(self, name: str) -> None:
-        self.doubted.discard(name)
+        self.doubted -= {name, f"{name}.up", f"{name}.down"}
 
     def _do_drop(self, way: str, n: str = "1") -> None:
         self.net.drop_next(way, int(n))
