@@ -70,10 +70,10 @@ class Dispatcher:
 
     def _run(self) -> None:
         while (callback := self._queue.get()) is not None:
-            quietly(callback)
+            call_logged(callback)
 
 
-def quietly(callback: Callable[[], object]) -> None:
+def call_logged(callback: Callable[[], object]) -> None:
     """Call something of the application's; what it raises, even to end the program, is only logged."""
     try:
         callback()

@@ -14,7 +14,7 @@ from chp.errors import BadInput
 from chp.headers import DURABILITY_NAMES
 
 from .checks import wait_s
-from .dispatch import quietly
+from .dispatch import call_logged
 from .events import Ack
 
 
@@ -76,7 +76,7 @@ class Ticket:
             raise BadInput(f"a callback is something to call with the ticket, not {callback!r:.60}")
         act = partial(callback, self)
         if self.done:
-            quietly(act)
+            call_logged(act)
         else:
             self.on_settled(lambda _: self._call(act))
 

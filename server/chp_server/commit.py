@@ -34,7 +34,7 @@ from .room import Room
 from .staging import StagedCommit
 from .state import deletes
 from .turn import Turn
-from .verdicts import PARTED, Crowded, Refusal
+from .verdicts import PARTED, KeyInOpenRecord, Refusal
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
@@ -147,7 +147,7 @@ class Committer(Committed):
             if staged is not None:
                 return staged
             if self._crowds(session_id, segment):
-                raise Crowded
+                raise KeyInOpenRecord
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
             self._add(segment, body, now, (session_id, no))
@@ -281,7 +281,7 @@ class Committer(Committed):
         key, uuid, properties, value = parse_kvset(frames)
         ttl = ttl_ms_of(properties)
         if self._origins and self.state.map.revisions.get(key) == self.revision:
-            raise Crowded
+            raise KeyInOpenRecord
         if uuid and (uuid in self._plain or uuid in self.state.uuids):
             self.counts["duplicates"] += 1
             return

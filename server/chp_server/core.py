@@ -43,7 +43,7 @@ from .staging import StagedCommit
 from .state import ReplicatedState
 from .status import status_of
 from .turn import DropAfter, Turn
-from .verdicts import Crowded
+from .verdicts import KeyInOpenRecord
 
 HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
@@ -219,7 +219,7 @@ class ServerCore:
                 self.commit()
             try:
                 staged = self._add(frames)
-            except Crowded:
+            except KeyInOpenRecord:
                 self.commit()
                 staged = self._add(frames)
             self.resting.failures = 0

@@ -6,7 +6,7 @@ PARTED_TEXT = (
 )
 
 
-class Crowded(Exception):
+class KeyInOpenRecord(Exception):
     """Another client has written one of these keys in the open record, which has to be committed first.
 
     Otherwise both would be told the same revision, and the first could set the key on the condition that it still has
