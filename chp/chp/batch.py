@@ -144,8 +144,10 @@ def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
 
 def decode(body: bytes, weight_max: int | None = BODY) -> tuple[Header, list[Any]]:
     """A body's header, checked and by name, and its items, still as msgpack decoded them."""
-    header, *items = _parts(body, weight_max)
-    return header_of(header), items
+    parts = _parts(body, weight_max)
+    header = header_of(parts[0])
+    del parts[0]
+    return header, parts
 
 
 def split(body: bytes, weight_max: int | None = BODY) -> list[Any]:
