@@ -112,7 +112,7 @@ class Line:
         self._next()
         self.ask()
 
-    def want(self, wanted: bool, wish: Wish | None) -> None:
+    def want(self, wanted: bool, wish: Wish | None = None) -> None:
         """Ask for the lease and keep it, or let it go; and what the set is to be."""
         if wanted != self._wanted or wish != self._wish:
             self._wanted, self._wish = wanted, wish
