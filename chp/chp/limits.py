@@ -47,7 +47,7 @@ class Limits:
     sync_chunk_bytes: int = MIB
     sync_credit_max: int = 64  # chunks a client may ask for ahead
     syncs_max: int = 1024  # snapshots under way at once ...
-    syncs_of_one_max: int = 512  # ... of which one connection has at most so many: a Clone asks for one a subtree
+    syncs_of_one_max: int = 128  # ... of which one connection has at most so many: a Clone asks for one a subtree
     sync_turn_bytes: int = 16 * MIB  # of all snapshots' chunks in one turn: about 30 ms, and the others get theirs next
     reader_bytes_max: int = 64 * MIB  # of one connection's answers in libzmq; it counts messages, whatever their size
     sync_idle_s_max: float = 60.0  # a reader that takes nothing for so long is gone
@@ -66,6 +66,7 @@ class Limits:
     collector_mark: int = 64  # messages that libzmq reads ahead from each client: of 4 MiB, say, so 256 MiB ...
     peer_mark: int = 4  # ... and from each peer: of 17 MiB; the kernel's buffers hold thousands of small ones
     channels_max: int = 10_000
+    topics_of_one_max: int = 1000  # of these, and of CHP/1's prefixes, for one connection: a Clone has 64 at most
     sessions_max: int = 100_000
     session_idle_s_max: float = 86_400.0  # a session's last number is remembered for a day
     runs_max: int = 50_000  # revisions of batches, remembered over all sessions for those acknowledged again
@@ -74,7 +75,9 @@ class Limits:
     leases_of_one_max: int = 10_000  # of one client, so that none takes them all
     staged_bytes_max: int = 1024 * MIB  # waiting for their commit; a larger job commits in several
     staged_idle_s_max: float = 3600.0  # a job that has not gone on for an hour is dead
+    switch_pace_s: float = 5.0  # after a hand-over: each is a gap for all, and anybody may ask
     transactions_max: int = 1000
+    transactions_of_one_max: int = 100  # of one client, so that none takes them all: a job has one at a time
     applications_max: int = 10_000  # whose last committed version is remembered
     part_bytes: int = MIB  # a large record is published in parts of about this size
     history_epochs_max: int = 256  # older ones are answered with a snapshot

@@ -9,10 +9,9 @@ by their number.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 from zlib import crc32
 
@@ -27,13 +26,14 @@ from chp.numbers import U64_MASK, ZERO, pack
 from chp.properties import with_ttl_s
 
 from .image import Image
+from .listeners import LINGERING_MAX, Listeners
 from .recordlog import grouped, numbered
 from .shares import Subtrees
 
 Frames = list[bytes]
 FEW = 4  # channels: up to here each looks at a column, which takes two comparisons
 LOOKED_AT_MAX = 1 << 17  # keys a heartbeat looks at for the fingerprints of channels: some 10 ms
-PREFIXES_MAX = 1000  # beyond so many CHP/1 subscriptions, sorting the updates is left to the socket
+PREFIXES_MAX = 1000  # of CHP/1; for one more, all updates are published, and sorting them is left to the socket
 
 
 @dataclass(slots=True)
@@ -49,7 +49,6 @@ class Channel:
     measuring: Image | None = None  # what is there is counted: what comes meanwhile is added up beside it
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
-    subscribers: int = 0
     since: int = 0  # the number from which `digest` counts
     digest: int = 0  # of the bodies that were published
 
@@ -122,48 +121,61 @@ class Channels:
         self.by_topic: dict[bytes, Channel] = {}
         self._subtrees = Subtrees()  # of those
         self._touched: dict[str, Channel] = {}  # those for which the open record has something
-        self.plain: Counter[bytes] = Counter()
+        self.listeners = Listeners(limits)
+        self.plain: dict[bytes, None] = {}
         self.plain_joins = 0
         self.refused = 0
         self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
 
     # -- subscriptions
 
-    def subscribe(self, topic: bytes, state: Any) -> Channel | None:
-        """Somebody subscribed: the channel if the topic is a subtree's, made if it was not there."""
-        if topic[:1] != STX:
-            if topic != b"HUGZ":
-                self.plain[topic] += 1
-                self.plain_joins += 1
-            return None
+    def subscribe(self, topic: bytes, state: Any, who: bytes, now: float) -> Channel | None:
+        """A connection subscribed to a subtree's topic: its channel, made if it was not there; None without room."""
         subtree = topic_subtree(topic)
         if subtree is None:
             return None
-        channel = self.by_topic.get(topic)
-        if channel is None:
-            if len(self.by_topic) >= self._limits.channels_max:
-                self.refused += 1
-                return None
+        channel, listeners = self.by_topic.get(topic), self.listeners
+        if not listeners.has(who, topic) and not listeners.room(who):
+            channel = None
+        elif channel is None and self._has_room(now):
             channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False, since=state.number)
             self._subtrees.add(subtree)
-        channel.subscribers += 1
+        if channel is None:
+            self.refused += 1
+            return None
+        listeners.join(who, channel.topic)
         return channel
 
-    def unsubscribe(self, topic: bytes) -> None:
-        """Somebody left; a channel nobody listens to goes."""
-        if topic[:1] != STX:
-            if self.plain[topic] <= 1:
-                del self.plain[topic]
-            else:
-                self.plain[topic] -= 1
+    def _has_room(self, now: float) -> bool:
+        most = self._limits.channels_max
+        if len(self.by_topic) >= most:
+            self.let_go(now, room=0)
+        return len(self.by_topic) < most
+
+    def subscribe_plain(self, prefix: bytes, who: bytes) -> None:
+        """A connection of CHP/1 wants the keys with a prefix: all of them if it, or all together, want too many."""
+        if prefix == b"HUGZ" or len(prefix) > self._limits.key_bytes_max:  # no key begins with that
             return
-        channel = self.by_topic.get(topic)
-        if channel is not None:
-            channel.subscribers -= 1
-            if channel.subscribers <= 0:
-                del self.by_topic[topic]
+        crowd = len(self.plain) >= PREFIXES_MAX and prefix not in self.plain
+        if not self.listeners.has(who, prefix) and (crowd or not self.listeners.room(who)):
+            prefix = b""
+        self.plain[prefix] = None
+        self.plain_joins += 1
+        self.listeners.join(who, prefix)
+
+    def let_go(self, now: float, room: int = LINGERING_MAX) -> None:
+        """Forget the channels and prefixes that nobody has listened to for some seconds."""
+        for topic in self.listeners.abandoned(now, room):
+            channel = self.by_topic.pop(topic, None)
+            if channel is None:
+                self.plain.pop(topic, None)
+            else:
                 self._subtrees.remove(channel.subtree)
                 self._touched.pop(channel.subtree, None)
+
+    def shown(self) -> dict[str, int]:
+        """Of an operator's first hundred: how many listen to each."""
+        return {c.subtree: self.listeners.counts[c.topic] for c in islice(self.by_topic.values(), 100)}
 
     def reset(self, state: Any) -> None:
         """Start every channel anew, after the state was replaced as a whole."""
@@ -311,8 +323,6 @@ class Channels:
         return out
 
     def _prefixes(self) -> tuple[str, ...]:
-        if len(self.plain) > PREFIXES_MAX:
-            return ("",)
         return tuple(prefix for topic in self.plain if (prefix := _text_prefix(topic)) is not None)
 
 

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from .config import without_password
 from .journal import Report
+from .readers import without_password
 
 if TYPE_CHECKING:
     from .against import Compared, Contents
@@ -127,6 +127,7 @@ def store_url(where: str) -> str:
 
 def _check_one(url: str, as_json: bool) -> int:
     from .journal_tools import verify  # here, so that the list of commands loads no store
+    from .readers import without_password
     from .sqlite_files import database_path
 
     shown, scheme = without_password(url), urlsplit(url).scheme

@@ -183,7 +183,7 @@ class Committer(Committed):
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, client)
                 body = segment.encode()
-        if columns.STAGE in extras and (full := self.state.staging.full(extras[columns.STAGE][0], len(body))):
+        if columns.STAGE in extras and (full := self.state.staging.full(extras[columns.STAGE][0], len(body), client)):
             raise Refusal("busy", full)
         if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
             return self._newer(segment)  # what is staged is compared when it is committed

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from chp.errors import ChpError
 
 from .flags import FILE_VARIABLE, Flags, parse_flags, suggest
-from .readers import PORTS, split_endpoint
+from .readers import PORTS, is_loopback, split_endpoint, without_password
 from .settings import BY_NAME, SETTINGS, Setting
 
 PREFIX = "CHP_SERVER_"
@@ -35,17 +35,19 @@ class ConfigError(ChpError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Config:
     """Everything an operator can say. Durations in seconds, sizes in bytes; None is "none" or "never"."""
 
     role: str = "alone"
-    bind: str = "tcp://*:5556"
+    bind: str = "tcp://127.0.0.1:5556"
+    insecure: bool = False
     peer: str | None = None
     arbiter: str | None = None
     bootstrap: bool = False
     name: str = "alone-5556"
     data: str = "chp-data/alone-5556"
+    backup_dir: str = "chp-data/alone-5556/backups"
     store: str = "memory:"
     sync: str = "always"
     recover: str = "strict"
@@ -71,6 +73,15 @@ class Config:
     def peer_endpoint(self, offset: int) -> str | None:
         """The peer's address for P+offset, or None for a server that runs alone."""
         return None if self.peer is None else _offset(self.peer, offset)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other hosts can reach it, so that whoever does may do everything."""
+        return not is_loopback(self.bind)
+
+    def __repr__(self) -> str:
+        said = (f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return without_password(f"Config({', '.join(said)})")
 
     def describe(self) -> dict[str, object]:
         """What the log says of it at the start."""
@@ -121,19 +132,11 @@ def show(loaded: Loaded) -> str:
         value = getattr(loaded.config, setting.name)
         if value is None:
             value = "never" if setting.name == "solo_wait_s" else ""
-        shown = without_password(value) if setting.name == "store" else value
+        shown = without_password(value) if isinstance(value, str) else value
         text = json.dumps(shown)
         line = f"{setting.name} = {text}" if value != "" else f"# {setting.name} is not set"
         lines.append(f"{line:<44} # {loaded.sources.get(setting.name, 'default')}")
     return "\n".join(lines)
-
-
-def without_password(url: str) -> str:
-    """A URL as it may be shown."""
-    scheme, slashes, rest = url.partition("://")
-    account, at, host = rest.rpartition("@")
-    user, colon, _ = account.partition(":")
-    return f"{scheme}{slashes}{user}:***@{host}" if at and colon else url
 
 
 # -- the sources
@@ -198,16 +201,16 @@ def _read(given: Mapping[str, Given], problems: list[str]) -> dict[str, object]:
 
 
 def _problem(setting: Setting, raw: object, source: str, remedy: str) -> str:
-    shown = without_password(str(raw)) if setting.name == "store" else str(raw)
-    return f"{setting.name} = {shown:.200} (from {source}): {remedy}"
+    return f"{setting.name} = {without_password(str(raw)):.200} (from {source}): {remedy}"
 
 
 def _fill_in(values: dict[str, object]) -> None:
     """The defaults that depend on other settings."""
     role = str(values["role"])
-    values["bind"] = values["bind"] or ("tcp://*:5566" if role == "backup" else "tcp://*:5556")
+    values["bind"] = values["bind"] or f"tcp://127.0.0.1:{5566 if role == 'backup' else 5556}"
     values["name"] = values["name"] or f"{role}-{split_endpoint(str(values['bind']))[1]}"
     values["data"] = values["data"] or f"chp-data/{values['name']}"
+    values["backup_dir"] = values["backup_dir"] or str(Path(str(values["data"])) / "backups")
     values["store"] = values["store"] or f"sqlite:{values['data']}"
 
 
@@ -221,6 +224,14 @@ def _disagreements(values: Mapping[str, object], given: Mapping[str, Given]) -> 
     found = []
     role, bind, peer = values["role"], str(values["bind"]), values["peer"]
     heartbeat = float(str(values["heartbeat_s"]))
+    if not is_loopback(bind) and not values["insecure"]:
+        found.append(line("bind", "other hosts could reach that, and all that do may read, set and replace everything, "
+                                  "since there is no access control yet; give a loopback address such as "
+                                  "tcp://127.0.0.1:5556, or, on a network you trust, add --insecure"))  # fmt: skip
+    if peer and is_loopback(bind) and not is_loopback(str(peer)):
+        found.append(line("peer", f"that is another host, which can't reach this server at {bind}; add --bind "
+                                  f"'tcp://*:{split_endpoint(bind)[1]}' --insecure, on a network you trust, "
+                                  "or name the peer by 127.0.0.1 if it is on this host"))  # fmt: skip
     if role == "alone" and peer:
         found.append(line("peer", "a server with a peer has a role; add --primary or --backup"))
     if role == "backup" and not peer:

@@ -3,12 +3,16 @@
 A backup is one SQLite file that holds the state at one number, written a chunk a turn beside everything else; whatever
 store the server has, `chp check` reads it and a server can start from it. A restore makes the whole map what a backup
 says, in one record: keys that the backup does not have are deleted, and every client follows as with any other change.
-Sessions, leases and what is staged are the server's own present, and stay.
+Sessions, leases and what is staged are the server's own present, and stay. What was there is kept as a backup too.
+
+Whoever reaches the server may ask for these. So backups lie in one directory and are asked for by name: nothing else on
+the host is written, read or told of.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
@@ -31,6 +35,8 @@ from .sqlite_files import sync_directory
 from .sqlite_store import SqliteStore
 from .state import deletes
 
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,140}\.(db|sqlite)")
+
 
 class Copies:
     """At most one backup under way, and one restore."""
@@ -41,6 +47,7 @@ class Copies:
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
         self._reading: Generator[None, None, Committer] | None = None
+        self._read_already: Committer | None = None  # what is to be restored once what it replaces is kept
         self._wanted: tuple[bytes, int, str] = (b"", 0, "")
 
     @property
@@ -53,26 +60,38 @@ class Copies:
         core = self._core
         if not core.active:
             raise BadInput("this server is not active; back up from the one that is")
+        if "path" in options:  # as 0.1 asked; to write elsewhere than was meant would be worse
+            self._place(options["path"])
+        self._begin(identity, options["id"], self._place(options.get("name", f"backup-{_when(core)}.db")))
+
+    def _place(self, name: object) -> str:
+        """The path of a backup by its name, which can't lead out of the directory."""
+        if type(name) is not str or not NAME.fullmatch(name):
+            raise BadInput(
+                "a backup has a name and no path: letters, digits, '_', '-' and '.', ending in .db, such as "
+                "before-upgrade.db, at most 140 characters; it lies in the server's --backup-dir"
+            )
+        return os.path.join(os.path.abspath(self._directory), name)
+
+    def _begin(self, identity: bytes, request_id: int, path: str) -> None:
+        core = self._core
         if self._snapshotter is not None:
-            raise BadInput(f"a backup to {self._asked[2]} is under way; wait for it")
-        path = str(options.get("path") or os.path.join(os.path.abspath(self._directory), _name(core)))
-        if not path.endswith((".db", ".sqlite")):
-            raise BadInput(f"{path} should end with .db, so that it is known for what it is; name it {path}.db")
-        if os.path.exists(path):
-            raise BadInput(f"{path} exists; a backup never overwrites: name another file")
+            raise BadInput(f"a backup to {os.path.basename(self._asked[2])} is under way; wait for it")
+        if os.path.lexists(path):
+            raise BadInput(f"{os.path.basename(path)} exists; a backup never overwrites: give another name")
         core.commit()
         try:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
             _remove(_part(path))
             self._store = SqliteStore(f"sqlite:{_part(path)}", Options(mark=False))
             self._store.load()
             self._store.set_meta(COPY, b"1")
-            self._asked = (identity, options["id"], path)
+            self._asked = (identity, request_id, path)
             self._snapshotter = Snapshotter(self._store, self._limits)
             self._snapshotter.begin(core)
-        except (JournalError, OSError, ValueError) as error:  # ValueError: a path with a NUL
+        except (JournalError, OSError) as error:
             self._give_up(path)
-            raise BadInput(f"{path!r:.200} can't be written: {error}") from None
+            raise BadInput(f"{path} can't be written: {error}") from None
 
     def step(self) -> None:
         """Write or read the next chunk; answer when that was the last."""
@@ -92,11 +111,17 @@ class Copies:
             _remove(_part(path))
         except (JournalError, OSError) as error:
             self._give_up(path)
+            self._read_already = None
             self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
             return
-        size = os.path.getsize(path)
-        self._core.turn.fact("backup", path=path, number=describe(number), bytes=size)
-        self._core.requests.answer(identity, request_id, {"path": path, "number": describe(number), "bytes": size})
+        size, at = os.path.getsize(path), describe(number)
+        self._core.turn.fact("backup", path=path, number=at, bytes=size)
+        if self._read_already is not None:
+            wanted, self._read_already = self._read_already, None
+            self._restored(wanted, {"kept": os.path.basename(path), "kept_number": at})
+            return
+        said = {"name": os.path.basename(path), "path": path, "number": at, "bytes": size}
+        self._core.requests.answer(identity, request_id, said)
 
     def _give_up(self, path: str) -> None:
         """What was written of it goes: the disk may be full, and it is the journal's too."""
@@ -118,13 +143,14 @@ class Copies:
 
     def restore(self, identity: bytes, options: dict[str, Any]) -> None:
         """Begin to make the map what a backup says; the answer comes when it is."""
-        core, path = self._core, str(options.get("path") or "")
+        core = self._core
         if not core.serving:
             raise BadInput("this server is not active; restore through the one that is")
-        if self._reading is not None:
-            raise BadInput(f"a restore of {self._wanted[2]} is under way; wait for it")
-        if not os.path.isfile(path):
-            raise BadInput(f"{path!r} is no file on this server; give the path that `chp backup` named")
+        if self._reading is not None or self._read_already is not None:
+            raise BadInput(f"a restore of {os.path.basename(self._wanted[2])} is under way; wait for it")
+        path = self._place(options.get("name"))
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise BadInput("this server has no backup of that name; give one that `chp backup` said of the same server")
         self._wanted = (identity, options["id"], path)
         self._reading = reading(path, self._limits, core.now)
 
@@ -134,13 +160,24 @@ class Copies:
             next(steps)
         except StopIteration as done:
             self._reading = None
-            self._restored(done.value)
+            self._keep(done.value)
         except (JournalError, BadInput) as error:
             self._reading = None
             self._core.requests.refuse(identity, request_id, f"{path} can't be restored: {error}")
 
-    def _restored(self, wanted: Committer) -> None:
-        """All is read: one record makes our map the same. It is put into the map in the turns after this one."""
+    def _keep(self, wanted: Committer) -> None:
+        """All is read: what it replaces is kept first."""
+        identity, request_id, _ = self._wanted
+        try:
+            self._begin(identity, request_id, self._place(f"before-restore-{_when(self._core)}.db"))
+        except BadInput as error:
+            text = f"nothing was restored, as what is there can't be kept first: {error}"
+            self._core.requests.refuse(identity, request_id, text)
+        else:
+            self._read_already = wanted
+
+    def _restored(self, wanted: Committer, kept: dict[str, str]) -> None:
+        """One record makes our map the same. It is put into the map in the turns after this one."""
         core, (identity, request_id, path) = self._core, self._wanted
         if not core.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
@@ -150,8 +187,9 @@ class Copies:
         if segments:
             core.commits.commit_in_parts(core.turn, segments, core.now, core.wall)
         number, keys = describe(core.state.number), len(wanted.state.map)
-        core.turn.fact("restored", "warning", path=path, number=number, keys=keys)
-        core.requests.answer(identity, request_id, {"path": path, "number": number, "keys": keys})
+        core.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
+        said = {"name": os.path.basename(path), "number": number, "keys": keys, **kept}
+        core.requests.answer(identity, request_id, said)
 
 
 def _part(path: str) -> str:
@@ -165,8 +203,8 @@ def _remove(part: str) -> None:
             os.remove(name)
 
 
-def _name(core: ServerCore) -> str:
-    return f"backup-{core.config.name}-{describe(core.state.number)}.db"
+def _when(core: ServerCore) -> str:
+    return f"{core.config.name}-{describe(core.state.number)}-{int(core.wall)}"
 
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committer]:

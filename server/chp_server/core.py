@@ -20,7 +20,7 @@ from typing import Any
 
 from chp import columns, headers
 from chp.batch import Segment, encode
-from chp.errors import BadFrame, BadInput
+from chp.errors import BadInput
 from chp.headers import Epoch, State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
@@ -28,9 +28,10 @@ from chp.messages import parse_kvset
 from chp.numbers import describe, next_epoch, number, sequence_of, unpack
 from chp.versions import VERSION
 
+from . import subscribing
 from .arbitration import Arbitration
 from .binary_star import Event, step
-from .channels import alive, greeting, is_session_topic
+from .channels import alive, greeting
 from .commit import Committer
 from .epochs import Epochs
 from .journal import Row, cut_short
@@ -62,6 +63,7 @@ class CoreConfig:
     has_peer: bool = False
     has_arbiter: bool = False
     name: str = ""
+    exposed: bool = False  # other hosts reach it, and there is no access control
     heartbeat_s: float = 0.25
     peer_timeout_s: float = 1.0
     solo_wait_s: float | None = 3.0  # None: never
@@ -188,18 +190,12 @@ class ServerCore:
         self.counts[f"garbage_{port}"] += 1
         self.turn.fact("garbage", "warning", port=port, error=str(error))
 
-    def subscription(self, frame: bytes) -> None:
-        """P+1: an XPUB event, 1 or 0 and the topic."""
-        topic = frame[1:]
-        if frame[:1] == b"\x01":
-            self.commit()
-            channel = self.commits.channels.subscribe(topic, self.state)
-            if channel is not None or is_session_topic(topic):
-                self.turn.publish.append(greeting(topic, self.state.number, self._greeting()))
-        elif frame[:1] == b"\x00":
-            self.commits.channels.unsubscribe(topic)
-        else:
-            self._garbage("updates", BadFrame("a subscription begins with byte 0 or 1"))
+    def subscription(self, frames: list[bytes]) -> None:
+        """P+1: a connection's event, or its end."""
+        try:
+            subscribing.hear(self, frames)
+        except BadInput as error:
+            self._garbage("updates", error)
 
     def collect(self, frames: list[bytes]) -> None:
         """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
@@ -462,6 +458,7 @@ class ServerCore:
             self._say_waiting()
         self.pending.expire(self.now)
         self.state.forget_idle_sessions(self.now)
+        self.commits.channels.let_go(self.now)
         if self.active and self.state.late:
             self._greet_all()  # alive, and not able to give fingerprints now
         elif self.active:
@@ -476,7 +473,7 @@ class ServerCore:
         at, beat_ms, wall_ms = self.state.number, round(self.config.heartbeat_s * 1000), round(self.wall * 1000)
         for channel, fingerprint in self.commits.channels.measured(self.state.map):
             if fingerprint is None:
-                self.turn.publish.append(greeting(channel.topic, at, self._greeting()))
+                self.turn.publish.append(greeting(channel.topic, at, self.greeting()))
                 continue
             digest = channel.since, channel.digest
             beat = headers.Heartbeat(self.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
@@ -484,12 +481,13 @@ class ServerCore:
         if self.commits.channels.unmeasured and not self.state.gathering:
             self.commits.channels.measure_by(self.state.images(self.commits.channels.unmeasured))
 
-    def _greeting(self) -> bytes:
+    def greeting(self) -> bytes:
+        """A GREETING as of now."""
         beat_ms = round(self.config.heartbeat_s * 1000)
         return encode(headers.Greeting(VERSION, self.bstate, self.state.number, beat_ms, self.server, self.config.name))
 
     def _greet_all(self) -> None:
-        body = self._greeting()
+        body = self.greeting()
         for topic in self.commits.channels.by_topic:
             self.turn.publish.append(greeting(topic, self.state.number, body))
 

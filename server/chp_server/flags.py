@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, NoReturn
 
 from .exits import MEANING
+from .readers import without_password
 from .settings import SETTINGS, Setting
 
 FILE_VARIABLE = "CHP_SERVER_CONFIG"
@@ -22,8 +23,9 @@ memory; every change reaches all of them in one order; either server may die."""
 _EXAMPLES = """\
 examples:
   chp-server                                         alone; ports 5556 to 5558
-  chp-server --primary --peer tcp://b.example:5566   the pair: this on host a,
-  chp-server --backup --peer tcp://a.example:5556    and this on host b
+  chp-server --primary --peer tcp://127.0.0.1:5566   the pair on one host, with
+  chp-server --backup --peer tcp://127.0.0.1:5556    this beside it; on two:
+  chp-server --primary --bind 'tcp://*:5556' --peer tcp://b:5566 --insecure
   chp-server --store memory: --bind tcp://127.0.0.1:7000
   chp-server --config /etc/chp.toml --show-config    what would be used
 """
@@ -53,11 +55,12 @@ def parse_flags(argv: Sequence[str], problems: list[str]) -> Flags:
     try:
         found, unknown = parser.parse_known_args(argv)
     except ValueError as error:
-        problems.append(f"{error}; see chp-server --help")
+        problems.append(f"{without_password(str(error))}; see chp-server --help")
         return Flags({}, None, False)
     problems += [_unknown(word, parser) for word in unknown if word.startswith("-")]
     if unknown and not any(word.startswith("-") for word in unknown):
-        problems.append(f"{' '.join(unknown)!r} is not expected here; every setting is a --flag, see --help")
+        said = without_password(" ".join(unknown))
+        problems.append(f"{said!r} is not expected here; every setting is a --flag, see --help")
     given = {
         setting.name: (getattr(found, setting.name), setting.flag)
         for setting in SETTINGS
@@ -85,9 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(s.group for s in SETTINGS)}
     pair = groups["the pair"].add_mutually_exclusive_group()
     pair.add_argument("--primary", dest="role_flag", action="store_const", const="primary",
-                      help="serve, unless the backup does; binds tcp://*:5556")  # fmt: skip
+                      help="serve, unless the backup does; binds tcp://127.0.0.1:5556")  # fmt: skip
     pair.add_argument("--backup", dest="role_flag", action="store_const", const="backup",
-                      help="follow, and take over when the primary is gone; binds tcp://*:5566")  # fmt: skip
+                      help="follow, and take over when the primary is gone; binds tcp://127.0.0.1:5566")  # fmt: skip
     for setting in SETTINGS:
         group = groups[setting.group]
         if setting.is_switch:

@@ -82,6 +82,7 @@ def _run_logged(config: Config) -> int:
 def _run(config: Config) -> None:
     from .reactor import Server  # after the settings: --help needs none of it
 
+    os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
     with _signals() as ending, _opened_journal(config) as journal:
         server = Server(config, journal)
         try:
@@ -102,6 +103,10 @@ def _run(config: Config) -> None:
 @contextmanager
 def _opened_journal(config: Config) -> Iterator[Journal]:
     log.info("starting", pid=os.getpid(), **config.describe())
+    if config.exposed:
+        log.warning(
+            "insecure", bind=config.bind, means="all that reach this server may read, set and replace everything"
+        )
     try:
         if config.store != "memory:":
             os.makedirs(config.data, exist_ok=True)

@@ -53,6 +53,7 @@ class PeerLink:
         self.misfit: Misfit | None = None
         self._said_at = LONG_AGO
         self.handover_until: float | None = None
+        self.handed_over_at = LONG_AGO  # when we were asked to take over
         self.replay = Replay(core)
         self.scrubber = Scrubber(core)
         self._whole = False  # what we have is not to be built on: the whole state is asked for
@@ -281,6 +282,7 @@ class PeerLink:
     def _on_handover(self, body: bytes) -> None:
         if unpack(body) == self._core.state.number:
             self._core.step(Event.HANDOVER)
+            self.handed_over_at = self._core.now
 
     # -- the active's side
 

@@ -114,7 +114,7 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     """
     inboxes.take(Port.PEER, core.peer_message)
     if not core.state.late:
-        inboxes.take(Port.UPDATES, lambda frames: core.subscription(frames[0]))
+        inboxes.take(Port.UPDATES, core.subscription)
         inboxes.take(Port.COLLECTOR, core.collect)
         inboxes.take(Port.SNAPSHOT, core.request)
 

@@ -26,7 +26,7 @@ from chp.numbers import describe
 
 from . import logs
 from .arbiter import Arbiter
-from .config import Config, without_password
+from .config import Config
 from .copies import Copies
 from .core import CoreConfig, ServerCore
 from .exits import CannotStart, Exit
@@ -34,6 +34,7 @@ from .journal import Journal, JournalDamaged, JournalError, JournalFull
 from .measuring import Gauge, give_back
 from .metrics import Metrics
 from .performing import Port, Step, recover, steps, take_inputs
+from .readers import without_password
 from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, Unsent, receive, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
@@ -87,7 +88,7 @@ class Server:
         self.core.turn_facts = self._clock.facts
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
-        self._copies = Copies(config.data, self.core, limits)
+        self._copies = Copies(config.backup_dir, self.core, limits)
         self.core.requests.admin |= {"backup": self._copies.backup, "restore": self._copies.restore}
 
     def _identity(self) -> bytes:
@@ -216,9 +217,9 @@ class Server:
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         core, sockets = self.core, self._sockets
         if self._ready is None or sockets.updates in self._ready:
-            for frames in take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers):
+            taken = take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers, core.now)
+            for frames in taken:
                 self._guard(handle, frames)
-            sockets.subscribers.left(core.now)
         sockets.mark_for(core.commits.channels.plain_joins, core.now)
 
     def _receive_if_ready(
@@ -306,7 +307,7 @@ class Server:
     def _answer_operators(self) -> None:
         """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
         self._ready = None
-        self._take_subscriptions(lambda frames: self.core.subscription(frames[0]))
+        self._take_subscriptions(self.core.subscription)
         self._receive(self._sockets.snapshot, self.core.requests.by_operator)
         aside = self.core.requests.take_aside()
         send_all(self._sockets.updates, aside.publish)
@@ -414,6 +415,7 @@ def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreCo
         has_peer=config.peer is not None,
         has_arbiter=config.arbiter is not None,
         name=config.name,
+        exposed=config.exposed,
         heartbeat_s=config.heartbeat_s,
         peer_timeout_s=config.peer_timeout_s,
         solo_wait_s=config.solo_wait_s,

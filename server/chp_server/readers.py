@@ -15,6 +15,8 @@ _ENDPOINT = re.compile(r"tcp://(?P<host>\*|\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]
 _SESSION = re.compile(r"[0-9]{1,4}(\.[0-9]+)?\Z")
 _HOST = re.compile(r"\*|\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]*")
 _SIZE = re.compile(r"(?P<number>[0-9]+) ?(?P<unit>|[kKMGT]i?B?|B)\Z")
+_PASSWORD = re.compile(r"(://[^/@:?#\s]*:)\S*@")  # up to the last @: a password may have one, and slashes
+_PASSWORD_OPTION = re.compile(r"((?:password|sslpassword)=)[^&\s'\"]+", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 Reader = Callable[[str], object]
@@ -24,6 +26,17 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
     """(host, port) of a checked endpoint."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     return host, int(port)
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether only programs of this host reach an endpoint, as far as the words tell."""
+    host, _ = split_endpoint(endpoint)
+    return host == "localhost" or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+
+
+def without_password(text: str) -> str:
+    """A text with URLs in it, as it may be shown: `user:password@` and `?password=` are masked."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 def one_of(*words: str) -> Reader:

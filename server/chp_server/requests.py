@@ -54,7 +54,7 @@ class Requests:
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
-            "switch": lambda identity, options: self.answer(identity, options["id"], _switch(core, options)),
+            "switch": self._switch,
             "leases": self._leases,
         }  # the shell adds those that touch files; each answers when it is done
 
@@ -364,6 +364,18 @@ class Requests:
         except BadInput as error:
             self.refuse(identity, options["id"], str(error))
 
+    def _switch(self, identity: bytes, options: Options) -> None:
+        """Hand over, but not again and again: the other server, or this one, has just taken over."""
+        core = self._core
+        wait_s = core.link.handed_over_at + core.limits.switch_pace_s - core.now
+        if options.get("force") is True:
+            self.answer(identity, options["id"], core.link.force())
+        elif wait_s > 0:
+            text = f"a hand-over was {core.limits.switch_pace_s - wait_s:.1f} s ago; ask again in {wait_s:.1f} s"
+            self._answer(identity, headers.Refused(options["id"], "busy", text))
+        else:
+            self.answer(identity, options["id"], core.link.switch())
+
     def _leases(self, identity: bytes, options: Options) -> None:
         """List them, or end one."""
         core, leases = self._core, self._core.state.leases
@@ -413,7 +425,3 @@ def _subtree(frame: bytes) -> str:
         return check_subtree(frame.decode())
     except UnicodeDecodeError:
         raise BadFrame("the subtree of ICANHAZ? is UTF-8") from None
-
-
-def _switch(core: ServerCore, options: Options) -> dict[str, Any]:
-    return core.link.force() if options.get("force") is True else core.link.switch()

@@ -51,9 +51,12 @@ SETTINGS = (
             "without --peer runs alone too"),
     Setting("bind", _PAIR, "tcp://HOST:P", None, read.endpoint(wildcard=True),
             "where to listen: snapshots at P, updates at P+1, sets at P+2, the peer at P+3",
-            shown="tcp://*:5556, or tcp://*:5566 for a backup"),
+            shown="tcp://127.0.0.1:5556, or tcp://127.0.0.1:5566 for a backup"),
     Setting("peer", _PAIR, "tcp://HOST:P", None, read.endpoint(wildcard=False),
             "the other server's --bind, as seen from here", shown="none: run alone"),
+    Setting("insecure", _PAIR, "yes|no", False, read.switch,
+            "let other hosts reach this server (--bind tcp://*:P, or an address): there is no access control, so "
+            "all that reach it may read, set, replace and hand over"),
     Setting("arbiter", _PAIR, "zk://HOST:PORT/PATH", None, read.arbiter,
             "a ZooKeeper that decides who may be active, so that a cut link between the two "
             "can't make both active", shown="none: the two and their clients decide"),
@@ -66,6 +69,9 @@ SETTINGS = (
 
     Setting("data", _STATE, "DIR", None, read.path,
             "directory for the journal and whatever else must outlive the process", shown="chp-data/NAME"),
+    Setting("backup_dir", _STATE, "DIR", None, read.path,
+            "directory of the backups that `chp backup` makes and `chp restore` reads: they know no other",
+            shown="backups in the data directory"),
     Setting("store", _STATE, "URL", None, read.store,
             "memory: (nothing is kept), sqlite:PATH, or postgresql://USER@HOST/DATABASE",
             shown="SQLite in the data directory"),

@@ -1,7 +1,7 @@
 """The server's five sockets, their options, and how frames get in and out of them.
 
     snapshot   ROUTER  P     mandatory, so that a full or vanished reader is told to us instead of losing frames
-    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen
+    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is
     collector  SUB     P+2   everything
     peer_in    ROUTER  P+3   what the peer says
     peer_out   DEALER        to the peer's P+3; holds nothing while there is no connection
@@ -122,6 +122,21 @@ def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Ite
             return
 
 
+def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[tuple[int | None, bytes]]:
+    """The first frames of what has arrived, and which connection each came by."""
+    for _ in range(messages_max):
+        try:
+            first = frame = socket.recv(_NOBLOCK, False)
+        except zmq.Again:
+            return
+        while frame.more:
+            frame = socket.recv(_NOBLOCK, False)
+        try:
+            yield int(first.get("__fd")), first.bytes
+        except zmq.ZMQError:
+            yield None, first.bytes
+
+
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     """Send one message without waiting; raises zmq.Again when there is no room."""
     for frame in frames[:-1]:
@@ -168,19 +183,24 @@ class Unsent:
                 del self._frames[identity]
 
 
-def take_subscriptions(socket: zmq.Socket[bytes], messages_max: int, subscribers: Subscribers) -> Iterator[Frames]:
-    """The subscriptions that have come and gone, noted for the connections that they came from."""
-    for _ in range(messages_max):
-        try:
-            frame = socket.recv(_NOBLOCK, False)
-        except zmq.Again:
-            return
-        event = frame.bytes
-        try:
-            subscribers.subscribed(int(frame.get(zmq.SRCFD)), event[1:], more=event[:1] == b"\x01")
-        except zmq.ZMQError:
-            pass  # of a connection that is gone
-        yield [event]
+def take_subscriptions(
+    socket: zmq.Socket[bytes], messages_max: int, subscribers: Subscribers, now: float
+) -> Iterator[Frames]:
+    """What came in on P+1: the connection and its event; or the connection alone, once it has ended.
+
+    A connection is known by its descriptor. libzmq tells of an end before it lets the descriptor go, so its end is told
+    first, before all that another connection with the same one may have sent meanwhile. What a connection had sent that
+    has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
+    """
+    came = list(_with_descriptors(socket, messages_max))
+    subscribers.left(now)
+    yield from ([b"%d" % fd] for fd in subscribers.take_ended())
+    for fd, event in came:
+        if fd is None:
+            yield [b"", event]
+        elif fd not in subscribers.ended:
+            subscribers.subscribed(fd, event[1:], more=event[:1] == b"\x01")
+            yield [b"%d" % fd, event]
 
 
 def weight(messages: Iterable[Frames]) -> int:

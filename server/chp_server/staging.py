@@ -59,12 +59,19 @@ class Staging:
         self.versions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # application -> version, revision
         self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
+        self._openers: dict[bytes, bytes] = {}  # who opened which through this server: of others it is not known
 
-    def full(self, transaction_id: bytes, size: int) -> str:
-        """Why another batch of a transaction does not fit; empty if it does."""
+    def full(self, transaction_id: bytes, size: int, client: bytes) -> str:
+        """Why another batch of a transaction does not fit; empty if it does, and then it is the client's own."""
         limits, opened = self._limits, len(self.transactions)
-        if opened >= limits.transactions_max and transaction_id not in self.transactions:
-            return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
+        if transaction_id not in self.transactions:
+            if opened >= limits.transactions_max:
+                return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
+            self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
+            if list(self._openers.values()).count(client) >= limits.transactions_of_one_max:
+                share = f"its share, {limits.transactions_of_one_max} (transactions_of_one_max)"
+                return f"this client has {share}, of transactions open; commit or abort some"
+            self._openers[transaction_id] = client
         if self.bytes + size <= limits.staged_bytes_max:
             return ""
         held = f"{self.bytes} bytes are staged in {opened} transactions"

@@ -59,6 +59,8 @@ class Subscribers:
         self._published = 0  # since the last look
         self._quiet_at = 0.0
         self.cut = 0
+        self.ended: set[int] = set()  # descriptors of connections that have ended, until another has them
+        self._untold: list[int] = []
 
     # -- who is there
 
@@ -68,13 +70,21 @@ class Subscribers:
             for _ in range(EVENTS_MAX):
                 event, fd = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
                 if event == zmq.EVENT_ACCEPTED:
+                    self.ended.discard(fd)
                     self._came(fd)
                 else:
                     self._readers.pop(fd, None)
+                    self.ended.add(fd)
+                    self._untold.append(fd)
                     self._quiet_at = now + QUIET_S
         except zmq.Again:
             return now < self._quiet_at
         return True
+
+    def take_ended(self) -> list[int]:
+        """The connections that have ended since the last call."""
+        ended, self._untold = self._untold, []
+        return ended
 
     def _came(self, fd: int) -> None:
         with _connection(fd) as connection:

@@ -147,7 +147,7 @@ class NetServer(ServerProcess):
         hosts = {"primary": "a", "backup": "b"}
         there = "backup" if role == "primary" else "primary"
         bind, peer = (f"tcp://{net.address(hosts[r])}:{ports[r]}" for r in (role, there))
-        super().__init__(directory, role, bind, peer, *flags)
+        super().__init__(directory, role, bind, peer, "--insecure", *flags)
         self._argv = net.prefix(host) + self._argv
         self._net, self._host = net, host
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.admin import Admin
 from chp_server.arbiter import Arbiter
@@ -141,6 +142,7 @@ def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
         for _ in range(3):
             active = pair.active()
             assert active is not None
+            time.sleep(DEFAULT.switch_pace_s)  # a hand-over at a time
             since = time.monotonic()
             with Admin([active.address], GENEROUS_S) as admin:
                 admin.ask(active.address, "switch")

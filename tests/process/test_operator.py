@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_server.testing import free_port
 
@@ -47,6 +48,7 @@ def test_switch_under_load_loses_nothing_and_takes_little_time(tmp_path: Path) -
         for _ in range(4):
             active = pair.active()
             assert active is not None
+            time.sleep(DEFAULT.switch_pace_s)  # a hand-over at a time
             since = time.monotonic()
             (said,) = chp(pair.servers, "switch")
             assert said["was"] == active.address
@@ -73,6 +75,7 @@ def test_rolling_restart_of_both_servers_under_load(tmp_path: Path) -> None:
             wait_for("it to be missed", lambda log=log: "peer left" in log.read_text())  # type: ignore[misc]
             passive.start()
             pair.wait_in_sync()
+            time.sleep(DEFAULT.switch_pace_s)
             chp(pair.servers, "switch")
             active = wait_switched(pair, active)
             load.go_on()
@@ -113,14 +116,14 @@ def test_switch_is_refused_while_it_would_lose_sets(tmp_path: Path) -> None:
 
 
 def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "backups" / "chp.db"
     with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
         clone.set_many({f"/a/{i}": b"%d" % i * 100 for i in range(2000)}).wait(GENEROUS_S)
         clone.set("/ttl", b"1", ttl=600).wait(GENEROUS_S)
         wanted = dict(clone)
         with Load(pair.servers, 1) as load:  # the pair goes on serving meanwhile
-            (said,) = chp(pair.servers, "backup", str(path))
-            assert said["path"] == str(path) and path.stat().st_size == said["bytes"]
+            (said,) = chp(pair.servers, "backup", "chp.db")
+            path = Path(said["path"])
+            assert path.name == "chp.db" and path.stat().st_size == said["bytes"]
             load.go_on()
             load.end()
             (report,) = chp(pair.servers, "check", str(path))
@@ -128,7 +131,7 @@ def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> 
         clone.set_many({f"/a/{i}": b"changed" for i in range(500)}).wait(GENEROUS_S)
         clone.set("/b/new", b"1").wait(GENEROUS_S)
         clone.delete("/a/1999").wait(GENEROUS_S)
-        chp(pair.servers, "restore", "--yes", str(path))
+        chp(pair.servers, "restore", "--yes", "chp.db")
         wait_for("every client to follow", lambda: {k: v for k, v in clone.items() if k[:2] != "/w"} == wanted)
         entry = clone.entry("/ttl")
         assert entry is not None and entry.ttl is not None and 0 < entry.ttl <= 600

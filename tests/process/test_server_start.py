@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chp_client.admin import Admin
 from chp_server.testing import free_port
 from tests.wire.classic import ClassicClient
 
@@ -99,9 +100,9 @@ def test_help_and_version(tmp_path: Path) -> None:
 
 
 def test_show_config_starts_nothing(tmp_path: Path) -> None:
-    done = run("--primary", "--peer", "tcp://b:5566", "--show-config", cwd=tmp_path)
+    done = run("--primary", "--peer", "tcp://127.0.0.1:5566", "--show-config", cwd=tmp_path)
     assert done.returncode == 0
-    assert 'peer = "tcp://b:5566"' in done.stdout
+    assert 'peer = "tcp://127.0.0.1:5566"' in done.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -123,6 +124,8 @@ def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) 
         (["--primry"], "chp-server: unknown flag --primry; did you mean --primary?"),
         (["--sync", "often"], "chp-server: sync = often (from --sync): give one of always, interval, off"),
         (["--backup"], "--peer tcp://HOST:P"),
+        (["--bind", "tcp://*:5556"], "--insecure"),
+        (["--primary", "--peer", "tcp://b:5566"], "--insecure"),
     ],
 )
 def test_a_wrong_flag_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
@@ -153,7 +156,7 @@ def test_a_port_taken_is_3(tmp_path: Path, offset: int) -> None:
 
 
 def test_an_address_of_another_machine_is_3(tmp_path: Path) -> None:
-    done = run("--bind", "tcp://192.0.2.1:5556", "--store", "memory:", cwd=tmp_path)
+    done = run("--bind", "tcp://192.0.2.1:5556", "--insecure", "--store", "memory:", cwd=tmp_path)
     assert done.returncode == 3
     assert "can't be bound" in done.stderr and "Traceback" not in done.stderr
 
@@ -244,3 +247,27 @@ def test_json_logs_are_one_object_a_line(start: Start) -> None:
     assert {fact["server"] for fact in facts} == {"me"}
     assert {"time", "level", "event"} <= facts[0].keys()
     assert [fact["event"] for fact in facts][:1] == ["starting"]
+
+
+def test_who_lets_others_in_is_told_so_all_the_time(start: Start) -> None:
+    port = free_port()
+    server = start("--bind", f"tcp://*:{port}", "--insecure", "--store", "memory:")
+    assert "WARN" in server.wait_for(f"insecure bind=tcp://*:{port}")
+    with Admin([f"tcp://127.0.0.1:{port}"], GENEROUS_S) as admin:
+        assert admin.ask(f"tcp://127.0.0.1:{port}", "status").facts["insecure"] is True
+
+
+def test_what_a_server_writes_is_its_own_users_alone(start: Start, tmp_path: Path) -> None:
+    before = os.umask(0o002)  # the habit of a host where users share
+    try:
+        bind = local()
+        server = start("--bind", bind, "--data", "data")
+        server.wait_for("active")
+        with Admin([bind], GENEROUS_S) as admin:
+            admin.ask(bind, "backup")
+        assert server.end() == 0
+    finally:
+        os.umask(before)
+    made = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert len(made) > 2
+    assert {path.stat().st_mode & 0o777 for path in made} <= {0o700, 0o600}

@@ -19,6 +19,7 @@ LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
+STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
 SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
 DISK_SHARE = 0.2
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
@@ -80,6 +81,12 @@ def plan(seed: int) -> Plan:
         made.commands.insert(0, "scrub 1")
     if temper != "gentle" and random.Random(seed * 104_729 + 13).random() < DISK_SHARE:
         made = with_full_disks(made)
+    forged = random.Random(seed * 104_729 + 11)
+    if forged.random() < STRANGER_SHARE:
+        for _ in range(forged.randint(1, 6)):
+            made.commands.insert(
+                forged.randint(len(made.commands) // 4, len(made.commands)), f"forge {forged.choice('PB')}"
+            )
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made

@@ -138,22 +138,31 @@ class ServerNode:
         """A connection broke: the XPUB tells of subscriptions that are gone."""
         if conn.kind == "upd":
             for topic in list(conn.topics):
-                self.deliver(conn, [b"\x00" + topic])
+                self.deliver(conn, [b"", b"\x00" + topic])
+            self.deliver(conn, [conn.identity])
         elif conn.kind == "req":
             self._identities.pop(conn.identity, None)
 
     def deliver(self, conn: Conn, frames: Frames) -> None:
         """A message has arrived at a socket."""
         if conn.kind == "upd":
+            frames = self._subscribed(conn, frames)
+        elif conn.kind == "peer":
+            self.world.checks.told(self, frames)
+        self.inbox[conn.kind].append((conn, frames))
+        self.schedule(self.world.turn_delay())
+
+    @staticmethod
+    def _subscribed(conn: Conn, frames: Frames) -> Frames:
+        """What the XPUB makes of a connection's event, and what it tells by itself of one that ends."""
+        if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
             topic = frames[0][1:]
             if frames[0][:1] == b"\x01":
                 conn.topics[topic] = None
             else:
                 conn.topics.pop(topic, None)
-        elif conn.kind == "peer":
-            self.world.checks.told(self, frames)
-        self.inbox[conn.kind].append((conn, frames))
-        self.schedule(self.world.turn_delay())
+            return [conn.identity, *frames]
+        return frames
 
     # -- turns
 
@@ -319,6 +328,7 @@ class ServerNode:
     def publish(self, messages: list[Frames]) -> None:
         """To all connections that subscribed to it."""
         self.world.checks.publishes(self, messages)
+        self.world.stranger.hears(messages)
         self._broadcast(messages)
 
     def _broadcast(self, messages: list[Frames]) -> None:

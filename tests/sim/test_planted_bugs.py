@@ -10,10 +10,11 @@ import pytest
 
 from chp.hashmap import Hashmap
 from chp.headers import Batch
+from chp_client import outbox
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
-from chp_server import performing
+from chp_server import pending, performing
 from chp_server.answers import Answers
 from chp_server.arbitration import Arbitration
 from chp_server.channels import Channel as ServedChannel
@@ -27,6 +28,7 @@ from chp_server.snapshots import Snapshotter
 from chp_server.suffix import Ledger, Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
+from tests.sim import model_client
 from tests.sim.arbiter import SESSION_S, Line
 from tests.sim.checks import Checks
 from tests.sim.disk import Disk
@@ -256,6 +258,11 @@ def lease_not_looked_at_before_acknowledging(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ServerCore, "in_time", lambda self, acks, now: acks)
 
 
+def sessions_are_told(mp: pytest.MonkeyPatch) -> None:
+    for module, name in ((pending, "public_session"), (outbox, "public_session"), (model_client, "public")):
+        mp.setattr(module, name, lambda session: session)
+
+
 def spins(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ClientCore, "_put_off", lambda self, now: None)
 
@@ -325,6 +332,7 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (lease_not_looked_at_before_acknowledging, "acknowledges in epoch"),
         (spins, "spins"),
         (told_before_the_copy_holds_it, "its copy is older"),
+        (sessions_are_told, "does not hold it"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:

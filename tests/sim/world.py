@@ -4,7 +4,7 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
-    arbiter | doubt P | trust P | bootstrap P | scrub 1
+    arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -30,6 +30,7 @@ from .disk import FREE, Disk
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
 from .servers import POINTS, ServerNode
+from .stranger import Stranger
 
 EVENTS_AT_ONCE = 20_000
 
@@ -60,6 +61,7 @@ class World:
         self.servers = [self._server("P"), self._server("B")]
         self.clients: list[ClientNode] = []
         self.arbiter: LeaseService | None = None
+        self.stranger = Stranger()
         self.bootstrapped: set[str] = set()  # servers that are told to open a store
         self.doubted: set[str] = set()  # servers whose line to the arbiter is cut; "P.up" and "P.down": one way
         self.walls_were_set = False
@@ -320,6 +322,10 @@ class World:
     def _do_read(self, name: str, server: str, key: str) -> None:
         if self.nodes[name].running:
             self.nodes[name].read(server, key)
+
+    def _do_forge(self, name: str) -> None:
+        if self.nodes[name].running:
+            self.stranger.acts(self.nodes[name])
 
     def _do_switch(self, name: str) -> None:
         node = self.nodes[name]

@@ -130,7 +130,7 @@ class Lone:
         self.replies += [frames[4] for _, part in turn.replies for frames in part]
 
     def _subscribe(self, frames: list[bytes]) -> None:
-        self.core.subscription(frames[0])
+        self.core.subscription([b"1", frames[0]])
 
     def told(self, subtree: str, kind: int) -> list[list[Any]]:
         """The headers of a kind on a subtree's channel."""

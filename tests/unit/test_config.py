@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.config import Config, ConfigError, load, show, without_password
+from chp_server.config import Config, ConfigError, load, show
 from chp_server.core import CoreConfig
+from chp_server.readers import is_loopback, without_password
 from chp_server.settings import SETTINGS
 
-PAIR = ["--primary", "--peer", "tcp://b:5566"]
+PAIR = ["--primary", "--bind", "tcp://*:5556", "--insecure", "--peer", "tcp://b:5566"]
 
 
 def problems(*argv: str, **environ: str) -> tuple[str, ...]:
@@ -39,12 +40,12 @@ def test_the_table_and_the_dataclass_agree() -> None:
 
 def test_defaults_by_role() -> None:
     alone = load([], {}).config
-    assert (alone.role, alone.bind, alone.peer) == ("alone", "tcp://*:5556", None)
+    assert (alone.role, alone.bind, alone.peer) == ("alone", "tcp://127.0.0.1:5556", None)
     assert (alone.name, alone.data, alone.store) == ("alone-5556", "chp-data/alone-5556", "sqlite:chp-data/alone-5556")
-    backup = load(["--backup", "--peer", "tcp://a:5556"], {}).config
-    assert (backup.role, backup.bind, backup.name) == ("backup", "tcp://*:5566", "backup-5566")
-    assert backup.endpoint(3) == "tcp://*:5569"
-    assert backup.peer_endpoint(1) == "tcp://a:5557"
+    backup = load(["--backup", "--peer", "tcp://localhost:5556"], {}).config
+    assert (backup.role, backup.bind, backup.name) == ("backup", "tcp://127.0.0.1:5566", "backup-5566")
+    assert backup.endpoint(3) == "tcp://127.0.0.1:5569"
+    assert backup.peer_endpoint(1) == "tcp://localhost:5557"
     assert alone.peer_endpoint(3) is None
 
 
@@ -67,12 +68,13 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
 
 def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
     values = {
-        "role": "primary", "bind": "tcp://127.0.0.1:7000", "peer": "tcp://b:7000", "arbiter": "zk://z:2181/chp",
+        "role": "primary", "bind": "tcp://*:7000", "peer": "tcp://b:7000", "arbiter": "zk://z:2181/chp",
         "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
         "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
         "replica_timeout_s": "3", "pending_bytes_max": "2M", "scrub_s": "60", "metrics": "0.0.0.0:1",
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
+        "insecure": "yes", "backup_dir": "b",
     }  # fmt: skip
     assert values.keys() == {s.name for s in SETTINGS}
     by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config
@@ -107,10 +109,16 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--bind", "tcp://*:65533"], ["bind", "from 1 to 65532"]),
         (["--bind", "tcp://*:0"], ["bind", "from 1 to 65532"]),
         (["--primary", "--peer", "tcp://*:5566"], ["peer", "wildcard can't be connected to"]),
-        (["--peer", "tcp://b:5566"], ["peer", "add --primary or --backup"]),
+        (["--peer", "tcp://127.0.0.1:5566"], ["peer", "add --primary or --backup"]),
         (["--backup"], ["role = backup", "--peer tcp://HOST:P"]),
-        (["--primary", "--peer", "tcp://localhost:5559"], ["peer", "this server itself", "tcp://*:5556"]),
-        (["--primary", "--bind", "tcp://h:1", "--peer", "tcp://h:1"], ["this server itself"]),
+        (["--primary", "--peer", "tcp://localhost:5559"], ["peer", "this server itself", "tcp://127.0.0.1:5556"]),
+        (["--bind", "tcp://*:5556"], ["bind = tcp://*:5556 (from --bind)", "no access control", "--insecure"]),
+        (["--bind", "tcp://10.0.0.7:5556"], ["bind = tcp://10.0.0.7:5556", "--insecure"]),
+        (["--bind", "tcp://*:5556", "--insecure", "no"], ["bind = tcp://*:5556", "--insecure"]),
+        (["--primary", "--peer", "tcp://b:5566"], ["peer = tcp://b:5566", "--bind 'tcp://*:5556' --insecure"]),
+        (["--backup", "--peer", "tcp://10.0.0.7:5556"], ["peer = tcp://10.0.0.7:5556", "another host"]),
+        (["--insecure", "perhaps"], ["insecure = perhaps", "yes or no"]),
+        (["--primary", "--bind", "tcp://h:1", "--peer", "tcp://h:1", "--insecure"], ["this server itself"]),
         (["--store", "mysql://x"], ["store = mysql://x", "memory:, sqlite:PATH or postgresql://"]),
         (["--store", "mysql://u:secret@x"], ["u:***@x"]),
         (["--sync", "often"], ["sync = often", "always, interval, off"]),
@@ -212,3 +220,49 @@ def test_passwords_are_not_shown() -> None:
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
     assert "secret" not in show(load(["--store", "postgresql://me:secret@host/db"], {}))
+
+
+@pytest.mark.parametrize(
+    ("argv", "exposed"),
+    [
+        ([], False),
+        (["--bind", "tcp://localhost:7000"], False),
+        (["--bind", "tcp://127.0.0.2:7000"], False),
+        (["--bind", "tcp://127.0.0.1:7000", "--insecure"], False),
+        (["--bind", "tcp://*:7000", "--insecure"], True),
+        (["--primary", "--bind", "tcp://*:7000", "--insecure", "--peer", "tcp://127.0.0.1:7010"], True),
+        (["--primary", "--peer", "tcp://127.0.0.1:5566"], False),
+    ],
+)
+def test_only_this_host_reaches_a_server_that_is_not_told_otherwise(argv: list[str], exposed: bool) -> None:
+    assert load(argv, {}).config.exposed == exposed
+
+
+def test_loopback_is_a_name_or_a_net_and_no_beginning_of_one() -> None:
+    assert not any(map(is_loopback, ("tcp://127.example.org:1", "tcp://127.0.0.1.example.org:1", "tcp://0.0.0.0:1")))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:p%20w@host/db",
+        "postgresql://user:p@ss/w:rd@host/db?schema=chp",
+        "postgresql://host/db?password=p%20w&schema=chp",
+        "postgresql://host/db?schema=chp&PASSWORD=p@ss",
+        "postgresql://user:secret@host/db?sslpassword=other",
+    ],
+)
+def test_a_password_is_shown_nowhere(url: str) -> None:
+    loaded = load(["--store", url], {})
+    said = [
+        show(loaded),
+        repr(loaded),
+        str(loaded.config.describe()),
+        without_password(f"failed: {url}"),
+        *problems(url),
+    ]
+    said += problems("--store", url, "--bind", "x") + problems("--store", url.replace("postgresql", "mysql"))
+    for text in said:
+        assert "***" in text or url.partition("://")[2] not in text
+        assert not any(secret in text for secret in ("p%20w", "p@ss", "w:rd", "secret", "other"))
+    assert loaded.config.store == url

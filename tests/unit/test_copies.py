@@ -9,7 +9,7 @@ from chp.batch import REFUSED, Segment, split
 from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
-from chp.numbers import pack
+from chp.numbers import describe, pack
 from chp_server.commit import Committer
 from chp_server.copies import Copies, reading
 from chp_server.core import CoreConfig, ServerCore
@@ -63,7 +63,7 @@ def test_a_ttl_is_that_of_the_backup_s_number(backed: Backed, tmp_path: Path) ->
     """What follows a journal's snapshot puts a ttl right that has changed since; nothing follows a backup."""
     path = str(tmp_path / "b.db")
     backed.set(1.0)
-    backed.copies.backup(b"i", {"id": 1, "path": path})
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
     backed.set(2.0, t=100)
     backed.set(3.0)
     backed.set(4.0, t=100)
@@ -78,7 +78,7 @@ def test_a_backup_that_finds_no_room_leaves_the_disk_as_it_was(
     def full(*_: object) -> bool:
         raise JournalFull("no room")
 
-    backed.copies.backup(b"i", {"id": 1, "path": str(tmp_path / "b.db")})
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
     assert os.listdir(tmp_path)
     monkeypatch.setattr(Snapshotter, "step", full)
     assert backed.end_backup()[0] == REFUSED
@@ -86,35 +86,102 @@ def test_a_backup_that_finds_no_room_leaves_the_disk_as_it_was(
 
 
 def test_a_server_that_ends_leaves_no_part_of_a_backup(backed: Backed, tmp_path: Path) -> None:
-    backed.copies.backup(b"i", {"id": 1, "path": str(tmp_path / "b.db")})
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
     backed.copies.close()
     assert not os.listdir(tmp_path)
 
 
-def test_a_path_that_can_t_be_is_refused_and_a_bare_name_is_one(
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/tmp/x.db",
+        "../x.db",
+        "a/b.db",
+        "..",
+        ".db",
+        ".x.db",
+        "x.db/",
+        "x.txt",
+        "x\0.db",
+        "x\n.db",
+        "x" * 150 + ".db",
+        7,
+        b"x.db",
+    ],
+)
+def test_a_backup_has_a_name_that_leads_nowhere_else(tmp_path: Path, name: object) -> None:
+    """Anybody could have `.db` files written anywhere on the host, and learn which files it has."""
+    backed = Backed(tmp_path / "backups")
+    (tmp_path / "x.db").write_bytes(b"")
+    for ask in (backed.copies.backup, backed.copies.restore):
+        with pytest.raises(BadInput, match="has a name and no path"):
+            ask(b"i", {"id": 1, "name": name})
+    with pytest.raises(BadInput, match="has a name and no path"):
+        backed.copies.backup(b"i", {"id": 1, "path": "/tmp/x.db"})
+    assert os.listdir(tmp_path) == ["x.db"]
+
+
+def test_what_is_no_backup_of_the_directory_is_not_told_from_what_is_not_there(backed: Backed, tmp_path: Path) -> None:
+    secret = tmp_path.parent / "secret.db"
+    secret.write_bytes(b"")
+    (tmp_path / "link.db").symlink_to(secret)
+    (tmp_path / "dangling.db").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.db").mkdir()
+    said = set()
+    for name in ("link.db", "dangling.db", "folder.db", "never.db"):
+        with pytest.raises(BadInput) as error:
+            backed.copies.restore(b"i", {"id": 1, "name": name})
+        said.add(str(error.value))
+    assert len(said) == 1 and not backed.copies.busy
+    with pytest.raises(BadInput, match="exists"):
+        backed.copies.backup(b"i", {"id": 1, "name": "dangling.db"})
+
+
+def test_a_restore_keeps_what_it_replaces(backed: Backed, tmp_path: Path) -> None:
+    backed.set(1.0)
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
+    backed.end_backup()
+    backed.set(2.0)
+    before = describe(backed.core.state.number)
+    backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
+    header = backed.end_backup()
+    said = header[2]
+    assert isinstance(said, dict) and said["name"] == "b.db" and said["kept_number"] == before
+    assert backed.core.state.map.values == {"/k": b"1"}
+    assert read_backup(str(tmp_path / said["kept"])).state.map.values == {"/k": b"2"}
+    backed.copies.restore(b"i", {"id": 3, "name": said["kept"]})
+    backed.end_backup()
+    assert backed.core.state.map.values == {"/k": b"2"}, "and back"
+
+
+def test_nothing_is_restored_if_what_is_there_can_not_be_kept(
     backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match="can't be written"):
-        backed.copies.backup(b"i", {"id": 1, "path": "/tmp/\0.db"})
-    monkeypatch.chdir(tmp_path)
-    backed.copies.backup(b"i", {"id": 1, "path": "b.db"})
-    assert backed.end_backup()[0] != REFUSED
-    assert os.listdir(tmp_path) == ["b.db"]
-    assert not read_backup("b.db").state.map
+    backed.set(1.0)
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
+    backed.end_backup()
+    backed.set(2.0)
+
+    def full(*_: object) -> bool:
+        raise JournalFull("no room")
+
+    monkeypatch.setattr(Snapshotter, "step", full)
+    backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
+    assert backed.end_backup()[0] == REFUSED
+    assert backed.core.state.map.values == {"/k": b"2"} and os.listdir(tmp_path) == ["b.db"]
 
 
 def test_a_restore_is_read_in_steps_and_turns_go_on_meanwhile(backed: Backed, tmp_path: Path) -> None:
     """A map of a million keys takes seconds to read: the peer would take over."""
-    path = str(tmp_path / "b.db")
     for now in range(1, 4):
         backed.set(now)
-    backed.copies.backup(b"i", {"id": 1, "path": path})
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
     backed.end_backup()
     backed.set(5.0, d=[0])
-    backed.copies.restore(b"i", {"id": 2, "path": path})
+    backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
     assert backed.copies.busy and not backed.core.state.map
     with pytest.raises(BadInput, match="under way"):
-        backed.copies.restore(b"i", {"id": 3, "path": path})
+        backed.copies.restore(b"i", {"id": 3, "name": "b.db"})
     backed.copies.step()
     assert backed.copies.busy and not backed.core.state.map
     backed.set(6.0, d=[0])
@@ -125,6 +192,6 @@ def test_a_restore_is_read_in_steps_and_turns_go_on_meanwhile(backed: Backed, tm
 def test_what_is_no_backup_is_refused_when_it_is_looked_at(backed: Backed, tmp_path: Path) -> None:
     path = tmp_path / "b.db"
     path.write_bytes(b"no database" * 1000)
-    backed.copies.restore(b"i", {"id": 2, "path": str(path)})
+    backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
     assert backed.end_backup()[0] == REFUSED
     assert not backed.copies.busy

@@ -17,6 +17,7 @@ IMPURE = {
 }  # fmt: skip
 PURE = {
     "chp_server": [
+        "listeners", "subscribing",
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",

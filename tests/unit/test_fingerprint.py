@@ -34,7 +34,7 @@ def added_up(hashmap: Hashmap, subtree: str) -> tuple[int, int]:
 def test_the_fingerprint_is_that_of_the_map_however_seldom_it_is_asked_for(ask_every: int, keys: int) -> None:
     rng = random.Random(keys * ask_every)
     state, channels = ReplicatedState(DEFAULT), Channels(DEFAULT)
-    followed = [channels.subscribe(channel_topic(subtree), state) for subtree in ("", "/a/")]
+    followed = [channels.subscribe(channel_topic(subtree), state, b"1", 0.0) for subtree in ("", "/a/")]
     revision = EPOCH
     for i in range(400):
         part = segment(rng, keys)

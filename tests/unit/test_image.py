@@ -150,7 +150,7 @@ def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwh
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
-    core.subscription(b"\1" + channel_topic("/k/"))
+    core.subscription([b"1", b"\1" + channel_topic("/k/")])
     core.request([b"r", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
     (channel,) = core.commits.channels.by_topic.values()
     for at in range(6):

@@ -31,7 +31,7 @@ class Lone:
         self.largest = 0
         self.published: list[list[Any]] = []  # the headers of the last turn's BATCHes
         self.core.begin_turn(0.0, 0.0)
-        self.core.subscription(b"\x01" + channel_topic("/"))
+        self.core.subscription([b"1", b"\x01" + channel_topic("/")])
         self.end(0.0)
 
     def end(self, now: float) -> None:

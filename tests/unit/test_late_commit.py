@@ -28,7 +28,7 @@ class Server:
         self.now += after_s
         self.core.begin_turn(self.now, 1e9 + self.now)
         if subscribe:
-            self.core.subscription(b"\x01" + subscribe)
+            self.core.subscription([b"1", b"\x01" + subscribe])
         for frames in messages:
             self.core.collect(frames)
         turn = self.core.end_turn()
@@ -124,7 +124,7 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
 
 def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
     server, passive = Server(), Committer(DEFAULT, 0)
-    channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT))
+    channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT), b"1", 0.0)
     assert channel is not None
     server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]))
     server.stage(b"1")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from chp.batch import GREETING, HEARTBEAT, Segment, split
+from chp.batch import GREETING, HEARTBEAT, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
@@ -28,11 +28,12 @@ def test_channels_and_requests_beyond_the_limit_are_counted() -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, replace(DEFAULT, channels_max=2, syncs_max=1))
     core.begin_turn(0.1, 1e9)
     for topic in TOPICS:
-        core.subscription(b"\x01" + topic)
+        core.subscription([b"1", b"\x01" + topic])
     for request in (1, 2, 3):
         core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": request})])
-    greeted = [m[0] for m in core.end_turn().publish if m[0] in TOPICS]
-    assert set(greeted) == set(TOPICS[:2])
+    said = [(m[0], split(m[4])[0][0]) for m in core.end_turn().publish if m[0] in TOPICS]
+    assert {topic for topic, kind in said if kind == REFUSED} == set(TOPICS[2:])
+    assert {topic for topic, kind in said if kind != REFUSED} == set(TOPICS[:2])
     counts = core.status()["counts"]
     assert (counts["channels_refused"], counts["requests_refused"]) == (len(TOPICS) - 2, 2)
 
@@ -51,7 +52,7 @@ def test_who_is_not_measured_yet_is_greeted_meanwhile(core: ServerCore, monkeypa
     monkeypatch.setattr(channels, "LOOKED_AT_MAX", 3 * len(KEYS))
     core.begin_turn(0.2, 1e9)
     for topic in TOPICS:
-        core.subscription(b"\x01" + topic)
+        core.subscription([b"1", b"\x01" + topic])
     core.end_turn()
     counts = []
     for beat in range(4):
@@ -68,7 +69,7 @@ def test_those_that_are_let_go_again_and_again_take_turns(core: ServerCore, monk
     monkeypatch.setattr(channels, "LOOKED_AT_MAX", 2 * len(KEYS))
     core.begin_turn(0.2, 1e9)
     for topic in TOPICS:
-        core.subscription(b"\x01" + topic)
+        core.subscription([b"1", b"\x01" + topic])
     core.end_turn()
     heard: set[bytes] = set()
     for beat in range(5):
@@ -82,7 +83,7 @@ def test_more_prefixes_than_are_sorted_get_every_update(core: ServerCore, monkey
     monkeypatch.setattr(channels, "PREFIXES_MAX", 5)
     core.begin_turn(0.2, 1e9)
     for i in range(6):
-        core.subscription(b"\x01/p%d/" % i)
+        core.subscription([b"1", b"\x01/p%d/" % i])
     core.collect([RESERVED_KEY, pack(2), SESSION, b"", Segment(["/p3/a", "/q"], [b"v"] * 2, None).encode()])
     published = [m[0] for m in core.end_turn().publish]
     assert {b"/p3/a", b"/q"} <= set(published), "the socket sorts out who wants which"

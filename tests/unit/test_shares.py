@@ -11,6 +11,7 @@ from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_server import channels as channels_module
 from chp_server.channels import Channels
+from chp_server.listeners import LINGER_S
 from chp_server.shares import Subtrees
 
 NAMES = st.sampled_from(["a", "b", "ab", "", "c/d", "é"])
@@ -57,7 +58,7 @@ def published(few: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
     monkeypatch.setattr(channels_module, "FEW", few)
     channels, hashmap = Channels(DEFAULT), Hashmap()
     for subtree in ("", "/a/", "/a/b/", "/c/", "/d/"):
-        channels.subscribe(channel_topic(subtree), State())
+        channels.subscribe(channel_topic(subtree), State(), b"1", 0.0)
     out = []
     for no, keys in enumerate((["/a/1"], ["/a/b/1", "/c/1"], ["/x"], ["/a/1", "/a/b/1"], ["/d/1", "/c/1"])):
         segment = Segment(keys, [b"v"] * len(keys), None)
@@ -80,7 +81,7 @@ def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(m
     """Counted: no channel but those above the key is looked at."""
     channels = Channels(DEFAULT)
     for i in range(1000):
-        channels.subscribe(channel_topic(f"/s{i}/"), State())
+        channels.subscribe(channel_topic(f"/s{i}/"), State(), b"1", 0.0)
     looks: list[object] = []
     monkeypatch.setattr(channels_module, "narrow", lambda *_: looks.append(1))
     segment = Segment([f"/s7/{i}" for i in range(1000)], [b"v"] * 1000, None)
@@ -88,6 +89,7 @@ def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(m
     assert not looks
     (channel,) = (c for c in channels.by_topic.values() if c.parts)
     assert channel.subtree == "/s7/"
-    channels.unsubscribe(channel_topic("/s7/"))
+    channels.listeners.leave(b"1", channel_topic("/s7/"), 0.0)
+    channels.let_go(LINGER_S)
     channels.note(segment, segment.encode(), 1, Hashmap())
     assert not channels.publish(Batch(0, 1, 1, 0, [], False), b"whole", 1)

@@ -3,14 +3,34 @@
 covers: sessions and leases, by hand and at real sockets.
 """
 
+import os
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 
-from chp_server.testing import Pair
-from tests.wire.hand import BATCH, END, RECORDS, REFUSED, REPLY, Hand, Session, arrived, parts_of, receive, until
+from chp.limits import DEFAULT
+from chp_server import listeners
+from chp_server.testing import Pair, TestServer
+from tests.wire.hand import (
+    BATCH,
+    END,
+    GENEROUS_S,
+    RECORDS,
+    REFUSED,
+    REPLY,
+    SYNC,
+    Hand,
+    Session,
+    arrived,
+    parts_of,
+    receive,
+    topic,
+    until,
+)
 
 UNGUESSED = b"\0\0\0\0"
 
@@ -159,6 +179,77 @@ def test_a_lease_stays_its_clients_on_the_other_server(pair: Pair) -> None:
         assert after.follow("").values == {}
 
 
+class Liar:
+    """A connection to P+1 without libzmq's manners: it says what it likes, also cancels for what it never had."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._socket = socket.create_connection((host, int(port) + 1), GENEROUS_S)
+        self._socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 1 + 31))
+        ready = b"\x05READY\x0bSocket-Type" + (3).to_bytes(4) + b"SUB"
+        self._socket.sendall(b"\x04" + bytes([len(ready)]) + ready)
+        self._hear(b"\x05READY")
+
+    def say(self, *events: bytes) -> None:
+        """Events of a subscriber, and then wait until the server has heard them."""
+        own = b"\x02@" + os.urandom(16).hex().encode() + b"\x03"
+        for event in (*events, b"\x01" + own):
+            self._socket.sendall(b"\x00" + bytes([len(event)]) + event)
+        self._hear(own)
+
+    def _hear(self, wanted: bytes) -> None:
+        heard = b""
+        while wanted not in heard:
+            came = self._socket.recv(1 << 16)
+            assert came, "the server ended the connection"
+            heard += came
+
+    def close(self) -> None:
+        """Leave."""
+        self._socket.close()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It let the channel go: its reader was STALE for 20 s, and one of CHP/1 heard nothing more, ever."""
+    monkeypatch.setattr(listeners, "LINGER_S", 0.0)
+    reader, plain, writer = hand.follow("/a/"), hand.listen(b"/a/"), hand.session()
+    liar = Liar(hand.address)
+    liar.say(*[b"\x00" + topic("/a/"), b"\x00/a/"] * times)
+    liar.say(b"\x01" + topic("/a/"), *[b"\x00" + topic("/a/"), b"\x00/a/"] * times)
+    reader.until_compared()
+    writer.put({"/a/1": b"1"})
+    reader.until(lambda: "/a/1" in reader.values)
+    while receive(plain)[0] != b"/a/1":
+        pass
+    assert hand.status()["channels"] == {"/a/": 1} and hand.status()["plain_subscriptions"] == 1
+    liar.close()
+
+
+def test_readers_that_come_and_go_take_nothing_with_them_but_their_own(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors are used again at once: the end of one connection is not taken for that of the next."""
+    monkeypatch.setattr(listeners, "LINGER_S", 0.0)
+    reader, others = hand.follow("/a/"), [Liar(hand.address)]
+    for i in range(100):
+        others[-1].say(b"\x01" + topic("/a/"), b"\x01" + topic(f"/{i}/"), b"\x01/a/")
+        others.append(Liar(hand.address))
+        if i % 3:
+            others.pop(0).close()
+    others.pop().say(b"\x01" + topic("/a/"))
+    for other in others:
+        other.close()
+    reader.until_compared()
+    until(
+        lambda: hand.status()["channels"] == {"/a/": 1} and not hand.status()["plain_subscriptions"], "they have left"
+    )
+    hand.session().put({"/a/1": b"1"})
+    reader.until(lambda: "/a/1" in reader.values)
+
+
 def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
     """What `chp leases` is told."""
     dealer = hand.dealer()
@@ -166,3 +257,49 @@ def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
     header = parts_of(receive(dealer))[0]
     assert header[0] == REPLY, header
     return list(header[2]["leases"])
+
+
+def test_nobody_switches_again_and_again(pair: Pair) -> None:
+    """37 hand-overs in 15 s were had by asking for them; each is a gap for everybody."""
+    with Hand(pair.primary.address) as one, Hand(pair.backup.address) as two:
+        until(lambda: one.status()["in_sync"], "a pair in sync")
+        assert admin(one, "switch")[0] == REPLY
+        until(lambda: two.status()["state"] == "active" and two.status()["in_sync"], "the other one to serve, in sync")
+        kind, _, code, detail = admin(two, "switch")
+        assert (kind, code) == (REFUSED, "busy") and "ask again in" in detail
+
+
+def admin(hand: Hand, command: str, **options: object) -> list[Any]:
+    """The answer's header."""
+    dealer = hand.dealer()
+    hand.ask(dealer, f"\x02{command}\x03", **options)
+    header = parts_of(receive(dealer))[0]
+    assert isinstance(header, list)
+    return header
+
+
+def test_one_client_does_not_take_the_transactions_of_all() -> None:
+    limits = replace(DEFAULT, transactions_max=3, transactions_of_one_max=2)
+    with TestServer(limits) as server, Hand(server.address) as hand:
+        one, two = hand.session(), hand.session()
+        for name in (b"1" * 16, b"2" * 16, b"1" * 16):
+            one.put({"/a": b"x"}, stage=[name, "part"])
+        code, detail = one.refused(one.send(["/a"], [b"x"], {"stage": [b"3" * 16, "part"]}))
+        assert code == "busy" and "its share, 2" in detail
+        two.put({"/a": b"x"}, stage=[b"3" * 16, "part"])
+        one.put({}, abort=b"1" * 16)
+        one.put({"/a": b"x"}, stage=[b"4" * 16, "part"])
+
+
+def test_one_connection_does_not_take_the_snapshots_of_all() -> None:
+    limits = replace(DEFAULT, syncs_max=3, syncs_of_one_max=2)
+    with TestServer(limits) as server, Hand(server.address) as hand:
+        hand.session().put({f"/{i}": b"x" * 1000 for i in range(5000)})  # several chunks
+        greedy, other = hand.dealer(), hand.dealer()
+        for _ in range(2):
+            hand.ask(greedy, "", credit=1)
+        third, fourth = hand.ask(greedy, "", credit=1), hand.ask(other, "", credit=1)
+        while (header := parts_of(receive(greedy))[0])[0] != REFUSED:
+            assert header[1] != third
+        assert header[1:3] == [third, "busy"]
+        assert parts_of(receive(other))[0][:2] == [SYNC, fourth]

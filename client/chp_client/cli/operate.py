@@ -6,7 +6,6 @@ Paths are on the server's machine. A command that the server does not know is re
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,46 +151,45 @@ def _name_of(text: str) -> bytes:
 
 
 @click.command(short_help="Have the server write a copy of its state.", epilog=examples("""
-    chp backup                        # beside the journal
-    chp backup /var/backups/chp.db
+    chp backup
+    chp backup before-upgrade.db
 """))  # fmt: skip
-@click.argument("path", required=False)
+@click.argument("name", required=False)
 @shared_for(COPY_S)
 @pass_settings
-def backup(settings: Settings, path: str | None) -> None:
+def backup(settings: Settings, name: str | None) -> None:
     """Have the active server write a consistent copy of its state, while it goes on serving.
 
-    PATH is on that server's machine, from the root, ends in .db and is new. Without it the copy goes beside the
-    journal, and the answer names it.
+    It lies in that server's --backup-dir; NAME is new there and ends in .db. Without it the answer names it.
     """
-    _do(settings, "backup", {} if path is None else {"path": _absolute(path)})
+    _do(settings, "backup", {} if name is None else {"name": _plain_name(name)})
 
 
 @click.command(short_help="Replace the whole state by a backup.", epilog=examples("""
-    chp restore /var/backups/chp.db         # asks first
-    chp restore --yes /var/backups/chp.db
+    chp restore before-upgrade.db         # asks first
+    chp restore --yes before-upgrade.db
 """))  # fmt: skip
-@click.argument("path")
+@click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared_for(COPY_S)
 @pass_settings
-def restore(settings: Settings, path: str, yes: bool) -> None:
+def restore(settings: Settings, name: str, yes: bool) -> None:
     """Have the active server replace the whole state by a backup; every client follows.
 
-    PATH is on that server's machine, from the root.
+    NAME is that of a backup in that server's --backup-dir. What is replaced is kept there first; the answer names it.
     """
-    where = _absolute(path)
+    where = _plain_name(name)
     if not yes:
         if not somebody_to_ask():
             raise Misused("every key would be replaced and there is nobody to ask; add --yes")
         click.confirm(f"Replace every key by those of {escape(where)}?", abort=True, err=True)
-    _do(settings, "restore", {"path": where})
+    _do(settings, "restore", {"name": where})
 
 
-def _absolute(path: str) -> str:
-    if not os.path.isabs(path):
-        raise Misused(f"path {path!r} is the server's; give it from the root, such as /var/backups/chp.db")
-    return path
+def _plain_name(name: str) -> str:
+    if "/" in name:
+        raise Misused(f"{name!r:.200} is a path; a backup has a name only, and lies in the server's --backup-dir")
+    return name
 
 
 def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
@@ -210,9 +208,10 @@ def _active(admin: Admin, what: str) -> View:
 
 
 _TOLD: dict[str, Callable[[Any], str]] = {
-    "path": str,
+    "name": str,
     "keys": lambda n: f"{show_count(n)} keys",
     "bytes": show_bytes,
+    "kept": lambda name: f"what was there is kept as {name}",
 }
 
 

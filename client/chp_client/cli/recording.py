@@ -6,6 +6,7 @@ asked for, and what is said about it. Both end on Ctrl-C or SIGTERM with everyth
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,7 @@ def record(settings: Settings, directory: str, *, subtree: str, start: str, ever
     """
     recording = _module("recording")
     out = settings.out
+    os.umask(0o077)  # what it writes is the user's own: who reads it reads all that was set
     with explained(settings), _until_told() as stop:
         if not directory:
             raise BadInput("no directory is given")

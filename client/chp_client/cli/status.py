@@ -248,6 +248,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("peer", _peer),
     ("compared", _contents),
     ("in state, up", _since),
+    ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.facts.get("insecure") else "-"),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
     ("sessions", _number("sessions")),
     ("keys", _number("keys")),

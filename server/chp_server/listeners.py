@@ -1,0 +1,69 @@
+"""Which connection listens to what on P+1, so that none can speak for another.
+
+libzmq tells the server of each subscription and each cancel, also of a cancel for what its sender never subscribed to,
+and of a second subscription to the same. Whoever only counts them lets one stranger end the channel of all its readers.
+So each connection has a set of topics of its own: only what it has can it cancel, and when it ends, all of that goes.
+
+A topic that nobody listens to any more lingers for some seconds, since readers come back: it is let go by `abandoned`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chp.limits import Limits
+
+LINGER_S = 3.0  # a reader whose connection broke is back by then
+LINGERING_MAX = 1000  # each costs as much as one that is listened to
+
+
+class Listeners:
+    """The topics of every connection, and how many listen to each topic."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._topics: dict[bytes, set[bytes]] = {}  # of each connection
+        self.counts: Counter[bytes] = Counter()
+        self._lingering: dict[bytes, float] = {}  # since when nobody listens, the longest first
+
+    def has(self, who: bytes, topic: bytes) -> bool:
+        """Whether a connection has subscribed to a topic."""
+        return topic in self._topics.get(who, ())
+
+    def room(self, who: bytes) -> bool:
+        """Whether a connection may have one topic more."""
+        return len(self._topics.get(who, ())) < self._limits.topics_of_one_max
+
+    def join(self, who: bytes, topic: bytes) -> None:
+        """A connection listens to a topic."""
+        if not self.has(who, topic):
+            self._topics.setdefault(who, set()).add(topic)
+            self.counts[topic] += 1
+            self._lingering.pop(topic, None)
+
+    def leave(self, who: bytes, topic: bytes, now: float) -> None:
+        """A connection listens to a topic no more; nothing if it never did."""
+        if self.has(who, topic):
+            self._topics[who].remove(topic)
+            if not self._topics[who]:
+                del self._topics[who]
+            self._uncount(topic, now)
+
+    def gone(self, who: bytes, now: float) -> None:
+        """A connection has ended."""
+        for topic in sorted(self._topics.pop(who, ())):
+            self._uncount(topic, now)
+
+    def _uncount(self, topic: bytes, now: float) -> None:
+        self.counts[topic] -= 1
+        if not self.counts[topic]:
+            del self.counts[topic]
+            self._lingering[topic] = now
+
+    def abandoned(self, now: float, room: int = LINGERING_MAX) -> list[bytes]:
+        """The topics to be let go, and forgotten here: nobody has listened for long, or more than `room` linger."""
+        over = len(self._lingering) - room
+        out = [topic for i, (topic, since) in enumerate(self._lingering.items()) if i < over or now - since >= LINGER_S]
+        for topic in out:
+            del self._lingering[topic]
+        return out

@@ -1,0 +1,56 @@
+"""A stranger: it hears all that servers publish, and does what it can with that.
+
+It sends the next batch of every session it hears of, ends every lease it reads the name of, and cancels every topic,
+in the hope that a server takes it for those whose they are. Nothing of that may change anything for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from .network import Conn, Frames
+
+if TYPE_CHECKING:
+    from .servers import ServerNode
+
+OWN = b"stranger".ljust(16, b"\0")
+
+
+class Stranger:
+    """What it has heard."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, int] = {}  # and the last batch of each
+        self._leases: dict[bytes, None] = {}
+        self._topics: dict[bytes, None] = {}
+        self._no = 0
+
+    def hears(self, messages: list[Frames]) -> None:
+        """It has subscribed to everything."""
+        for frames in messages:
+            self._topics[frames[0]] = None
+            if frames[0][:1] != b"\x02":
+                continue
+            header, *segments = msgpack.unpackb(frames[4], strict_map_key=False)
+            if header[0] == 1:
+                self._sessions.update(dict(header[5]))
+                self._leases.update({e["l"]: None for _, _, e in segments if e and "l" in e})
+
+    def acts(self, node: ServerNode) -> None:
+        """At one server."""
+        collector, updates = Conn("set", "stranger", node.name), Conn("upd", "stranger", node.name)
+        collector.up = updates.up = True
+        updates.identity = b"stranger"
+        for session, no in self._sessions.items():
+            node.deliver(collector, _kvset(session, no + 1, [["/a/1"], [b"forged"], None]))
+        for lease in self._leases:
+            self._no += 1
+            node.deliver(collector, _kvset(OWN, self._no, [[], [], {"unlease": lease}]))
+        for topic in self._topics:
+            node.deliver(updates, [b"\x00" + topic])
+
+
+def _kvset(session: bytes, no: int, segment: list[object]) -> Frames:
+    return [b"\x02\x03", no.to_bytes(8, "big"), session, b"", msgpack.packb(segment)]

@@ -1,0 +1,123 @@
+"""Each connection speaks for itself alone: what it never had it can't cancel, and what it had goes with it.
+
+covers: listeners.py, the subscriptions of channels.py and core.py.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from chp.batch import GREETING, REFUSED, split
+from chp.keys import channel_topic, session_topic
+from chp.limits import DEFAULT
+from chp_server import channels as channels_module
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.listeners import LINGER_S, LINGERING_MAX, Listeners
+
+A, B = b"10", b"11"  # connections
+TOPIC = channel_topic("/a/")
+
+
+class Server(ServerCore):
+    """A core in the middle of a turn, and what it publishes."""
+
+    def __init__(self, **limits: int) -> None:
+        super().__init__(CoreConfig(), b"i" * 16, 0.0, replace(DEFAULT, **limits))
+        self.begin_turn(0.1, 1e9)
+        self.end_turn()
+
+    def hears(self, *messages: list[bytes], at: float = 0.2) -> list[tuple[bytes, int]]:
+        """What it publishes to these: topics and kinds."""
+        self.begin_turn(at, 1e9)
+        for frames in messages:
+            self.subscription(frames)
+        published = self.end_turn().publish
+        return [(m[0], split(m[4])[0][0]) for m in published if m[0][:1] == b"\x02"]
+
+    def kept(self) -> dict[str, int]:
+        return self.status()["channels"]  # type: ignore[no-any-return]
+
+
+def joins(who: bytes, topic: bytes = TOPIC) -> list[bytes]:
+    return [who, b"\x01" + topic]
+
+
+def cancels(who: bytes, topic: bytes = TOPIC) -> list[bytes]:
+    return [who, b"\x00" + topic]
+
+
+def test_a_cancel_of_what_one_never_had_changes_nothing() -> None:
+    server = Server()
+    server.hears(joins(A), joins(A, b"/a/"))
+    server.hears(
+        *[cancels(B)] * 3, *[cancels(B, b"/a/")] * 3, cancels(B, b"/never/"), cancels(b""), cancels(b"", b"/a/")
+    )
+    server.hears(at=100.0)
+    assert server.kept() == {"/a/": 1} and server.status()["plain_subscriptions"] == 1
+
+
+def test_a_second_subscription_is_greeted_and_is_not_counted() -> None:
+    server = Server()
+    assert server.hears(joins(A), joins(A)) == [(TOPIC, GREETING)] * 2
+    assert server.kept() == {"/a/": 1}
+    server.hears(cancels(A), joins(B), cancels(B), cancels(B), joins(A))
+    assert server.kept() == {"/a/": 1}
+
+
+def test_a_connection_that_ends_takes_its_own_along_and_no_more() -> None:
+    server = Server()
+    server.hears(joins(A), joins(B), joins(A, channel_topic("/b/")), joins(A, b"/plain"))
+    server.hears([A], cancels(b""), cancels(b"", channel_topic("/b/")))
+    server.hears(at=0.2 + LINGER_S)
+    assert server.kept() == {"/a/": 1} and server.status()["plain_subscriptions"] == 0
+    assert not server.commits.channels.plain
+
+
+def test_a_channel_lingers_for_a_reader_that_comes_back() -> None:
+    server = Server()
+    server.hears(joins(A))
+    channel = server.commits.channels.by_topic[TOPIC]
+    server.hears([A], at=1.0)
+    server.hears(at=0.9 + LINGER_S)
+    assert server.kept() == {"/a/": 0}
+    server.hears(joins(B), at=0.95 + LINGER_S)
+    server.hears(at=1.5 + LINGER_S)
+    assert server.commits.channels.by_topic[TOPIC] is channel and server.kept() == {"/a/": 1}
+    server.hears([B], at=10.0)
+    server.hears(at=10.0 + LINGER_S)
+    assert server.kept() == {}
+
+
+def test_what_lingers_is_bounded_and_makes_room_for_what_is_listened_to() -> None:
+    listeners = Listeners(DEFAULT)
+    for i in range(LINGERING_MAX + 5):
+        listeners.join(b"%d" % i, b"t%d" % i)
+        listeners.gone(b"%d" % i, 0.0)
+    assert listeners.abandoned(0.0) == [b"t%d" % i for i in range(5)]
+    server = Server(channels_max=2)
+    server.hears(joins(A), joins(A, channel_topic("/b/")), [A], joins(B, channel_topic("/c/")))
+    assert server.kept() == {"/c/": 1}
+
+
+def test_one_connection_has_its_share_of_channels() -> None:
+    server = Server(topics_of_one_max=2)
+    topics = [channel_topic(f"/{name}/") for name in "abc"]
+    said = server.hears(*(joins(A, topic) for topic in topics))
+    assert said == [(topics[0], GREETING), (topics[1], GREETING), (topics[2], REFUSED)]
+    assert server.hears(joins(B, topics[2])) == [(topics[2], GREETING)]
+    assert server.hears(joins(A, topics[1])) == [(topics[1], GREETING)], "which it has"
+    assert server.hears(cancels(A, topics[0]), joins(A, topics[2])) == [(topics[2], GREETING)]
+    own = session_topic(b"s" * 16)
+    assert server.hears(joins(A, own)) == [(own, GREETING)], "its own channel is no channel of a subtree"
+
+
+def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(topics_of_one_max=2)
+    server.hears(*(joins(A, prefix) for prefix in (b"/1", b"/2", b"/3", b"/4")))
+    assert list(server.commits.channels.plain) == [b"/1", b"/2", b""]
+    monkeypatch.setattr(channels_module, "PREFIXES_MAX", 4)
+    server.hears(joins(B, b"/5"), joins(b"12", b"/6"), joins(b"13", b"/6"), joins(b"14", b"x" * 1025))
+    assert list(server.commits.channels.plain) == [b"/1", b"/2", b"", b"/5"]
+    server.hears([A], [B], [b"12"])
+    server.hears(at=0.2 + LINGER_S)
+    assert list(server.commits.channels.plain) == [b""], "the last of them wants /6, so everything"
