@@ -56,5 +56,6 @@ class Resting:
             core.beat_now()
         self._told = why
         paced = core.now - self._handed_over_at >= PACE_S
-        if why and paced and core.serving and link.in_sync() and link.peer is not None and link.peer.room:
+        ready = core.serving and link.in_sync() and core.arbitration.both
+        if why and paced and ready and link.peer is not None and link.peer.room:
             link.switch()
