@@ -304,7 +304,8 @@ class PeerLink:
             core.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
             core.counts["parted"] += 1
             self.await_suffix()
-        if ours and not said.get("whole") and (log.reaches(after) or after == state.number):
+        begun = after > 0 or len(log) <= 1  # an empty server gets all at once: it is not to serve a part of it
+        if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
             self.follower = Follower(core.limits, after, state.number)
         else:
             image = state.image("")

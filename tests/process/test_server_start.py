@@ -231,7 +231,9 @@ def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start) -> Non
 
 def test_a_primary_whose_peer_is_not_there_serves_after_its_wait(start: Start) -> None:
     endpoint = local()
-    server = start("--primary", "--bind", endpoint, "--peer", local(), "--store", "memory:", "--solo-wait-s", "0.5")
+    server = start(
+        "--primary", "--bind", endpoint, "--peer", local(), "--store", "memory:", "--solo-wait-s", "0.5", "--bootstrap"
+    )
     server.wait_for(" active ")
     with ClassicClient([endpoint]) as client:
         client.until_ready()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from chp.headers import State
 from chp.numbers import describe, epoch_of
 from chp_server.turn import Append, Fact, Save, Turn
 
@@ -58,6 +59,7 @@ class Checks:
         self.replayed: set[bytes] = set()  # values that the active took over out of a history that was parted with
         self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}  # value -> update, who is to replay it, its start
         self.reopened: set[str] = set()  # clients that a server did not know: what had no answer was a new session's
+        self.roles_mixed_up = False  # a server was started with the role of the other
         self.discarded: list[int] = []  # the last numbers of what servers had to part with
 
     def fail(self, text: str) -> None:
@@ -68,6 +70,8 @@ class Checks:
 
     def recovered(self, node: ServerNode) -> None:
         """A server has read its journal."""
+        if node.foreign:
+            return
         self.last_number[node.name] = node.core.state.number
         self.fenced.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
@@ -107,6 +111,7 @@ class Checks:
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
+        self._keeps_apart(node, turn)
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)  # what expired where it was set
         for op in turn.journal:
             if isinstance(op, Append):
@@ -115,6 +120,17 @@ class Checks:
                     self.replayed.update(v for _, v in self.oracle.nodes[op.last].writes if v is not None)
                 else:
                     self._not_early(node, op.body)
+
+    def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
+        """Who holds another store, or has the other one's role, neither begins nor follows; nobody else ends."""
+        state = node.core.bstate
+        if (node.foreign or node.misplaced) and (state in (State.ACTIVE, State.PASSIVE) or turn.journal):
+            what = "a foreign store" if node.foreign else "the role of the other"
+            self.fail(f"{node.name} has {what}, and is {state.name}")
+        self.roles_mixed_up |= node.misplaced
+        starts = state in (State.PRIMARY, State.BACKUP)
+        if node.core.ends and not (starts and self.roles_mixed_up):
+            self.fail(f"{node.name} ends, and is {state.name}: {node.core.ends}")
 
     def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:
         """A message has left for the other server: a record, or the word that one is in the journal."""
@@ -165,6 +181,8 @@ class Checks:
 
     def server_turned(self, node: ServerNode, turn: Turn) -> None:
         """A server has done its turn."""
+        if node.foreign:
+            return
         state = node.core.state
         last = self.last_number[node.name]
         if state.number < last:
@@ -237,13 +255,12 @@ class Checks:
         if record is None:
             self.fail(f"{node.name} acknowledges revision {describe(revision)}, which no record has")
             return
-        disks = [node.disk] if durability == 1 else [n.disk for n in self.world.servers] if durability == 2 else []
-        for disk in disks:
-            if disk.durability and not self.oracle.on_path(
-                record.last, max(disk.number, disk.mark)
-            ):  # or was cut short
+        for server in [node] if durability == 1 else self.world.servers if durability == 2 else []:
+            held = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]
+            ends = [max(disk.number, disk.mark) for disk in held]  # or was cut short
+            if held[0].durability and not any(self.oracle.on_path(record.last, end) for end in ends):
                 self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
-                          f" and a journal that ends at {describe(disk.number)} does not hold it")  # fmt: skip
+                          f" and a journal that ends at {describe(held[0].number)} does not hold it")  # fmt: skip
 
     # -- clients
 

@@ -17,6 +17,7 @@ TTL_KEYS = ("/t/1", "/t/2")
 TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
+MISTAKES_SHARE = 0.3  # of the seeds: a person swaps disks and roles, too
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
@@ -73,6 +74,8 @@ def plan(seed: int) -> Plan:
         rng.choice((8192, 2)),
         rng.choice((1 << 20, 1 << 20, 30)),
     )
+    if temper != "gentle" and random.Random(seed * 104_729 + 7).random() < MISTAKES_SHARE:
+        made = with_mistakes(made)
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
     if temper != "gentle" and random.Random(seed * 104_729 + 9).random() < SHORTEN_SHARE:
@@ -160,6 +163,29 @@ def with_full_disks(made: Plan) -> Plan:
         if rng.random() < 0.05:
             out.append(f"disk {rng.choice('PB')} room")
     return replace(made, commands=[*out, "disk P room", "disk B room", *made.commands[end:]])
+
+
+def with_mistakes(made: Plan) -> Plan:
+    """The same with some mistakes of a person, each mended before long."""
+    rng = random.Random(made.seed * 104_729 + 13)
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    out = []
+    for i, command in enumerate(made.commands[:end]):
+        out.append(command)
+        if i > 10 and rng.random() < 0.05:
+            out += _mistake(rng)
+    return replace(made, commands=out + made.commands[end:])
+
+
+def _mistake(rng: random.Random) -> list[str]:
+    name, other = rng.sample("PB", 2)
+    soon = f"tick {rng.choice((0.1, 0.6, 1.4, 2.4)):.1f}"  # less than `solo_wait_s`
+    return rng.choice((
+        [f"renew {name}", soon, f"start {name}"],
+        [f"renew {name}", f"crash {other}", f"start {name}", "tick 4.5", f"start {other}", "tick 0.6"],
+        [f"foreign {name} {rng.choice((1, 3, 9, 40))}", soon, f"home {name}", f"start {name}"],
+        [f"misplace {name}", soon, f"crash {name}", f"start {name}"],
+    ))  # fmt: skip
 
 
 class _Maker:

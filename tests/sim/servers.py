@@ -38,6 +38,9 @@ class ServerNode:
     def __init__(self, world: World, name: str, clock: LocalClock, disk: Disk) -> None:
         self.world, self.name, self.clock, self.disk = world, name, clock, disk
         self.primary = name == "P"
+        self.foreign = self.misplaced = False  # a disk of another pair; the other server's role (mistakes.py)
+        self.own_disk: Disk | None = None  # while it is foreign
+        self.lost_disk: Disk | None = None  # the last one that was replaced by a new one
         self.running = self.paused = self.busy = False
         self.starts = 0
         self.started_at = 0.0
@@ -81,7 +84,7 @@ class ServerNode:
     def new_core(self, server: bytes, now: float) -> ServerCore:
         """A core with this server's settings, which knows nothing yet."""
         config = CoreConfig(
-            primary=self.primary, name=self.name, durability=self.disk.durability,
+            primary=self.primary is not self.misplaced, name=self.name, durability=self.disk.durability,
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, **self.world.server_settings,
         )  # fmt: skip
         core = ServerCore(config, server, now, self.world.limits)
@@ -98,7 +101,7 @@ class ServerNode:
     def crash(self) -> None:
         """The process is gone, with what was in memory and a part of what was not synced."""
         if self.running:
-            self.running = self.paused = self.busy = False
+            self.running = self.paused = self.busy = self.misplaced = False
             self.world.trace(f"{self.name:10} crashes")
             self.disk.crash(self.world.rng)
             self.world.net.died(self.name)
@@ -195,6 +198,9 @@ class ServerNode:
         if self.line is not None:
             self.line.want(core.wants_lease, core.arbitration.wish)
         world.checks.decided(self, turn)
+        if core.ends:
+            self.crash()
+            return
         self._spins = 0 if self._took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
         assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
         self._steps = steps(core, turn, self)

@@ -14,13 +14,14 @@ from chp_client import outbox
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_server import core as server_core
-from chp_server import pending, performing
+from chp_server import meeting, pending, performing
 from chp_server.answers import Answers
 from chp_server.arbitration import Arbitration
 from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
+from chp_server.history import Tenure
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
 from chp_server.replay import Replay
@@ -267,6 +268,25 @@ def spins(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ClientCore, "_put_off", lambda self, now: None)
 
 
+def empty_server_serves(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ServerCore, "_may_begin", lambda self, event: True)
+
+
+def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
+    """As 0.1 did: neither the store nor who opened an epoch."""
+    roles = meeting._misfit
+    mp.setattr(meeting, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
+    mp.setattr(
+        Committer,
+        "holds",
+        lambda self, proof: proof.number <= self.state.history.get(proof.number >> 48, Tenure(-1)).last,
+    )
+
+
+def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(meeting, "_misfit", lambda peer, core: None)
+
+
 def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One seed in thousands shows it; the scenario made of that seed does each time."""
     replay_forgets_sessions(monkeypatch)
@@ -305,6 +325,9 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (sync_forgotten, "its journal ends at"),
         (stopped_and_acknowledges_all_the_same, "acknowledges in epoch"),
         (recovery_forgets_the_last_row, "journal"),
+        (empty_server_serves, "issued twice"),
+        (history_compared_by_number, "foreign store"),
+        (roles_not_compared, "role of the other"),
         (reissued_epoch, "issued twice"),
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),

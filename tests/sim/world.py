@@ -5,6 +5,7 @@
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
+    renew P | foreign P 7 | home P | misplace P   (mistakes.py)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -21,7 +22,7 @@ from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
-from . import describe
+from . import describe, mistakes
 from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
@@ -211,6 +212,18 @@ class World:
         if self.checks.oracle.on_path(node.disk.mark, other.disk.number):
             node.disk.shorten(int(rows))
 
+    def _do_renew(self, name: str) -> None:
+        mistakes.renew(self, name)
+
+    def _do_foreign(self, name: str, count: str) -> None:
+        mistakes.foreign(self, name, count)
+
+    def _do_home(self, name: str) -> None:
+        mistakes.home(self, name)
+
+    def _do_misplace(self, name: str) -> None:
+        mistakes.misplace(self, name)
+
     def _do_wall(self, name: str, seconds: str) -> None:
         self.nodes[name].clock.jump(float(seconds))
         self.walls_were_set = True
@@ -376,6 +389,8 @@ class World:
         """Heal everything, and expect everyone to be in sync within so many seconds."""
         self.loss = 0.0
         self.doubted.clear()
+        self.do("home P")
+        self.do("home B")
         self.do("heal *")
         for node in self.nodes.values():
             node.resume()

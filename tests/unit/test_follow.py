@@ -136,3 +136,21 @@ def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_
     assert not late.in_sync  # 11 has waited for five seconds: acknowledgements would wait with it, and it be given up
     late.confirm(11, 5.3, 1.0)
     assert late.in_sync
+
+
+def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it() -> None:
+    """With the records one by one it held a store after the first, and took over with that when its peer was silent."""
+    active, back = active_that_was_left(), server("B")
+    for no in (1, 2):
+        active.begin_turn(0.2 * no, 0.0)
+        active.collect([b"\x02\x03", no.to_bytes(8, "big"), b"c" * 16, b"", Segment([f"/{no}"], [b"v"]).encode()])
+        active.end_turn()
+    answer = turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
+    said = kinds(answer.to_peer)
+    assert follow.RECORD not in said and follow.SYNC_CHUNK in said
+    first = [frames for frames in answer.to_peer if frames[0] == follow.SYNC_CHUNK]
+    turn(back, 1.1, first)  # and then nothing more comes
+    back.begin_turn(50.0, 50.0)
+    assert not back.vote() and not back.active
+    turn(back, 50.1, answer.to_peer)
+    assert back.state.map.values == {"/1": b"v", "/2": b"v"}

@@ -129,7 +129,7 @@ PEER: list[Frames] = [
     [b"STATE", b"", b""],
     [b"STATE", b"\xc1"],
     [b"STATE", msgpack.packb([])],
-    [b"STATE", msgpack.packb({"state": 3})],
+    [b"STATE", msgpack.packb({"state": 3, "version": 3})],
     [
         b"STATE",
         peer_state(state=9, number=0, epoch=0, server=UUID, name="", primary=False, in_sync=False, **PEER_STATE),
@@ -146,8 +146,7 @@ PEER: list[Frames] = [
     [b"STATE", peer_state(state=4, number=0, epoch=0, server=UUID, name="", primary=True, in_sync=1, **PEER_STATE)],
     [b"WANT", b"\xc1"],
     [b"WANT", msgpack.packb({"at": [b"", "x", b"", 0], "history": []})],
-    [b"WANT", msgpack.packb({"at": [b"", 1, b"", 0], "history": [[1]]})],
-    [b"CONFIRM", msgpack.packb(7)],
+    [b"WANT", msgpack.packb({"at": [b"", 1, b"", 0], "history": [7]})],
     [b"WANT", msgpack.packb({})],
     [b"HANDOVER", b"x"],
     [b"REPLAY", msgpack.packb([1])],
