@@ -36,6 +36,7 @@ FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
 )
+EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
 
 

@@ -167,7 +167,7 @@ class PeerLink:
         again = before is not None and before.kind == misfit.kind and core.now - self._said_at < SAY_AGAIN_S
         if not again:
             self._said_at = core.now
-            core.turn.fact(f"{misfit.kind} peer", "warning", peer=misfit.name, why=misfit.text)
+            core.turn.fact(meeting.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
         if misfit.kind == "role" and core.bstate in (State.PRIMARY, State.BACKUP):
             core.ends = misfit.text
             core.turn.to_peer.append(self.state_message())  # so that the other one hears of it too

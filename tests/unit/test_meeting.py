@@ -1,0 +1,302 @@
+"""Two servers that meet: whose history it is, proved by who opened its epochs and by the digest, and not by numbers.
+
+covers: one store with parted histories, neither active; equal numbers; damage; foreign stores; roles; versions; epochs
+that others claim; an empty server; a snapshot that replaces rows of higher numbers
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chp.batch import Segment, packb, unpackb
+from chp.headers import State
+from chp.keys import RESERVED_KEY
+from chp.numbers import EPOCH_MAX, epoch_of, number, pack
+from chp_server import follow
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.epochs import JUMPS, REGAIN_S, Epochs
+from chp_server.history import Proof, Tenure, common, holds
+from chp_server.journal import Row, open_journal
+from chp_server.turn import Append, Turn
+
+BEAT_S = 0.25
+
+
+def server(name: str, run: int = 1, **config: Any) -> ServerCore:
+    settings = {"solo_wait_s": 1.0, "heartbeat_s": BEAT_S, "peer_timeout_s": 30.0, **config}
+    return ServerCore(CoreConfig(primary=name == "P", has_peer=True, name=name, **settings), bytes([run]) * 16, 0.0)
+
+
+def turn(core: ServerCore, now: float, *heard: list[bytes]) -> Turn:
+    core.begin_turn(now, now)
+    for frames in heard:
+        core.peer_message(frames)
+    return core.end_turn()
+
+
+def put(core: ServerCore, now: float, no: int, key: str, client: bytes) -> Turn:
+    core.begin_turn(now, now)
+    core.collect([RESERVED_KEY, pack(no), client * 16, b"", Segment([key], [b"v"]).encode()])
+    return core.end_turn()
+
+
+def alone(name: str, keys: int, run: int = 1) -> list[bytes]:
+    """The records of a server that opened a store of its own and set keys."""
+    core = ServerCore(CoreConfig(primary=name == "P", name=name), bytes([run]) * 16, 0.0)
+    done = [turn(core, 0.0)] + [put(core, no / 10, no, f"/{name}/{no}", client=name.encode()) for no in range(1, keys)]
+    return [op.body for each in done for op in each.journal if isinstance(op, Append)]
+
+
+def restarted(name: str, bodies: list[bytes], run: int, **config: Any) -> ServerCore:
+    """A server that finds these records in its journal."""
+    core = server(name, run, **config)
+    for body in bodies:
+        core.commits.log.append(core.commits.follow(body, 0.0))
+    return core
+
+
+def went_on(bodies: list[bytes], name: str, keys: int, run: int) -> list[bytes]:
+    """What a server of the pair did alone from there on."""
+    core = restarted(name, bodies, run, solo_wait_s=0.0)
+    done = [turn(core, 0.1)]
+    done += [put(core, 1 + no / 10, no, f"/{name}/{no}", client=name.encode()) for no in range(1, keys + 1)]
+    assert core.active
+    return bodies + [op.body for each in done for op in each.journal if isinstance(op, Append)]
+
+
+def talk(one: ServerCore, other: ServerCore, seconds: float = 4.0) -> list[Turn]:
+    """Let them hear each other, turn by turn, for so long."""
+    now, done = max(one.now, other.now), []
+    until_s = now + seconds
+    said: dict[str, list[list[bytes]]] = {"one": [], "other": []}
+    while now < until_s:
+        now += 0.05
+        first = turn(one, now, *said["other"])
+        second = turn(other, now, *said["one"])
+        said = {"one": first.to_peer + first.confirm, "other": second.to_peer + second.confirm}
+        done += [first, second]
+    return done
+
+
+def facts(turns: list[Turn], event: str) -> list[dict[str, Any]]:
+    return [fact.fields for each in turns for fact in each.facts if fact.event == event]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (2, 5), (5, 2)])
+def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is_accounted_for(
+    ours: int, theirs: int
+) -> None:
+    """After both had been active, and both had ended: neither serves, and the numbers say nothing of who is right."""
+    shared = alone("P", 2)
+    one = restarted("P", went_on(shared, "P", ours, 5), 7)
+    other = restarted("B", went_on(shared, "B", theirs, 6), 8)
+    assert one.state.store == other.state.store and not one.active and not other.active
+    turns = talk(one, other)
+    active, passive = (one, other) if one.active else (other, one)
+    assert active.active and passive.bstate is State.PASSIVE and active.link.in_sync()
+    assert active.state.proof() == passive.state.proof()
+    assert active.state.map.values == passive.state.map.values
+    wanted = {"/P/1", *(f"/P/{i + 1}" for i in range(ours)), *(f"/B/{i + 1}" for i in range(theirs))}
+    assert set(active.state.map.values) == wanted, "what only one had is replayed"
+    assert facts(turns, "histories parted") and facts(turns, "suffix"), "both say so"
+
+
+def test_equal_numbers_of_parted_histories_are_not_taken_for_the_same() -> None:
+    """As when an epoch was opened twice: 0.1 said `in sync`, and every key differed."""
+    shared = alone("P", 2)
+    one = restarted("P", went_on(shared, "P", 3, 5), 7)
+    other = restarted("B", went_on(shared, "P", 3, 6), 8)  # a copy of its disk that went on elsewhere
+    assert one.state.number == other.state.number and one.state.proof() != other.state.proof()
+    turns = talk(one, other)
+    assert facts(turns, "histories parted")
+    assert one.state.proof() == other.state.proof() and one.state.map.values == other.state.map.values
+
+
+def test_a_passive_whose_records_differ_is_not_in_sync_and_gets_the_whole_state() -> None:
+    one, other = server("P", peer_timeout_s=1.0), server("B", 2, peer_timeout_s=1.0)
+    talk(one, other, 1.0)
+    assert one.link.in_sync()
+    other.state.digest ^= 1
+    epoch = other.state.epoch
+    other.state.history[epoch] = other.state.history[epoch]._replace(digest=other.state.digest)
+    turns = talk(one, other)
+    assert facts(turns, "histories parted") or facts(turns, "the passive differs")
+    assert one.state.proof() == other.state.proof() and one.link.in_sync()
+
+
+@pytest.mark.parametrize("name", ["P", "B"])
+def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
+    ours = restarted("P", alone("P", 3), 7)
+    theirs = restarted("B", alone("B", 9, run=9), 8)
+    before = ours.state.proof(), theirs.state.proof()
+    if name == "P":
+        turn(ours, 1.1)
+        assert ours.active
+        theirs.now = theirs.started = 1.0
+        before = ours.state.proof(), theirs.state.proof()
+    turns = talk(ours, theirs)
+    assert (ours.state.proof(), theirs.state.proof()) == before
+    assert ours.active is (name == "P") and theirs.bstate is State.BACKUP
+    assert facts(turns, "foreign peer")
+    for core in (ours, theirs):
+        said = core.status()["misfit"]
+        assert said["kind"] == "foreign" and ours.state.store.hex() in said["text"]
+        assert theirs.state.store.hex() in said["text"] and "empty data directory" in said["text"]
+
+
+def test_it_begins_once_the_foreign_server_is_gone_for_as_long_as_it_waits_at_a_start() -> None:
+    ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
+    talk(ours, theirs, 3.0)
+    assert not ours.active and ours.waits_for
+    turn(ours, 3.5)
+    assert not ours.active
+    turn(ours, 4.5)
+    assert ours.active and not ours.waits_for
+
+
+def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
+    one, other = server("P"), server("B", 2)
+    talk(one, other, 1.0)
+    for core in (one, other):
+        forged = server("P" if core is one else "B", 3)
+        turn(core, 1.1, forged.link.state_message())
+        assert not core.ends
+    talk(one, other, 2.0)
+    assert one.active and one.link.in_sync()
+
+
+def test_a_starting_server_of_the_same_role_ends() -> None:
+    core = server("P")
+    done = turn(core, 0.1, server("P", 3).link.state_message())
+    assert core.ends == "both servers are --primary; start one of them as the other"
+    assert [frames[0] for frames in done.to_peer].count(follow.STATE) >= 1, "the other one hears of it"
+
+
+def said_of(core: ServerCore, **fields: Any) -> list[bytes]:
+    return [follow.STATE, packb({**unpackb(core.link.state_message()[1], "STATE"), **fields})]
+
+
+def test_a_server_of_0_1_and_this_one_have_no_dealings() -> None:
+    core, old = restarted("P", alone("P", 3), 7), server("B", 2)
+    said = unpackb(old.link.state_message()[1], "STATE")
+    for name in ("version", "store", "opener", "digest", "settings"):
+        del said[name]
+    turn(core, 2.0, [follow.STATE, packb({**said, "follows": False})])
+    misfit = core.status()["misfit"]
+    assert misfit["kind"] == "version" and "version 2" in misfit["text"] and "this program 3" in misfit["text"]
+    turn(core, 2.2)
+    assert not core.active
+    types = {"number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool}
+    types["follows"] = bool
+    ours = unpackb(core.link.state_message()[1], "STATE")
+    assert [type(ours[name]) for name in types] != list(types.values()), "0.1 says: of the same version, please"
+
+
+def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
+    one, other = server("P"), server("B", 2)
+    later = said_of(other, version=9)
+    done = turn(one, 0.1, later)
+    assert one.commits.version == 3 and one.link.peer is not None
+    assert "version" in facts([done], "settings differ")[0]
+
+
+class TestClaims:
+    def test_one_forged_state_of_a_far_epoch_leaves_a_pair_that_syncs_and_restarts(self) -> None:
+        """0.1 opened 32,767 above it, and could open no other."""
+        one, other = server("P"), server("B", 2)
+        talk(one, other, 1.0)
+        for epoch in (200, 32_765):
+            for state in (State.ACTIVE, State.PASSIVE):
+                forged = said_of(other, state=int(state), number=number(epoch, 9), epoch=epoch, server=b"x" * 16)
+                turn(one, 1.2, forged)
+        turns = talk(one, other, 5.0)
+        active = one if one.active else other
+        assert active.active and active.link.in_sync() and active.state.epoch < 16
+        again = server("B", 5)
+        opened = [epoch_of(op.last) for each in turns for op in each.journal if isinstance(op, Append)]
+        assert opened and max(opened) < 16
+        talk(active, again, 3.0)
+        assert again.state.proof() == active.state.proof()
+
+    def test_six_hundred_resumes_of_high_epochs_use_up_a_few(self) -> None:
+        """0.1 opened 16,382 of 32,767."""
+        core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+        turn(core, 0.0)
+        for i in range(600):
+            core.begin_turn(1 + i / 10, 0.0)
+            options = {"chp": 3, "id": i, "from": number(core.state.epoch + 63, 5), "proof": [core.state.store, b"x"]}
+            core.request([b"reader", b"ICANHAZ?", b"", packb(options)])
+            core.end_turn()
+        assert core.state.epoch <= 2 * JUMPS
+
+    def test_a_claim_for_another_store_is_not_heard(self) -> None:
+        core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+        turn(core, 0.0)
+        core.begin_turn(1.0, 0.0)
+        options = {"chp": 3, "id": 1, "from": number(9, 5), "proof": [b"x" * 16, b"x"]}
+        core.request([b"reader", b"ICANHAZ?", b"", packb(options)])
+        core.end_turn()
+        assert core.state.epoch == 1
+
+    def test_what_a_client_has_really_seen_is_risen_above(self) -> None:
+        core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+        turn(core, 0.0)
+        core.begin_turn(1.0, 0.0)
+        options = {"chp": 3, "id": 1, "from": number(4, 5), "proof": [core.state.store, b"x"]}
+        core.request([b"reader", b"ICANHAZ?", b"", packb(options)])
+        core.end_turn()
+        assert core.state.epoch == 5
+
+    def test_credit_comes_back_slowly_and_never_beyond_half_of_all(self) -> None:
+        epochs, ours, now = Epochs(0.0), 1, 0.0
+        for _ in range(100_000):
+            epochs.hear(ours + JUMPS)
+            above = epochs.above(ours, now)
+            if above > ours:
+                ours = epochs.spend(ours, now) + 1
+            now += 60.0
+        assert ours <= EPOCH_MAX // 2 + 2
+        assert ours <= JUMPS + 2 * now / REGAIN_S + 2
+
+
+def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() -> None:
+    history = {1: Tenure(number(1, 9), 77, b"a"), 3: Tenure(number(3, 20), 88, b"c")}
+
+    def at(n: int, opener: bytes, digest: int) -> Proof:
+        return Proof(b"s", n, opener, digest)
+
+    assert holds(history, at(number(1, 9), b"a", 77), None)
+    assert not holds(history, at(number(1, 9), b"a", 78), None)
+    assert not holds(history, at(number(1, 9), b"b", 77), None)
+    assert holds(history, at(number(1, 5), b"a", 5), None), "by its opener alone"
+    assert not holds(history, at(number(1, 5), b"a", 5), 6)
+    assert not holds(history, at(number(1, 10), b"a", 5), None)
+    assert not holds(history, at(number(2, 10), b"a", 5), None)
+    theirs = {1: history[1], 2: Tenure(number(2, 12), 5, b"b"), 3: Tenure(number(3, 15), 5, b"x")}
+    assert common(history, theirs) == number(1, 9)
+    assert common(history, {**theirs, 3: Tenure(number(3, 15), 5, b"c")}) == number(3, 15)
+    assert common(history, {3: Tenure(number(3, 20), 5, b"c")}) == 0, "the same place with another digest"
+    assert common(history, {}) == 0
+
+
+def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_too(tmp_path: Path) -> None:
+    """0.1 ended with exit code 4: `row 1.3 does not follow 1.41`."""
+    for url in (f"sqlite:{tmp_path}", "memory:"):
+        journal = open_journal(url)
+        journal.load()
+        journal.append([Row(number(1, i), number(1, i), b"old %d" % i) for i in range(1, 42)])
+        journal.sync()
+        journal.begin_snapshot(number(1, 2))
+        journal.put_snapshot(b"the other history")
+        journal.commit_snapshot(number(1, 2), alone=True)
+        journal.append([Row(number(1, 3), number(1, 3), b"new")])
+        journal.sync()
+        assert journal.read_after(number(1, 2), 1 << 20) == [Row(number(1, 3), number(1, 3), b"new")]
+        journal.close()
+    journal = open_journal(f"sqlite:{tmp_path}")
+    loaded = journal.load()
+    assert list(loaded.snapshot) == [b"the other history"] and [row.body for row in loaded.rows] == [b"new"]
+    journal.close()
