@@ -74,10 +74,10 @@ def plan(seed: int) -> Plan:
         rng.choice((8192, 2)),
         rng.choice((1 << 20, 1 << 20, 30)),
     )
-    if temper != "gentle" and random.Random(seed * 104_729 + 7).random() < MISTAKES_SHARE:
-        made = with_mistakes(made)
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
+    elif temper != "gentle" and random.Random(seed * 104_729 + 7).random() < MISTAKES_SHARE:
+        made = with_mistakes(made)
     if temper != "gentle" and random.Random(seed * 104_729 + 9).random() < SHORTEN_SHARE:
         made = with_journals_cut_short(made)
     if random.Random(seed * 104_729 + 7).random() < SCRUB_SHARE:
