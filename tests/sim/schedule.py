@@ -17,7 +17,6 @@ TTL_KEYS = ("/t/1", "/t/2")
 TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
-MISTAKES_SHARE = 0.15  # of the seeds: a person swaps disks and roles, too
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
@@ -76,8 +75,6 @@ def plan(seed: int) -> Plan:
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
-    elif temper != "gentle" and random.Random(seed * 104_729 + 7).random() < MISTAKES_SHARE:
-        made = with_mistakes(made)
     if temper != "gentle" and random.Random(seed * 104_729 + 9).random() < SHORTEN_SHARE:
         made = with_journals_cut_short(made)
     if random.Random(seed * 104_729 + 7).random() < SCRUB_SHARE:

@@ -34,19 +34,20 @@ from tests.sim.arbiter import SESSION_S, Line
 from tests.sim.checks import Checks
 from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
-from tests.sim.run import run_plan, run_seed
-from tests.sim.schedule import plan, with_arbiter
+from tests.sim.run import run_plan
+from tests.sim.schedule import plan, with_arbiter, with_mistakes
 from tests.sim.world import World
 
 SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def found(word: str, *, arbiter: bool = False) -> str:
-    """The first error, among many seeds, that says `word`; `arbiter` gives every one of them an arbiter."""
+def found(word: str, *, arbiter: bool = False, mistakes: bool = False) -> str:
+    """The first error, among many seeds, that says `word`; each with an arbiter, or with mistakes of a person."""
     said = []
     for seed in range(SEEDS_TO_TRY):
-        error = run_plan(with_arbiter(plan(seed))).error if arbiter else run_seed(seed).error
+        made = with_arbiter(plan(seed)) if arbiter else with_mistakes(plan(seed)) if mistakes else plan(seed)
+        error = run_plan(made).error
         if word in error:
             return error
         said.append(error)
@@ -287,6 +288,9 @@ def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(meeting, "_misfit", lambda peer, core: None)
 
 
+MISTAKES = (empty_server_serves, history_compared_by_number, roles_not_compared)
+
+
 def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One seed in thousands shows it; the scenario made of that seed does each time."""
     replay_forgets_sessions(monkeypatch)
@@ -360,4 +364,4 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:
     plant(monkeypatch)
-    found(word, arbiter=plant.__name__.startswith("lease"))
+    found(word, arbiter=plant.__name__.startswith("lease"), mistakes=plant in MISTAKES)
