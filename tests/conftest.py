@@ -4,10 +4,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from chp_server import testing
 from chp_server.testing import Pair, TestServer
 from tests.wire.hand import Hand
+
+
+settings.register_profile("busy", deadline=None)  # a busy machine misses any deadline
+settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
