@@ -10,7 +10,6 @@ from chp_server import testing
 from chp_server.testing import Pair, TestServer
 from tests.wire.hand import Hand
 
-
 settings.register_profile("busy", deadline=None)  # a busy machine misses any deadline
 settings.load_profile("busy")
 
