@@ -98,7 +98,7 @@ class Server:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
         if loaded.marked:
             missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
-            log.warning("the journal was cut short: the peer is to send what is missing", **missing)
+            log.warning("the journal was cut short", wanted="what is missing, of the peer", **missing)
         elif loaded.number:
             say = log.warning if loaded.rows_aside else log.info  # what is set aside is lost to this server
             say("recovered", number=describe(state.number), keys=len(state.map), found=loaded.report)

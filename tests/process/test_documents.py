@@ -11,6 +11,7 @@ import pytest
 
 from chp_server import metrics
 from chp_server.journal import open_journal
+from chp_server.room import Room
 
 from .cluster import ProcessPair
 
@@ -101,6 +102,7 @@ def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> 
     journal = open_journal(f"sqlite:{tmp_path}")
     known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
     known |= {"chp_turn_seconds_bucket"} | {f"chp_scrub_{name}" for name in metrics._SCRUB}
+    known |= {f"chp_room_{name}" for name in Room().status(0)}
     known |= {f"chp_journal_{name}" for name in journal.stats()}
     journal.close()
     shown = set(re.findall(r"\bchp_[a-z_]+", page))
