@@ -56,6 +56,13 @@ WIRE = {
 }
 
 
+# after 4 s without an answer to data or, where there is none to send, to probes
+TCP_GIVES_UP = (
+    (zmq.TCP_MAXRT, 4000), (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 1), (zmq.TCP_KEEPALIVE_INTVL, 1),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)  # fmt: skip
+
+
 class Agent:
     """One Clone's thread and sockets."""
 
@@ -170,8 +177,11 @@ class Agent:
             xpub.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, REQUEST_MARK)
             xpub.setsockopt(zmq.LINGER, 200)
-            xpub.setsockopt(zmq.HEARTBEAT_IVL, 1000)  # a server that is stopped must not gather a queue here
-            xpub.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
+            # A server that takes nothing, or a network that is gone, must not gather a queue here. By TCP, and never by
+            # ZMTP's PING: a server that had stopped reading, whose client then went, ends in an assertion of libzmq
+            # 4.3 when it reads that PING (it answers on a connection that is closed).
+            for option, value in TCP_GIVES_UP:
+                xpub.setsockopt(option, value)
             self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))
 
     def _run(self) -> None:

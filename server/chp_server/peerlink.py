@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LONG_AGO = -1e9
 SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix
+ENDS_AFTER_BEATS = 4
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
 SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
@@ -61,6 +62,7 @@ class PeerLink:
         self._unanswered = 0  # times that we asked since anything of an answer came
         self._confirmed = 0
         self._was_in_sync = False
+        self._ends_at: float | None = None  # of the same role as the peer: when we end
         self.in_sync_since = core.now  # when that last changed
 
     # -- what others ask
@@ -169,8 +171,8 @@ class PeerLink:
             self._said_at = core.now
             core.turn.fact(meeting.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
         if misfit.kind == "role" and core.bstate in (State.PRIMARY, State.BACKUP):
-            core.ends = misfit.text
-            core.turn.to_peer.append(self.state_message())  # so that the other one hears of it too
+            # not at once: the other one is to hear of it too
+            self._ends_at = self._ends_at or core.now + ENDS_AFTER_BEATS * core.config.heartbeat_s
 
     def leave_message(self) -> list[bytes]:
         """LEAVE, for the end of a server that was told to end, after all else."""
@@ -369,6 +371,8 @@ class PeerLink:
 
     def end_turn(self) -> None:
         """Send what there is to send; give up on a passive that does not confirm."""
+        if self._ends_at is not None and self._core.now >= self._ends_at and self.misfit is not None:
+            self._core.ends = self.misfit.text
         core = self._core
         self._confirm()
         self.replay.hand_over()

@@ -93,9 +93,9 @@ def patch_snapshots() -> None:
             self.sync()
             at(f"{what['kind']}-chunk")
 
-    def dying_commit(self: SqlStore, keep_after: int) -> None:
+    def dying_commit(self: SqlStore, keep_after: int, *, alone: bool = False) -> None:
         at(f"{what['kind']}-commit")
-        commit(self, keep_after)
+        commit(self, keep_after, alone=alone)
         at(f"{what['kind']}-done")
 
     def dying_replace(self: Snapshotter, core: ServerCore) -> None:

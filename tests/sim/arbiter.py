@@ -71,7 +71,7 @@ class LeaseService:
     def check(self, node: ServerNode) -> None:
         """At the end of a turn: who is active has the lease, by its own clock when the turn began, and by ours."""
         core, line = node.core, node.line
-        if line is None or not core.active or core.link.handing_over:
+        if line is None or not core.serving:  # who hands over lets it go, and takes no sets
             return
         epoch = core.state.epoch
         if core.arbitration.until <= core.now:
