@@ -139,6 +139,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [HeldThen(piece, until) for piece in pieces]
         if start["store"] != end["store"]:
             after = 0  # said already, by latestOffset
+        elif after > until:
+            after = 0  # it never was in this store: said there too
         return [Changes(after, until, end["store"])] if after < until else []
 
     def commit(self, end: Offset) -> None:
