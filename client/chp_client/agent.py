@@ -172,14 +172,12 @@ class Agent:
                 socket.setsockopt(zmq.RCVHWM, RECEIVE_MARK)
                 socket.setsockopt(zmq.SNDHWM, SEND_MARK)
                 socket.setsockopt(zmq.LINGER, 0)
-            # Nothing waits for a collector that is away (it would be stale), and its going is told. Not on the sockets
-            # that receive messages of several frames: libzmq 4.3 aborts if such a pipe goes between two of them.
+            # Nothing waits for a collector that is away: it would be stale (docs/decisions/0003).
             xpub.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, REQUEST_MARK)
             xpub.setsockopt(zmq.LINGER, 200)
             # A server that takes nothing, or a network that is gone, must not gather a queue here. By TCP, and never by
-            # ZMTP's PING: a server that had stopped reading, whose client then went, ends in an assertion of libzmq
-            # 4.3 when it reads that PING (it answers on a connection that is closed).
+            # ZMTP's PING (docs/decisions/0004).
             for option, value in TCP_GIVES_UP:
                 xpub.setsockopt(option, value)
             self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))

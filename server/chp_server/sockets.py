@@ -81,11 +81,8 @@ class Sockets:
         """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
 
         A connection begins with the mark that the socket had when it was bound, so this is said again for every
-        subscription of the kind. The mark is only ever raised. libzmq tells a pipe of what was read at every half
-        mark; one that has less than that outstanding when its mark is lowered counts as full, and hears nothing
-        more, ever. And libzmq 4.3 tells the other end of each pipe of a new mark even if that end is gone already,
-        which ends the process: so nothing is said until nobody has left for QUIET_S, in which libzmq finishes with a
-        connection. It tells of one that leaves before it lets us begin to part with it.
+        subscription of the kind. The mark is only ever raised, and not until nobody has left for QUIET_S, in which
+        libzmq finishes with a connection (docs/decisions/0005).
         """
         if plain_joins != self._plain and not self.subscribers.left(now):
             self._plain = plain_joins

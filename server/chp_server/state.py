@@ -30,7 +30,7 @@ from .image import Gathering, Image
 from .leases import Leases
 from .staging import Staging
 
-FORGOTTEN = 1  # a later revision in its place could be the key's own, and a condition hold over what nobody saw
+FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/0006)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,6 @@
-"""What the code says of SPEC.md is there: a reference is the number of a section, and the section exists."""
+"""What the code names is there: a section of SPEC.md by its number, and a page of docs/decisions.
+covers: the references from the code to SPEC.md and docs/decisions
+"""
 
 import re
 from pathlib import Path
@@ -27,3 +29,11 @@ def test_sections_that_the_code_names_exist() -> None:
             assert {int(n) for n in numbers.groups() if n} <= SECTIONS, f"{path}: no {reference} in SPEC.md"
             found += 1
     assert found > 15
+
+
+def test_decisions_that_the_code_names_exist_and_are_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = {path.name for path in folder.glob("0*.md")}
+    named = {n for path in FILES for n in re.findall(r"docs/decisions/(\d{4})", path.read_text(encoding="utf-8"))}
+    assert named and named <= {name[:4] for name in pages}
+    assert set(re.findall(r"\]\((0[^)]+)\)", (folder / "README.md").read_text(encoding="utf-8"))) == pages
