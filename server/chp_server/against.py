@@ -32,7 +32,7 @@ from chp.numbers import describe
 from chp.versions import VERSION
 
 from .commit import Committer
-from .journal_tools import look_at
+from .opening import look_at
 from .snapshots import recovering
 from .sql_store import SqlStore
 

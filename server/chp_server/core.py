@@ -34,9 +34,10 @@ from .binary_star import Event, step
 from .channels import alive, greeting
 from .commit import Committer
 from .epochs import Epochs
-from .journal import Row, cut_short
+from .journal import cut_short
 from .peerlink import SAY_AGAIN_S, PeerLink
 from .pending import Pending, batch_identity, by_public_id
+from .recordlog import Row
 from .requests import Requests
 from .resting import Resting
 from .room import Room

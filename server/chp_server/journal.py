@@ -23,13 +23,14 @@ Rules:
 One thread uses a journal. One server owns one: a lock that ends with the process holds others off.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
-from urllib.parse import urlsplit
+from typing import Protocol
 
 from chp.errors import ChpError
 from chp.numbers import describe
+
+from .recordlog import Row
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn
@@ -69,14 +70,6 @@ class JournalReadOnly(JournalError):
 
 class WrongStore(JournalError):
     """A journal, but not of this server; or no journal of ours at all."""
-
-
-class Row(NamedTuple):
-    """One record: it covers the numbers `first..last`; `body` is opaque."""
-
-    first: int
-    last: int
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How a journal is kept; see `open_journal`."""
+    """How a journal is kept; see `opening.open_journal`."""
 
     sync: str = "always"
     recover: str = "strict"
@@ -204,42 +197,3 @@ class Options:
             raise JournalError(f"sync={self.sync!r} is not a mode; use one of {', '.join(SYNC_MODES)}")
         if self.recover not in RECOVER_MODES:
             raise JournalError(f"recover={self.recover!r} is not a mode; use one of {', '.join(RECOVER_MODES)}")
-
-
-def open_journal(
-    url: str,
-    *,
-    sync: str = "always",
-    recover: str = "strict",
-    retain_bytes: int = 16 * MIB,
-    retain_s: float = 3600.0,
-    interval_s: float = 1.0,
-    store_id: bytes | None = None,
-    catch_up: bool = False,
-) -> Journal:
-    """The journal at `url`: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
-
-    Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
-    below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
-    the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from.
-    """
-    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
-    return _opener(url)(url, options)
-
-
-def _opener(url: str) -> Callable[[str, Options], Journal]:
-    scheme = urlsplit(url).scheme
-    if scheme == "memory":
-        from .memory_store import MemoryStore
-
-        return MemoryStore
-    if scheme == "sqlite":
-        from .sqlite_store import SqliteStore
-
-        return SqliteStore
-    if scheme in ("postgresql", "postgres"):
-        from .postgres_store import PostgresStore
-
-        return PostgresStore
-    raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")

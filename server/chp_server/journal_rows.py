@@ -16,7 +16,8 @@ from zlib import crc32
 
 from chp.numbers import EPOCH_MAX, describe, epoch_of, sequence_of
 
-from .journal import BODY_BYTES_MAX, JournalError, Row
+from .journal import BODY_BYTES_MAX, JournalError
+from .recordlog import Row
 
 _ROW = struct.Struct(">QQQ")
 _CHUNK = struct.Struct(">QQ")

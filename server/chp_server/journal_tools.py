@@ -12,6 +12,7 @@ import sqlite3
 from pathlib import Path
 
 from .journal import JournalDamaged, JournalError, Options, Report
+from .opening import look_at
 from .sql_store import SqlStore
 from .sqlite_files import database_path, sync_directory
 from .sqlite_store import SqliteStore, create
@@ -72,20 +73,6 @@ def restore(path: str, url: str) -> Report:
     else:
         _restore_postgres(path, url)
     return verify(url)
-
-
-def look_at(url: str) -> SqlStore:
-    """The journal at `url`, only to be read."""
-    if url.startswith("sqlite:"):
-        path = database_path(url)
-        if not path.exists():
-            raise JournalError(f"{path} does not exist; nothing to look at")
-        return SqliteStore(url, Options(), writable=False)
-    if url.startswith(("postgresql:", "postgres:")):
-        from .postgres_store import PostgresStore
-
-        return PostgresStore(url, Options(), writable=False)
-    raise JournalError(f"{url!r} can't be looked at from outside; use sqlite:PATH or postgresql://...")
 
 
 def _structure(store: SqliteStore) -> list[str]:

@@ -23,8 +23,9 @@ from . import logs
 from .arbiter import ArbiterError
 from .config import Config
 from .exits import CannotStart, Exit
-from .journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore, open_journal
+from .journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
 from .metrics import MetricsError
+from .opening import open_journal
 
 log = logs.get_log(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -11,10 +11,19 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from chp.limits import Limits
 
 NEAR = 32  # records that are looked at one by one before they are searched
+
+
+class Row(NamedTuple):
+    """A record as a journal keeps it: it covers the numbers `first..last`; `body` is opaque."""
+
+    first: int
+    last: int
+    body: bytes
 
 
 @dataclass(slots=True)

@@ -18,8 +18,9 @@ from copy import copy
 
 from chp.numbers import describe, epoch_of
 
-from .journal import JournalDamaged, Loaded, Row, cut_short
+from .journal import JournalDamaged, Loaded, cut_short
 from .journal_rows import Book, Damage, check_rows, chunk_crc, is_sound
+from .recordlog import Row
 from .sql_base import TOP, SqlBase
 
 SEEN = "chp.seen"

@@ -11,8 +11,9 @@ from time import perf_counter, time
 
 from chp.numbers import describe
 
-from .journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Row
+from .journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded
 from .journal_rows import Book, StoredRow, chunk_crc, is_sound, numbers_in, stored
+from .recordlog import Row
 from .sql_base import TOP
 from .sql_recovery import SqlRecovery
 

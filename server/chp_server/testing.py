@@ -24,7 +24,7 @@ from typing import Any, Self
 from chp.limits import DEFAULT, Limits
 
 from .config import Config
-from .journal import open_journal
+from .opening import open_journal
 from .reactor import Server
 
 MEET_S = 30.0  # much longer than two servers need on a busy machine

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .journal import Row
+from .recordlog import Row
 from .suffix import Update
 
 Frames = list[bytes]

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.journal import JournalError, Row, open_journal
+from chp_server.journal import JournalError
 from chp_server.journal_tools import verify
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 
 EPOCH = 1 << 48
 FEW, MANY = 40, 1000

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from chp_server.journal import Journal, JournalDamaged, JournalError, Row, open_journal
+from chp_server.journal import Journal, JournalDamaged, JournalError
 from chp_server.journal_tools import verify
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 EPOCH = 1 << 48

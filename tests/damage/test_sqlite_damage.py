@@ -20,12 +20,12 @@ from chp_server.journal import (
     JournalFull,
     JournalLocked,
     JournalReadOnly,
-    Row,
     WrongStore,
-    open_journal,
 )
 from chp_server.journal_mark import MarkFile, read_mark
 from chp_server.journal_tools import verify
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 
 EPOCH = 1 << 48
 BODY = 5000
@@ -320,7 +320,7 @@ def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_journal_in_use_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
     filled(tmp_path)
     code = (
-        "import sys; from chp_server.journal import open_journal;"
+        "import sys; from chp_server.opening import open_journal;"
         " j = open_journal('sqlite:' + sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chp_server import metrics
-from chp_server.journal import open_journal
+from chp_server.opening import open_journal
 from chp_server.room import Room
 
 from .cluster import ProcessPair

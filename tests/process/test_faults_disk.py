@@ -17,7 +17,8 @@ import zmq
 from chp_client import Clone, Refused
 from chp_server.config import Config
 from chp_server.exits import Exit
-from chp_server.journal import JournalError, open_journal
+from chp_server.journal import JournalError
+from chp_server.opening import open_journal
 from chp_server.reactor import Server
 from chp_server.testing import TestServer, free_port
 from chp_server.turn import Save, Turn

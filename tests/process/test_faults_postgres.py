@@ -13,7 +13,9 @@ import pytest
 
 from chp_client import Clone
 from chp_server.exits import Exit
-from chp_server.journal import JournalError, Row, open_journal
+from chp_server.journal import JournalError
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
 from .faults import Load, ended, nothing_lost, wait_active

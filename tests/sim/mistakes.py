@@ -15,7 +15,7 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Row
+from chp_server.recordlog import Row
 from chp_server.turn import Append
 
 from .disk import Disk

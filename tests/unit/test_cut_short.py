@@ -11,9 +11,10 @@ from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Loaded, Options, Row
+from chp_server.journal import Loaded, Options
 from chp_server.memory_store import MemoryStore
 from chp_server.performing import recover
+from chp_server.recordlog import Row
 
 MARK = 1 << 48 | 40
 

@@ -16,7 +16,8 @@ import pytest
 
 from chp_client.recording import FORMAT as RECORDING
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Journal, WrongStore, open_journal
+from chp_server.journal import Journal, WrongStore
+from chp_server.opening import open_journal
 from chp_server.performing import recover
 from chp_server.reactor import write_updates
 from chp_server.snapshots import Snapshotter

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from chp_server import sql_store
-from chp_server.journal import Journal, JournalError, JournalLocked, Row, open_journal
+from chp_server.journal import Journal, JournalError, JournalLocked
 from chp_server.journal_tools import backup, restore, verify
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 
 EPOCH = 1 << 48
 Opener = Callable[..., Journal]

@@ -10,7 +10,8 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.commit import Committer
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Journal, open_journal
+from chp_server.journal import Journal
+from chp_server.opening import open_journal
 from chp_server.snapshots import Snapshotter, recover_snapshot
 
 VALUE = bytes(1 << 20)

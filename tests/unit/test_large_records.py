@@ -11,8 +11,8 @@ from chp.numbers import pack
 from chp_server.commit import Committer
 from chp_server.copies import difference
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Row
 from chp_server.journal_rows import stored
+from chp_server.recordlog import Row
 from chp_server.turn import Append, Turn
 
 SECRET, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16

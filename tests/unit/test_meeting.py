@@ -19,7 +19,8 @@ from chp_server import follow
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.epochs import JUMPS, REGAIN_S, Epochs
 from chp_server.history import Proof, Tenure, common, holds
-from chp_server.journal import Row, open_journal
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 from chp_server.turn import Append, Turn
 
 BEAT_S = 0.25

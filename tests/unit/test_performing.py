@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import JournalFull, Loaded, Options, Row
+from chp_server.journal import JournalFull, Loaded, Options
 from chp_server.memory_store import MemoryStore
 from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
+from chp_server.recordlog import Row
 from chp_server.turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
 
 ALONE = CoreConfig(name="P")

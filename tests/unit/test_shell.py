@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from chp_server.config import Config
-from chp_server.journal import Options, open_journal
+from chp_server.journal import Options
+from chp_server.opening import open_journal
 from chp_server.reactor import Server, write_updates
 from chp_server.sqlite_files import Tail
 from chp_server.sqlite_store import SqliteStore

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from chp_server.config import Config
-from chp_server.journal import open_journal
+from chp_server.opening import open_journal
 from chp_server.reactor import Server
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire.classic import DIALECTS, ClassicClient

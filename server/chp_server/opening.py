@@ -1,0 +1,57 @@
+"""Which store an URL means: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
+
+The one module that knows all stores; they know of a journal only what journal.py says.
+"""
+
+from urllib.parse import urlsplit
+
+from .journal import MIB, Journal, JournalError, Options
+from .memory_store import MemoryStore
+from .sql_store import SqlStore
+from .sqlite_files import database_path
+from .sqlite_store import SqliteStore
+
+
+def open_journal(
+    url: str,
+    *,
+    sync: str = "always",
+    recover: str = "strict",
+    retain_bytes: int = 16 * MIB,
+    retain_s: float = 3600.0,
+    interval_s: float = 1.0,
+    store_id: bytes | None = None,
+    catch_up: bool = False,
+) -> Journal:
+    """The journal at `url`.
+
+    Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
+    below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
+    the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
+    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from.
+    """
+    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        return MemoryStore(url, options)
+    if scheme == "sqlite":
+        return SqliteStore(url, options)
+    if scheme in ("postgresql", "postgres"):
+        from .postgres_store import PostgresStore  # here: psycopg is an extra
+
+        return PostgresStore(url, options)
+    raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")
+
+
+def look_at(url: str) -> SqlStore:
+    """The journal at `url`, only to be read."""
+    if url.startswith("sqlite:"):
+        path = database_path(url)
+        if not path.exists():
+            raise JournalError(f"{path} does not exist; nothing to look at")
+        return SqliteStore(url, Options(), writable=False)
+    if url.startswith(("postgresql:", "postgres:")):
+        from .postgres_store import PostgresStore
+
+        return PostgresStore(url, Options(), writable=False)
+    raise JournalError(f"{url!r} can't be looked at from outside; use sqlite:PATH or postgresql://...")
