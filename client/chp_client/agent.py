@@ -290,6 +290,12 @@ class Agent:
             if has_input(self._sockets[i][LINK]):
                 self._unread.add((i, LINK))
 
+    def _log(self, effects: Effects) -> None:
+        for note in effects.notes:
+            log.info("%s", note)
+        for warning in effects.warnings:
+            log.warning("Clone %s: %s", self._name, warning)
+
     def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
         hub = self._hub
         for ticket, result in effects.settled:
@@ -304,8 +310,7 @@ class Agent:
                 watch.offer(changed)
         for watch, missed in effects.missed:
             watch.begin(missed)
-        for note in effects.notes:
-            log.info("%s", note)
+        self._log(effects)
         for state in effects.states:
             log.info("now %s", state)
             if said := self._voice.told(state, monotonic()):

@@ -160,6 +160,11 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.closed
 
+    @property
+    def refused(self) -> str:
+        """What a server that is there refuses this Clone, and why; "" if nothing."""
+        return self._clone.refused
+
     def describe(self) -> str:
         """As of `Clone`."""
         return self._clone.describe()

@@ -99,6 +99,7 @@ class Channel:
         self._limits = limits
         self.heard_at = float("-inf")  # something on this channel, of the active
         self.again_at = float("-inf")  # when to subscribe to it again, if nothing is heard
+        self.refusals = 0  # of a subscription to it, one behind the other
         self.differs = False  # the copy is known to be another than the server's: only a snapshot heals it
         self.troubles = 0  # times it had to be mended since it was last seen to be equal
         self.told_keys = 0  # the most that a heartbeat of the active has told of

@@ -18,6 +18,7 @@ from chp.numbers import Revision
 from chp.properties import ttl_ms
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
+SERVERS_MAX = 2  # of a pair
 _VALUE_MAX = DEFAULT.value_bytes_max
 FOR_EVER_S = 1e9  # more than a lock can be waited for
 
@@ -36,6 +37,10 @@ def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
         found.append(tuple(f"tcp://{match[1]}:{port + i}" for i in range(3)))
     if not found:
         raise BadInput("no server is given; name one or two, such as ['tcp://a:5556', 'tcp://b:5566']")
+    if len(found) > SERVERS_MAX:
+        raise BadInput(f"{len(found)} servers are given; name one, or the two of a pair")
+    if len(set(found)) < len(found):
+        raise BadInput(f"server {found[0][0]} is given twice; name it once, or the two of a pair")
     return [(a, b, c) for a, b, c in found]
 
 

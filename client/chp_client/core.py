@@ -114,6 +114,8 @@ class ClientCore(Sending):
                 self._on_channel(link, channel, header, items, body=frames[4], now=now)
         elif isinstance(header, headers.Greeting):
             self._greeting(link, topic, header, now)
+        elif channel is not None and isinstance(header, headers.Refused):
+            self._subscription_refused(link, channel, header, now)
         elif topic == self._own_topic and epoch_of(number) >= self.epoch:
             if isinstance(header, headers.Ack):
                 self._acks(header, number, now)
@@ -162,14 +164,28 @@ class ClientCore(Sending):
             link.beats = 0
         news = topic not in link.greeted
         link.greeted.add(topic)
+        link.refused.pop(topic, None)
         self._told(link, header.state, header.number, now, restarted)
         channel = self._by_topic.get(topic)
         if channel is not None and link is self.active:
-            channel.heard_at = now
+            channel.heard_at, channel.refusals = now, 0
         if channel is not None and news and link is self.active and not channel.live and channel.sync is None:
             self._ask(channel, link, channel.at, now)
         if topic == self._own_topic:
             self._pump()
+
+    def _subscription_refused(self, link: Link, channel: Channel, header: headers.Refused, now: float) -> None:
+        """A server has no room for our subscription: we ask again, ever later, and say so."""
+        self._speaks_chp2(link)
+        why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
+        self.stats["subscriptions_refused"] += 1
+        if channel.topic not in link.refused:
+            self._effects.warnings.append(f"{link.address} refused {why}; trying on")
+        link.refused[channel.topic] = why
+        link.greeted.discard(channel.topic)
+        if link is self.active or self.active is None:
+            channel.refusals += 1
+            channel.again_at = now + self._put_off_s(self.timing.refused_retry_s, channel.refusals)
 
     def _speaks_chp2(self, link: Link) -> None:
         if link.protocol != 2:
@@ -184,6 +200,8 @@ class ClientCore(Sending):
         """
         self._speaks_chp2(link)
         link.greeted.add(channel.topic)
+        link.refused.pop(channel.topic, None)
+        channel.refusals = 0
         if channel is self.channels[0] and self._own_topic not in link.greeted:
             link.beats += 1
             if link.beats >= 2:

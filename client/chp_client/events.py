@@ -84,4 +84,5 @@ class Effects:
     missed: list[tuple[Any, list[Changed] | Exception]] = field(default_factory=list)  # a watch, what it missed
     states: list[State] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # one line a fact, for logs and transcripts
+    warnings: list[str] = field(default_factory=list)  # the same, of what somebody should see to
     lags: list[float] = field(default_factory=list)  # seconds behind, each time it exceeded the bound

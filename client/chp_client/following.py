@@ -142,7 +142,7 @@ class Following(CoreState):
         if now - max(link.update_at for link in self.links) <= wait_s:
             return
         for link in self.links:
-            if link.collector_up and link.protocol == 2:
+            if link.collector_up and link.protocol == 2 and not link.refused:  # who refuses is heard
                 link.update_at = now
                 self.stats["reconnects"] += 1
                 self._effects.reconnect.append(link.index)
@@ -181,6 +181,7 @@ class Following(CoreState):
         session = self.outbox.public
         if isinstance(header, headers.Kthxbai):
             del self._requests[sync.id]
+            link.refusal = ""
             self._obey(channel, channel.on_kthxbai(header, session, now), now)
         else:
             self._chunk(link, channel, header, items, now)
@@ -254,12 +255,13 @@ class Following(CoreState):
         if channel.troubles == 1:
             self._ask(channel, link, channel.at, now)
             return
-        timing = self.timing
-        wait_s = min(timing.mend_s_max, timing.mend_s * 2.0 ** min(channel.troubles - 2, 20)) * (0.5 + self.chance())
+        wait_s = self._put_off_s(self.timing.mend_s, channel.troubles - 1)
         self.stats["mends_put_off"] += 1
         if channel.sync is not None:
             self._requests.pop(channel.sync.id, None)
-        channel.ask(0, link.index, 0, now + wait_s - timing.sync_retry_s)  # as one that was not answered: see `_retry`
+        channel.ask(
+            0, link.index, 0, now + wait_s - self.timing.sync_retry_s
+        )  # as one that was not answered: see `_retry`
 
     def _hear_again(self, now: float) -> None:
         """Subscribe again to a channel on which nothing comes, though its server may live.
@@ -273,10 +275,15 @@ class Following(CoreState):
             if now < max(channel.heard_at + AGAIN * silence_s, channel.again_at):
                 continue
             channel.again_at = now + silence_s
-            if now - channel.heard_at > max(self.timing.deaf_s, 2 * silence_s) and not self._silent(now):
+            deaf = now - channel.heard_at > max(self.timing.deaf_s, 2 * silence_s) and not self._silent(now)
+            if deaf and channel.topic not in link.refused:
                 self._effects.reconnect.append(link.index)
                 self.stats["reconnects"] += 1
             self._subscribe_again(link, channel.topic)
+
+    def _put_off_s(self, first_s: float, times: int) -> float:
+        """How long to wait before what failed so often is tried again: longer each time, and some by chance."""
+        return min(self.timing.mend_s_max, first_s * 2.0 ** min(times - 1, 20)) * (0.5 + self.chance())
 
     def _subscribe_again(self, link: Link, topic: bytes) -> None:
         self.stats["subscribed_again"] += 1

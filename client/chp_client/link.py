@@ -50,6 +50,7 @@ class Link:
     wanted: int = 0  # the number it last asked to be resent from, and when
     wanted_at: float = float("-inf")
     refusal: str = ""  # the last thing it refused to do for us, in words
+    refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
     wire: str = AWAY
     unresolved: str = ""  # why the name of its host can't be resolved
     unspoken: str = ""  # why we have no dealings with it: its version is not ours
@@ -57,6 +58,11 @@ class Link:
     def ready(self, own_topic: bytes) -> bool:
         """Whether a KVSET sent now will be taken and its acknowledgement heard."""
         return self.collector_up and (self.protocol == 1 or own_topic in self.greeted)
+
+    @property
+    def refuses(self) -> str:
+        """What it does not do for us, and why."""
+        return next(iter(self.refused.values()), self.refusal)
 
     def describe(self, now: float) -> str:
         """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
@@ -67,5 +73,5 @@ class Link:
         said = STATE_NAMES.get(self.state, str(self.state))
         old = " (CHP/1)" if self.protocol == 1 else f", epoch {self.epoch}"
         link = "" if self.collector_up else ", its collector not connected"
-        refusal = f", refused: {self.refusal}" if self.refusal else ""
+        refusal = f", refused: {self.refuses}" if self.refuses else ""
         return f"{self.address} {said}{old}, heard {max(0.0, now - self.heard_at):.1f} s ago{link}{refusal}"

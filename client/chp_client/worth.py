@@ -112,6 +112,13 @@ class Worth:
         """The state and the servers, in a line."""
         return self._hub.describe()
 
+    @property
+    def refused(self) -> str:
+        """What a server that is there refuses this Clone, and why; "" if nothing."""
+        with self._hub.lock:
+            found = [f"{link.address} refuses {why}" for link in self._core.links if (why := link.refuses)]
+        return "; ".join(found)
+
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copy is complete and current; `TimeoutError` says how the servers look."""
         hub = self._hub

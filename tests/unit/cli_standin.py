@@ -48,6 +48,8 @@ class StandIn:
     def close(self, timeout: float) -> None:
         self.shared.closed += 1
 
+    refused = ""
+
     def wait_until_synced(self, timeout: float) -> None:
         if not self.shared.synced:
             raise TimeoutError("not synced")

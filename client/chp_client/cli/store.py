@@ -60,7 +60,12 @@ def make_clone(settings: Settings, subtrees: list[str]) -> Clone:
 def reading(settings: Settings, prefixes: list[str]) -> Iterator[Store]:
     """A store that holds everything under these keys or prefixes, synced."""
     with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes))) as clone:
-        clone.wait_until_synced(settings.timeout_s)
+        try:
+            clone.wait_until_synced(settings.timeout_s)
+        except TimeoutError:
+            if clone.refused:
+                raise Refused(clone.refused) from None
+            raise
         yield Store(clone, settings)
 
 
