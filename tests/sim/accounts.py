@@ -170,11 +170,16 @@ class Accounts:
     def _lease_known(self, op: Op, record: Node, end: int) -> None:
         """A lease whose opening was parted with is known to the history that survived, or over there."""
         said = [word for node in self._branch(record.last, end) for word, lease in node.leases if lease == op.lease]
-        if op.kind == "refresh" and not said:
+        if op.kind == "refresh" and not said and not self._was_ended(op.lease):
             raise Wrong(f"{op.name} was acknowledged, and is lost: nobody knows lease {op.lease!r}")
         active = next(node for node in self._world.servers if node.core.active)
         if op.kind == "unlease" and not said and op.lease in active.core.state.leases:
             raise Wrong(f"{op.name} was acknowledged, and is lost: lease {op.lease!r} goes on")
+
+    def _was_ended(self, lease: bytes) -> bool:
+        """Whether its holder ended it, and was told so: then there is nothing left to know of it."""
+        ops = [op for client in self._world.clients for op in client.ops]
+        return any(op.kind == "unlease" and op.lease == lease and op.acked for op in ops)
 
 
 def _holds(record: Node, op: Op) -> bool:
