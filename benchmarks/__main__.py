@@ -17,7 +17,7 @@ from typing import Any
 from . import against, machine, report
 
 RESULTS = Path(__file__).resolve().parent / "results"
-NAMES = ("chp1", "sets", "latency", "reads", "sync", "memory", "pair", "stalls", "recording", "spark")
+NAMES = ("chp1", "sets", "loops", "latency", "reads", "sync", "memory", "pair", "stalls", "recording", "spark")
 
 
 def main() -> int:

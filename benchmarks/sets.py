@@ -60,12 +60,14 @@ def _round_up(sets: int) -> int:
 class Lane:
     """A server, a writer and its watchers, kept running over the rounds."""
 
-    def __init__(self, store: str, how: str, n: int, size: int, sets: int) -> None:
+    def __init__(  # noqa: PLR0917
+        self, store: str, how: str, n: int, size: int, sets: int, reader: str = ""
+    ) -> None:
         self.sets, self.size, self.n = sets, size, n
         self.server: Any = ChpServer() if store == "chp" else Redis()
         address = f"tcp://127.0.0.1:{self.server.port}"
         kind = {"chp": "chp", "redis": "redis_keys" if how == "keys" else "redis_packed"}[store]
-        self.watchers = Role(watchers, kind=kind, address=address, n=n)
+        self.watchers = Role(watchers, kind=reader or kind, address=address, n=n)
         self.watchers.hear()
         way = "packed" if (store, how) == ("redis", "many") else how
         self.writer = Role(writer, kind=f"{store}_{way}", address=address)

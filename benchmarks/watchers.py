@@ -100,6 +100,44 @@ def chp(line: Any, address: str, look_s: float) -> None:
         _rounds(line, lambda: held.get(MARKER), held, look_s, stats)
 
 
+def chp_batches(line: Any, address: str, look_s: float) -> None:
+    """A Clone whose changes are read as columns and kept."""
+
+    def take(watch: Any, held: dict[Any, Any], count: dict[str, int]) -> None:
+        for changes in watch.batches():
+            held.update(zip(changes.keys, changes.values, strict=True))
+            count["seen"] += len(changes)
+
+    _looping(line, address, look_s, take)
+
+
+def chp_changes(line: Any, address: str, look_s: float) -> None:
+    """A Clone whose changes are read one by one and kept."""
+
+    def take(watch: Any, held: dict[Any, Any], count: dict[str, int]) -> None:
+        for change in watch:
+            held[change.key] = change.value
+            count["seen"] += 1
+
+    _looping(line, address, look_s, take)
+
+
+def _looping(
+    line: Any, address: str, look_s: float, take: Callable[[Any, dict[Any, Any], dict[str, int]], None]
+) -> None:
+    import threading
+
+    from chp_client import Clone
+
+    held: dict[Any, Any] = {}
+    count = {"seen": 0, "holes": 0, "resyncs": 0}
+    with Clone(address) as clone:
+        clone.wait_until_synced(timeout=30)
+        watch = clone.watch(queue_max=10_000_000)
+        threading.Thread(target=take, args=(watch, held, count), daemon=True).start()
+        _rounds(line, lambda: held.get(MARKER), held, look_s, lambda: dict(count))
+
+
 def redis_keys(line: Any, address: str, look_s: float) -> None:
     """A subscriber that gets "key value" for each SET, and keeps it."""
     _redis(line, address, look_s, _one)
@@ -148,4 +186,10 @@ def _redis(line: Any, address: str, look_s: float, take: Callable[[dict[Any, Any
     _rounds(line, lambda: held.get(MARKER), held, look_s, lambda: dict(count))
 
 
-KINDS = {"chp": chp, "redis_keys": redis_keys, "redis_packed": redis_packed}
+KINDS = {
+    "chp": chp,
+    "chp_batches": chp_batches,
+    "chp_changes": chp_changes,
+    "redis_keys": redis_keys,
+    "redis_packed": redis_packed,
+}

@@ -6,7 +6,7 @@ with Clone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
 
 clone    the mapping; its parts are reading, writing and worth
 agent    the thread that owns the sockets          core    what it decides, pure
-watch, tickets, lease, codecs                      what their names say
+watch, changes, tickets, lease, codecs             what their names say
 """
 
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
@@ -14,18 +14,19 @@ from chp.numbers import Revision
 
 from .aio import AsyncClone
 from .aioparts import AsyncLease, AsyncWatch
+from .changes import Change, Changes
 from .clone import Clone
 from .codecs import Codec
 from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
-from .events import Ack, Changed, State
+from .events import Ack, State
 from .lease import Lease
 from .reading import Entry
 from .tickets import Ticket
-from .watch import Change, Watch
+from .watch import Watch
 from .worth import Check
 
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
-    "BadValue", "Change", "Changed", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
+    "BadValue", "Change", "Changes", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
     "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
 ]  # fmt: skip

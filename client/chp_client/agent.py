@@ -305,9 +305,9 @@ class Agent:
                 ticket.settle(result)
                 if ticket.done:
                     hub.outstanding.pop(ticket, None)
-        for changed in effects.changes:
+        if effects.changes:
             for watch in watches:
-                watch.offer(changed)
+                watch.offer(*effects.changes)
         for watch, missed in effects.missed:
             watch.begin(missed)
         self._log(effects)

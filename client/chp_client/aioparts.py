@@ -9,12 +9,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
+from .changes import Change, Changes, change_with, changes_from, changes_of
 from .clone import Clone
 from .errors import Full
-from .events import Ack
+from .events import Ack, Changed
 from .lease import Lease
 from .tickets import Ticket
-from .watch import Change, Rest, Watch, change_of
+from .watch import Watch
 
 Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
 
@@ -67,30 +68,44 @@ class AsyncLease:
 
 
 class AsyncWatch:
-    """Changes for `async for`; `close()` ends it, and so does leaving `async with`."""
+    """Changes for `async for`, one by one or by `batches()`; `close()` ends it, and so does leaving `async with`."""
 
     def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
         self._watch = watch
         self._came = asyncio.Event()
-        self._rest: Rest = deque()
+        self._rest: deque[Change] = deque()
         watch.queue.on_offer = partial(call_soon, loop, self._came.set)
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self
 
     async def __anext__(self) -> Change:
-        queue = self._watch.queue
         while not self._rest:
+            changed = await self._come()
+            if changed is None:
+                raise StopAsyncIteration
+            self._rest.extend(changes_of(changed, None))
+        change, decode = self._rest.popleft(), self._watch.decode
+        return change if decode is None else change_with(change, decode)
+
+    async def batches(self) -> AsyncIterator[Changes]:
+        """Changes as columns, as of `Watch`; `asyncio.timeout` bounds a wait."""
+        rest, self._rest = self._rest, deque()
+        if rest:
+            yield changes_from(rest, self._watch.decode)
+        while (changed := await self._come()) is not None:
+            yield changes_of(changed, self._watch.decode)
+
+    async def _come(self) -> Changed | None:
+        """What has come, waited for; None at the end."""
+        queue = self._watch.queue
+        while True:
             self._came.clear()
             closed = queue.closed  # looked at first: what came before the end is given before the end is told
-            columns = queue.poll()
-            if columns is not None:
-                self._rest.extend(zip(*columns[:2], columns.revision_column(), strict=True))
-            elif closed:
-                raise StopAsyncIteration
-            else:
-                await self._came.wait()
-        return change_of(*self._rest.popleft(), self._watch.decode)
+            changed = queue.poll()
+            if changed is not None or closed:
+                return changed
+            await self._came.wait()
 
     def close(self) -> None:
         """No more changes."""

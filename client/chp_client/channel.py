@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 from chp import columns, headers
 from chp.batch import Segment, narrow, record_of, runs_of, segment_of, select
@@ -380,11 +380,15 @@ def changed_by(segment: Segment, revision: int) -> Changed | None:
     """What a watcher is told of a segment."""
     if not segment.keys:
         return None
-    deletes = (segment.extras or {}).get(columns.DELETES)
+    extras = segment.extras or {}
+    deletes = extras.get(columns.DELETES)
+    if not deletes:
+        return Changed(segment.keys, cast(list[bytes | None], segment.values), Revision(revision))
     values: list[bytes | None] = list(segment.values)
-    for i in deletes or ():
+    for i in deletes:
         values[i] = None
-    return Changed(segment.keys, values, Revision(revision))
+    expiries = sorted(deletes) if columns.ENDED in extras else ()
+    return Changed(segment.keys, values, Revision(revision), expiries=expiries)
 
 
 def _segments(items: list[Any]) -> list[Segment]:

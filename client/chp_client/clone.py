@@ -154,12 +154,14 @@ class Clone(Writing, Worth):
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
                    changes behind: one more, and reading it raises `Lagging`
 
-        The `Watch` is an iterator of `Change(key, value, operation, revision)`. Raises `BadInput`, `Closed`, `Forked`.
+        The `Watch` is an iterator of `Change(key, value, operation, revision)`; its `batches()` gives `Changes`, which
+        are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
         """
         checks.prefix_and_queue(prefix, queue_max, self.subtrees)
         start = checks.start_of(start)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
-        queue = WatchQueue(prefix, conflate, limit, start)
+        whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
+        queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
         hub = self._hub
         with hub.lock:
             if hub.room < 0:

@@ -7,8 +7,10 @@ ticket or a watch reads at least what it was told about.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -46,19 +48,24 @@ class Changed(NamedTuple):
     """Confirmed changes in their order; a value of None is a delete; one revision for all, or one each.
 
     `first`: they are what there was when the copy became complete for the first time, and older than that.
+    `expiries`: the places of deletes that nobody made. The columns are others' too: nobody changes them.
     """
 
     keys: list[str]
     values: list[bytes | None]
     revisions: int | list[int]
     first: bool = False
+    expiries: Sequence[int] = ()
 
     def revision_column(self) -> list[Revision]:
         """A revision for each change."""
         revisions = self.revisions
         if isinstance(revisions, list):
-            return list(map(Revision, revisions))
+            return list(map(_revision, revisions))
         return [Revision(revisions)] * len(self.keys)
+
+
+_revision: Callable[[int], Revision] = partial(int.__new__, Revision)  # calling `Revision` runs a line of Python
 
 
 def in_order(found: list[Changed]) -> Changed:

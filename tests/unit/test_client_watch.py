@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from chp.errors import BadValue
+from chp.numbers import Revision
+from chp_client.aioparts import AsyncWatch
+from chp_client.changes import Change, Changes, changes_of
 from chp_client.codecs import Json
 from chp_client.errors import Closed, Lagging, NotRetained
 from chp_client.events import Ack, Changed
 from chp_client.tickets import Ticket
-from chp_client.watch import Change, Watch, WatchQueue, changes_of
+from chp_client.watch import Watch, WatchQueue
 from tests.unit.client_frames import OTHER, SESSION, Talk, n
 
 
@@ -103,6 +107,13 @@ class TestWhatTheCoreTells:
         talk = Talk("/x/", "/y/").joined(n(4), **{"/x/a": n(1), "/y/b": n(2), "/x/c": n(3), "/y/d": n(4)})
         held = talk.core.held("", set())
         assert held.keys == ["/x/a", "/y/b", "/x/c", "/y/d"] and held.revisions == [n(1), n(2), n(3), n(4)]
+
+    def test_a_delete_that_nobody_made_is_told_as_an_expiry(self) -> None:
+        talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/c": n(3)})
+        talk.core.watch(True)
+        talk.batch(n(3), n(4), [["/a", "/b"], [b"", b""], {"d": [1, 0], "ended": True}])
+        talk.batch(n(5), n(6), {"/c": None})
+        assert [list(changed.expiries) for changed in talk.changes] == [[0, 1], []]
 
 
 class TestWhereAWatchBegins:
@@ -235,7 +246,7 @@ class TestQueue:
         queue = WatchQueue("", False, 2)
         queue.preload(Changed([f"/{i}" for i in range(10)], [b""] * 10, [1] * 10))
         queue.offer(Changed(["/x"], [b""], 2))
-        assert len((queue.poll() or Changed([], [], 0)).keys) == 10
+        assert len((queue.poll() or Changed([], [], 0)).keys) == 11
 
     def test_closing_wakes_who_waits(self) -> None:
         queue = WatchQueue("", False, 10)
@@ -287,7 +298,8 @@ class TestQueue:
         watch = Watch(queue, bytes.decode, lambda: None, None)
         assert [watch.get(1).value, watch.get(1).value] == ["1", None]
 
-    def test_two_threads_that_read_in_turn_get_every_change(self) -> None:
+    def test_two_threads_that_read_in_turn_get_every_change(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chp_client.watch.TOGETHER", 1)
         taken: list[str] = []
         other = threading.Thread(target=lambda: taken.append(next(watch).key))
 
@@ -343,7 +355,63 @@ class TestQueue:
         watch = watch_of(queue)
         assert next(watch).key == "/a"
         watch.close()
-        assert list(watch.batches()) == [[Change("/b", None, "delete", 2)], [Change("/c", b"3", "set", 3)]]
+        left = [Change("/b", None, "delete", Revision(2)), Change("/c", b"3", "set", Revision(3))]
+        assert [list(changes) for changes in watch.batches()] == [left]
+
+    def test_a_batch_is_all_that_came_meanwhile_as_columns(self) -> None:
+        queue = WatchQueue("/a/", False, 100)
+        queue.offer(Changed(["/a/1", "/a/2"], [b"1", None], 7), Changed(["/b/1"], [b"b"], 8))
+        queue.offer(Changed(["/b/2", "/a/3", "/b/3", "/a/2"], [b"b", None, None, b"2"], 9, expiries=[1, 2]))
+        queue.close()
+        assert list(watch_of(queue).batches()) == [
+            Changes(["/a/1", "/a/2", "/a/3", "/a/2"], [b"1", None, None, b"2"], [7, 7, 9, 9], [1, 2], [2])  # type: ignore[list-item]
+        ]
+
+    def test_a_batch_is_bounded_and_never_ends_within_what_came_together(self) -> None:
+        queue = WatchQueue("", False, 10**6)
+        for i in range(5):
+            queue.offer(Changed([f"/{i}/{k}" for k in range(400)], [b""] * 400, i))
+        queue.close()
+        assert [len(changes) for changes in watch_of(queue).batches()] == [1200, 800]
+
+    def test_the_columns_are_the_readers_own(self) -> None:
+        keys, values = ["/a", "/b"], [b"1", b"2"]
+        two = WatchQueue("", False, 10), WatchQueue("", False, 10)
+        for queue in two:
+            queue.offer(Changed(keys, list(values), 1))
+        first = next(watch_of(two[0]).batches())
+        first.keys.clear()
+        first.values.clear()
+        assert keys == ["/a", "/b"] and next(watch_of(two[1]).batches()).keys == keys
+
+    def test_a_value_that_decodes_to_none_is_no_delete(self) -> None:
+        queue = WatchQueue("", False, 10)
+        queue.offer(Changed(["/a", "/b", "/c", "/d"], [b"1", None, b"null", None], 1))
+        changes = next(Watch(queue, Json().decode, lambda: None, None).batches())
+        assert changes.values == [1, None, None, None] and changes.deletes == [1, 3]
+        assert [change.operation for change in changes] == ["set", "delete", "set", "delete"]
+
+    def test_who_has_to_wait_is_woken_once_for_all_that_came_together(self) -> None:
+        queue, rung = WatchQueue("", False, 10), []
+        queue.on_offer = lambda: rung.append(1)
+        queue.offer(Changed(["/a"], [b"1"], 1), Changed(["/b"], [b"2"], 2))
+        assert rung == [1]
+
+    def test_an_asynchronous_reader_gets_the_same_columns(self) -> None:
+        async def use() -> list[Changes]:
+            queue = WatchQueue("", False, 100)
+            watch = AsyncWatch(watch_of(queue), asyncio.get_running_loop())
+            queue.offer(Changed(["/a", "/b"], [b"1", None], 1))
+            assert (await anext(watch)).key == "/a"
+            got = [await anext(watch.batches())]  # what was taken and not read
+            queue.offer(Changed(["/c"], [b"3"], 2))
+            queue.close()
+            return got + [changes async for changes in watch.batches()]
+
+        assert [list(changes) for changes in asyncio.run(use())] == [
+            [Change("/b", None, "delete", Revision(1))],
+            [Change("/c", b"3", "set", Revision(2))],
+        ]
 
 
 class TestTicket:

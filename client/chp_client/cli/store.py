@@ -133,7 +133,7 @@ class Store:
     def changes(self, prefix: str, start: Any) -> Iterator[list[Change]]:
         """Changes under a prefix as they come, those that came together in one list; without end."""
         with self.clone.watch(prefix, start=start) as watch:
-            yield from watch.batches()
+            yield from map(list, watch.batches())
 
 
 # -- errors

@@ -1,0 +1,142 @@
+"""What a watch gives: changes one by one, or the columns of those that came together.
+
+    Changed    the agent's: columns as they arrived, undecoded; cut to a prefix, put into a queue, joined
+    Changes    the application's: columns of keys, values, revisions, and the places of deletes
+    Change     one of them
+
+From the channel to `Changes` no line runs for each key: columns are joined, cut and numbered by C-level loops. Only a
+codec written in Python does, and what is sparse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress, count, repeat
+from operator import is_
+from typing import Any, NamedTuple
+
+from chp.errors import BadValue
+from chp.numbers import Revision
+
+from .codecs import undecodable
+from .events import Changed
+
+SET, DELETE = "set", "delete"
+Decode = Callable[[bytes], Any]
+
+
+class Change(NamedTuple):
+    """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record."""
+
+    key: str
+    value: Any
+    operation: str
+    revision: Revision
+
+
+_change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)  # runs no Python for each
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changes that came together, in the servers' order, as columns of equal length; iterating gives each `Change`.
+
+    keys        which changed; one that changed twice is there twice
+    values      as the Clone's codec has them; None where the key was deleted
+    revisions   of the record that each change was in; a record is never split between two batches
+    deletes     the places (0 is the first) of deletes, ascending
+    expiries    of these, the ones that nobody made: a ttl or a lease had run out. After a gap that was closed by a
+                snapshot nobody can tell, and with `conflate` nobody does: there a delete is only a delete
+
+    The columns are the reader's own, to keep and to change.
+    """
+
+    keys: list[str]
+    values: list[Any]
+    revisions: list[Revision]
+    deletes: list[int]
+    expiries: list[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Change]:
+        operations = [SET] * len(self.keys)
+        for i in self.deletes:
+            operations[i] = DELETE
+        return map(_change, zip(self.keys, self.values, operations, self.revisions, strict=True))
+
+
+def changes_of(changed: Changed, decode: Decode | None) -> Changes:
+    """The application's own columns; `BadValue` names the key of a value that can't be decoded."""
+    keys, values = list(changed.keys), changed.values
+    deletes = list(compress(count(), map(is_, values, repeat(None))))
+    decoded = list(values) if decode is None else _decoded(keys, values, deletes, decode)
+    return Changes(keys, decoded, changed.revision_column(), deletes, list(changed.expiries))
+
+
+def _decoded(keys: list[str], values: list[Any], deletes: list[int], decode: Decode) -> list[Any]:
+    out: list[Any] = []
+    start = 0
+    try:
+        for stop in [*deletes, len(values)]:
+            out.extend(map(decode, values[start:stop]))  # what was decoded before an error is kept, so it tells where
+            out.append(None)
+            start = stop + 1
+    except BadValue as error:
+        raise undecodable(keys[len(out)], error) from None
+    out.pop()
+    return out
+
+
+def change_with(change: Change, decode: Decode) -> Change:
+    """A change with its value decoded; one that can't be is named by its key."""
+    if change.operation == DELETE:
+        return change
+    try:
+        return change._replace(value=decode(change.value))
+    except BadValue as error:
+        raise undecodable(change.key, error) from None
+
+
+def changes_from(rest: Sequence[Change], decode: Decode | None) -> Changes:
+    """Changes that were taken apart already, as columns again."""
+    keys, values, _, revisions = map(list, zip(*rest, strict=True))
+    return changes_of(Changed(keys, values, revisions), decode)
+
+
+def joined(found: Sequence[Changed]) -> Changed:
+    """Several one after the other, as one."""
+    if len(found) == 1:
+        return found[0]
+    keys: list[str] = []
+    values: list[bytes | None] = []
+    revisions: list[int] = []
+    expiries: list[int] = []
+    for each in found:
+        expiries += [len(keys) + i for i in each.expiries]
+        keys += each.keys
+        values += each.values
+        revisions += each.revision_column()
+    return Changed(keys, values, revisions, expiries=expiries)
+
+
+def narrow(changed: Changed, prefix: str) -> Changed:
+    """Only what lies under `prefix`: two comparisons decide for a column that does as a whole."""
+    keys = changed.keys
+    if min(keys).startswith(prefix) and max(keys).startswith(prefix):
+        return changed
+    return pick(changed, list(map(str.startswith, keys, repeat(prefix))))
+
+
+def pick(changed: Changed, mask: list[bool]) -> Changed:
+    """Only the items that the mask names."""
+    keys, values, revisions, first, expiries = changed
+    if type(revisions) is list:
+        revisions = list(compress(revisions, mask))
+    if expiries:
+        places = dict(zip(compress(count(), mask), count()))
+        expiries = [places[i] for i in expiries if mask[i]]
+    return Changed(list(compress(keys, mask)), list(compress(values, mask)), revisions, first, expiries)
