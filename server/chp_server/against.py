@@ -34,7 +34,6 @@ from chp.versions import VERSION
 from .commit import Committer
 from .opening import look_at
 from .snapshots import recovering
-from .sql_store import SqlStore
 
 CREDIT = 16
 GRANT = 8
@@ -141,7 +140,7 @@ def of_journal(url: str, number: int) -> Contents:
 
 def _at(url: str, number: int) -> Contents:
     commits, now, wall_s = Committer(DEFAULT, 0), time.monotonic(), time.time()
-    store: SqlStore = look_at(url)
+    store = look_at(url)
     try:
         loaded = store.load()
         if loaded.snapshot_number > number:

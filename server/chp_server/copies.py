@@ -30,9 +30,11 @@ from chp.numbers import describe
 from .commit import Committer
 from .core import ServerCore
 from .journal import JournalError, Options
+from .opening import sqlite_journal
 from .snapshots import COPY, Snapshotter, recovering
+from .sql_journal import SqlJournal
+from .sqlite import SqliteDatabase
 from .sqlite_files import sync_directory
-from .sqlite_store import SqliteStore
 from .state import deletes
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,140}\.(db|sqlite)")
@@ -43,7 +45,7 @@ class Copies:
 
     def __init__(self, directory: str, core: ServerCore, limits: Limits) -> None:
         self._directory, self._core, self._limits = directory, core, limits
-        self._store: SqliteStore | None = None
+        self._store: SqlJournal[SqliteDatabase] | None = None
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
         self._reading: Generator[None, None, Committer] | None = None
@@ -83,7 +85,7 @@ class Copies:
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             _remove(_part(path))
-            self._store = SqliteStore(f"sqlite:{_part(path)}", Options(mark=False))
+            self._store = sqlite_journal(f"sqlite:{_part(path)}", Options(mark=False))
             self._store.load()
             self._store.set_meta(COPY, b"1")
             self._asked = (identity, request_id, path)
@@ -104,7 +106,7 @@ class Copies:
             if not self._snapshotter.step(self._core):
                 return
             number = self._snapshotter.number
-            self._store.make_one_file()
+            self._store.database.make_one_file()
             self._end()
             os.replace(_part(path), path)
             sync_directory(Path(path))
@@ -209,7 +211,7 @@ def _when(core: ServerCore) -> str:
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committer]:
     """The state that a backup holds, read in steps; `JournalError` if it is damaged."""
-    store = SqliteStore(f"sqlite:{path}", Options(), writable=False)
+    store = sqlite_journal(f"sqlite:{path}", Options(), writable=False)
     try:
         commits, wall_s = Committer(limits, 0), time.time()
         loaded = store.load()

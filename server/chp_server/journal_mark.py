@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from .journal import JournalError
+from chp.numbers import describe
+
+from .journal import JournalDamaged, JournalError, Options
 
 _HEAD = struct.Struct(">8s16s16s8sI")
 _NUMBER = struct.Struct(">QII")
@@ -94,6 +96,66 @@ class MarkFile:
     def close(self) -> None:
         """Let go of the file; it stays."""
         os.close(self._fd)
+
+
+class JournalMark:
+    """The mark of one journal: as an earlier run left it, then (from `follow` on) as this one writes it.
+
+    Without a `path` there is none. `owned` says that no other server writes it meanwhile.
+    """
+
+    def __init__(self, place: str, path: Path | None, options: Options, *, owned: bool) -> None:
+        self.note = ""  # what is to be said of it, for the report
+        self._place, self._path, self._options, self._owned = place, path, options, owned
+        self._found = read_mark(path) if path else None
+        self._file: MarkFile | None = None
+
+    def beyond(self, store: bytes, last: int) -> int:
+        """The number beyond `last` that journal `store` had been at; 0 if there is none.
+
+        Without a sync at each commit, less than an earlier boot's mark is what a power cut may leave.
+        """
+        if self._file is not None:
+            return self._file.number if self._file.number > last else 0
+        found = self._found if self._owned or self._path is None else read_mark(self._path)
+        if found is None or (found.store == store and found.number <= last) or not found.number:
+            return 0
+        if not found.certain:
+            self.note += f"; after a power cut it lacks what came up to {describe(found.number)} (sync was not always)"
+            return 0
+        if found.store != store and last:
+            self._of_another(found)
+            return 0
+        return found.number
+
+    def _of_another(self, found: Mark) -> None:
+        if self._options.recover == "strict":
+            text = f"its mark is that of journal {found.store.hex()}, at {describe(found.number)}: one of the two was"
+            text += f" put here from elsewhere; put the right one back, or remove {self._path}.mark to keep this"
+            raise JournalDamaged(f"{self._place}: {text}", "the mark")
+        self.note += f"; the mark was that of journal {found.store.hex()}"
+
+    def follow(self, store: bytes, number: int, floor: int) -> None:
+        """Write it from now on; it does not go below `floor`, which is to be reached again."""
+        if self._path is not None and self._owned and self._file is None:
+            self._file = MarkFile(self._path, store, self._options.sync, max(number, floor))
+            self._file.floor = floor
+
+    def move(self, last: int, *, committed: bool) -> None:
+        """Follow the journal: forward after a commit, back before it."""
+        if self._file is not None and (committed or last < self._file.number):
+            self._file.write(last)
+
+    def sync(self) -> None:
+        """What was written outlives a power cut."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Let go of it; it stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _number_crc(store: bytes, number: int) -> int:

@@ -19,9 +19,18 @@ from chp.numbers import EPOCH_MAX, describe, epoch_of, sequence_of
 from .journal import BODY_BYTES_MAX, JournalError
 from .recordlog import Row
 
+FORMAT = 2  # of a journal, and of a backup; 0.1, which was never released, wrote 1
 _ROW = struct.Struct(">QQQ")
 _CHUNK = struct.Struct(">QQ")
 _BOOK = struct.Struct(">QQQQQ")
+
+
+def wrong_format(place: str, found: object) -> str:
+    """What to say of a journal that another version wrote."""
+    return (
+        f"{place} has format {found}, and this program reads format {FORMAT}; start with an empty data directory and "
+        "bring the keys over: `chp dump` with the release that wrote it, `chp load` with this one"
+    )
 
 
 class StoredRow(NamedTuple):

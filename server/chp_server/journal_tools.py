@@ -8,37 +8,37 @@ A backup is itself a journal (`sqlite:PATH` opens it), whatever store it came fr
 """
 
 import os
-import sqlite3
 from pathlib import Path
+from typing import Any
 
 from .journal import JournalDamaged, JournalError, Options, Report
-from .opening import look_at
-from .sql_store import SqlStore
+from .opening import look_at, postgres_journal
+from .sql_journal import SqlJournal
+from .sqlite import SqliteDatabase, write_file
 from .sqlite_files import database_path, sync_directory
-from .sqlite_store import SqliteStore, create
 
 
 def verify(url: str) -> Report:
     """Read the journal at `url` and say what is wrong with it, if anything; it may be in use."""
     report = Report(url)
     try:
-        store = look_at(url)
+        journal = look_at(url)
     except JournalError as error:
         report.problems.append(str(error))
         report.read = isinstance(error, JournalDamaged)
         return report
     try:
-        if isinstance(store, SqliteStore):
-            report.problems += _structure(store)
-        book, problems = store.examine()
+        if isinstance(journal.database, SqliteDatabase):
+            report.problems += journal.database.problems()
+        book, problems = journal.examine()
         report.problems += problems
-        report.store_id = store.store_id.hex()
+        report.store_id = journal.store_id.hex()
         report.snapshot_number, report.snapshot_bytes = book.snapshot_number, book.snapshot_bytes
         report.rows, report.bytes, report.number = book.rows, book.row_bytes, book.last
     except JournalError as error:
         report.problems.append(str(error))
     finally:
-        store.close()
+        journal.close()
     return report
 
 
@@ -49,11 +49,11 @@ def backup(url: str, path: str) -> Report:
         raise JournalError(f"{path} exists; a backup never overwrites: name another file")
     part = Path(f"{path}.part")
     part.unlink(missing_ok=True)
-    store = look_at(url)
+    journal = look_at(url)
     try:
-        _copy(store, part)
+        _copy(journal, part)
     finally:
-        store.close()
+        journal.close()
     os.replace(part, target)
     sync_directory(target)
     return verify(f"sqlite:{path}")
@@ -75,43 +75,23 @@ def restore(path: str, url: str) -> Report:
     return verify(url)
 
 
-def _structure(store: SqliteStore) -> list[str]:
-    """What SQLite itself finds wrong with the file."""
-    try:
-        found = [str(text) for (text,) in store.db.execute("PRAGMA quick_check(3)")]
-    except sqlite3.Error as error:
-        found = [str(error)]
-    return [f"file structure: {text}" for text in found if text != "ok"]
-
-
-def _copy(store: SqlStore, part: Path) -> None:
-    if isinstance(store, SqliteStore):
-        copy = sqlite3.connect(part)
-        with store.errors():
-            store.db.backup(copy)
+def _copy(journal: SqlJournal[Any], part: Path) -> None:
+    if isinstance(journal.database, SqliteDatabase):
+        journal.database.copy_to(part)
     else:
-        copy = create(part)
-        copy.execute("BEGIN")
-        for table, rows in store.everything():
-            marks = ", ".join("?" * (6 if table == "rows" else 3))
-            copy.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-        copy.execute("COMMIT")
-    copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
-    copy.close()
+        write_file(part, journal.everything())
 
 
 def _restore_postgres(path: str, url: str) -> None:
-    from .postgres_store import PostgresStore
-
-    store = PostgresStore(url, Options())
+    journal = postgres_journal(url, Options())
     try:
-        loaded = store.load()
+        loaded = journal.load()
         if loaded.number or loaded.rows_aside:
             raise JournalError(f"{url} is not empty; use another ?schema=: restoring never overwrites")
-        source = SqliteStore(f"sqlite:{path}", Options(), writable=False)
+        source = look_at(f"sqlite:{path}")
         try:
-            store.replace_all(source.everything())
+            journal.replace_all(source.everything())
         finally:
             source.close()
     finally:
-        store.close()
+        journal.close()

@@ -3,13 +3,15 @@
 The one module that knows all stores; they know of a journal only what journal.py says.
 """
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from .journal import MIB, Journal, JournalError, Options
+from .journal_mark import JournalMark
 from .memory_store import MemoryStore
-from .sql_store import SqlStore
+from .sql_journal import SqlJournal
+from .sqlite import SqliteDatabase
 from .sqlite_files import database_path
-from .sqlite_store import SqliteStore
 
 
 def open_journal(
@@ -35,23 +37,36 @@ def open_journal(
     if scheme == "memory":
         return MemoryStore(url, options)
     if scheme == "sqlite":
-        return SqliteStore(url, options)
+        return sqlite_journal(url, options)
     if scheme in ("postgresql", "postgres"):
-        from .postgres_store import PostgresStore  # here: psycopg is an extra
-
-        return PostgresStore(url, options)
+        return postgres_journal(url, options)
     raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")
 
 
-def look_at(url: str) -> SqlStore:
+def look_at(url: str) -> SqlJournal[Any]:
     """The journal at `url`, only to be read."""
     if url.startswith("sqlite:"):
         path = database_path(url)
         if not path.exists():
             raise JournalError(f"{path} does not exist; nothing to look at")
-        return SqliteStore(url, Options(), writable=False)
+        return sqlite_journal(url, Options(), writable=False)
     if url.startswith(("postgresql:", "postgres:")):
-        from .postgres_store import PostgresStore
-
-        return PostgresStore(url, Options(), writable=False)
+        return postgres_journal(url, Options(), writable=False)
     raise JournalError(f"{url!r} can't be looked at from outside; use sqlite:PATH or postgresql://...")
+
+
+def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[SqliteDatabase]:
+    """The journal in a file; with `writable=False` one that a server may be using, only to be read."""
+    database = SqliteDatabase(url, options, writable=writable)
+    mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
+    journal = SqlJournal(database, options, mark)
+    if writable:
+        journal.check_writable()
+    return journal
+
+
+def postgres_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[Any]:
+    """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
+    from .postgres import PostgresDatabase  # here: psycopg is an extra
+
+    return SqlJournal(PostgresDatabase(url, options, writable=writable), options)

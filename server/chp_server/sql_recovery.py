@@ -13,132 +13,217 @@ Numbers that were set aside have been issued, and clients may be at them. So the
 the journal, in `chp.seen`, before anything is moved: what is served later is of an epoch above it.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
-from copy import copy
+from dataclasses import dataclass
+from uuid import uuid4
+from zlib import crc32
 
 from chp.numbers import describe, epoch_of
 
-from .journal import JournalDamaged, Loaded, cut_short
-from .journal_rows import Book, Damage, check_rows, chunk_crc, is_sound
-from .recordlog import Row
-from .sql_base import TOP, SqlBase
+from .database import Database, Tables, errors, transaction
+from .journal import JournalDamaged, Options, WrongStore, cut_short
+from .journal_mark import JournalMark
+from .journal_rows import FORMAT, Book, Damage, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
+from .sql_tables import TOP, chunks, pages, read_meta, write_meta
 
 SEEN = "chp.seen"
 EPOCHS_LOST = 2  # what can't be read any more may have opened one, of either server
 
 
-class SqlRecovery(SqlBase):
-    """See the module."""
+@dataclass
+class Found:
+    """What there is to recover: a database with its small values, its mark, and what is asked for."""
 
-    def load(self) -> Loaded:
-        """As `Journal.load` says."""
-        self._forget_pending()
-        book = Book.unpack(self._meta["chp.book"])
-        damage = self._snapshot_damage(book)
-        if damage:
+    database: Database
+    meta: dict[str, bytes]
+    mark: JournalMark
+    options: Options
+
+    @property
+    def store(self) -> bytes:
+        """Which journal this is: made with it, kept in its backups."""
+        return self.meta["chp.store"]
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of this journal start from."""
+        return crc32(self.store)
+
+    def book(self) -> Book:
+        """The journal's own state, as stored."""
+        return Book.unpack(self.meta["chp.book"])
+
+    def seen(self) -> int:
+        """The highest epoch that was set aside."""
+        return int.from_bytes(self.meta.get(SEEN, b""), "big")
+
+
+@dataclass
+class Recovered:
+    """What `recover` found, and made of it."""
+
+    book: Book
+    report: str  # one line for the log
+    aside: int = 0  # rows set aside
+    marked: int = 0  # a number that it had been at, beyond its end
+    seen: int = 0  # no epoch up to here may be opened
+
+
+Save = Callable[[dict[str, bytes]], None]  # sets small values in a durable transaction of their own
+
+
+def new_store(database: Database) -> None:
+    """Where there is nothing yet, the first small values."""
+    if read_meta(database):
+        return
+    store = uuid4().bytes
+    first = {"chp.store": store, "chp.book": Book().pack(), "chp.format": str(FORMAT).encode()}
+    with transaction(database, True):
+        write_meta(database, crc32(store), first)
+
+
+def identify(database: Database, wanted: bytes | None) -> dict[str, bytes]:
+    """The small values, verified; `WrongStore` unless they are of the store `wanted`, in a format that is read here."""
+    place, stored = database.place, read_meta(database)
+    values = {str(key): bytes(value) for key, value, _ in stored if isinstance(value, bytes | memoryview)}
+    if "chp.store" not in values or "chp.book" not in values:
+        raise JournalDamaged(f"{place}: the journal's own meta values are missing; restore a backup", "meta")
+    seed = crc32(values["chp.store"])
+    for key, _, crc in stored:
+        if meta_crc(seed, str(key), values.get(str(key), b"")) != crc:
             raise JournalDamaged(
-                f"{self.place}: {damage}; a snapshot can't be kept in part: restore a backup, or move the journal away"
-                " and let the other server send its state",
-                damage.place,
+                f"{place}: meta value {key!r}: its checksum does not match; restore a backup", f"meta {key}"
             )
-        damage, aside = self._rows_damage(book), 0
-        if damage:
-            aside = self._repair(damage, book)
-        marked = self._cut_short(book)
-        self._book, self._kept, self._loaded = copy(book), copy(book), True
-        rows = (Row(r.first, r.last, bytes(r.body)) for r in self._pages(book.floor) if r.last > book.snapshot_number)
-        chunks = (body for _, _, body in self._snapshot_chunks(book))
-        report = self._report(book, damage, aside)
-        seen = max(int.from_bytes(self._meta.get(SEEN, b""), "big"), epoch_of(marked))
-        return Loaded(book.last, book.snapshot_number, chunks, rows, report, aside, marked, seen)
-
-    def _cut_short(self, book: Book) -> int:
-        """What `recover` says about a journal that ends before its mark; the mark, if a peer is to tell the rest."""
-        beyond = self._beyond(book)
-        if not beyond:
-            return 0
-        if self.options.recover == "strict":
-            if self.options.catch_up:
-                return beyond
-            raise JournalDamaged(f"{self.place}: {cut_short(book.last, beyond)}", f"after {describe(book.last)}")
-        self._note += f"; {cut_short(book.last, beyond)}"
-        seen = max(int.from_bytes(self._epochs_seen(book), "big") - EPOCHS_LOST, epoch_of(beyond))
-        with self._transaction(True):
-            self._write_meta({SEEN: seen.to_bytes(8, "big")})
-        return 0
-
-    def examine(self) -> tuple[Book, list[str]]:
-        """All that `load` verifies, without repair: the state and what is wrong with it."""
-        book = Book.unpack(self._meta["chp.book"])
-        found = [self._snapshot_damage(book), self._rows_damage(book)]
-        beyond = self._beyond(book)
-        short = [cut_short(book.last, beyond)] if beyond else []
-        return book, [str(damage) for damage in found if damage] + short
-
-    def _snapshot_damage(self, book: Book) -> Damage | None:
-        part, size = 0, 0
-        name = f"snapshot {describe(book.snapshot_number)}"
-        try:
-            for key, crc, body in self._snapshot_chunks(book):
-                if key != book.serial << 32 | part:
-                    break
-                if chunk_crc(self._seed, book.serial, part, body) != crc:
-                    return Damage(f"{name}, chunk {part}", "its checksum does not match", 0)
-                part, size = part + 1, size + len(body)
-        except JournalDamaged as error:
-            return Damage(f"{name}, chunk {part}", str(error), 0)
-        if (part, size) == (book.parts, book.snapshot_bytes):
-            return None
-        return Damage(f"{name}, chunk {part}", f"missing, of {book.parts}", 0)
-
-    def _rows_damage(self, book: Book) -> Damage | None:
-        try:
-            return check_rows(self._pages(book.floor), self._seed, book)
-        except JournalDamaged as error:
-            return Damage(f"after row {describe(book.last)}", str(error), book.last)
-
-    def _repair(self, damage: Damage, book: Book) -> int:
-        """What `recover` says about damaged rows; `book` becomes that of what is kept."""
-        if self.options.recover == "strict":
-            raise JournalDamaged(
-                f"{self.place}: {damage}; restore a backup, or start with --recover prefix to keep what is before it",
-                damage.place,
-            )
-        seen = self._epochs_seen(book)
-        with suppress(JournalDamaged), self._transaction(True):  # a file may be readable, and not writable any more
-            self._write_meta({SEEN: seen})
-        if damage.number < book.snapshot_number:  # the snapshot covers the damaged row: what follows it may be sound
-            book.floor = book.snapshot_number
-            later = self._rows_damage(book)
-            end = later.number if later else TOP
-        else:
-            end = damage.number
-        self._forget_pending()
-        with self.errors():
-            aside = self._set_aside(book.floor, max(end, book.floor))
-        again = self._rows_damage(book)
-        if again:
-            raise JournalDamaged(f"{self.place}: {again}; it is still there after the repair", again.place)
-        with self._transaction(True):
-            self._write_meta({"chp.book": book.pack(), SEEN: seen})
-        return aside
-
-    def _epochs_seen(self, book: Book) -> bytes:
-        seen = max(int.from_bytes(self._meta.get(SEEN, b""), "big"), epoch_of(max(book.last, book.snapshot_number)))
-        with suppress(JournalDamaged):  # as far as it can be read
-            for row in self._pages(book.floor):
-                if is_sound(row, self._seed):
-                    seen = max(seen, epoch_of(row.last))
-        return (seen + EPOCHS_LOST).to_bytes(8, "big")
-
-    def _report(self, book: Book, damage: Damage | None, aside: int) -> str:
-        found = (
-            f"{self.place}: snapshot {describe(book.snapshot_number)} ({book.snapshot_bytes:,} bytes) and"
-            f" {book.rows:,} rows ({book.row_bytes:,} bytes) up to {describe(book.last)}"
+    found = values.get("chp.format", b"1").decode()
+    if found != str(FORMAT):
+        raise WrongStore(wrong_format(place, found))
+    if wanted is not None and wanted != values["chp.store"]:
+        raise WrongStore(
+            f"{place} is store {values['chp.store'].hex()}, not {wanted.hex()}; point the server at its own"
         )
-        if not (book.rows or book.serial):
-            found = f"{self.place}: empty"
-        if damage:
-            count = f"{aside:,} rows" if aside >= 0 else "an unknown number of rows"
-            found += f"; damaged at {damage}; {count} set aside"
-        return found + self._note
+    return values
+
+
+def recover(found: Found, save: Save) -> Recovered:
+    """Verify, and do about damage what the options say."""
+    place, book = found.database.place, found.book()
+    damage = _snapshot_damage(found, book)
+    if damage:
+        raise JournalDamaged(
+            f"{place}: {damage}; a snapshot can't be kept in part: restore a backup, or move the journal away"
+            " and let the other server send its state",
+            damage.place,
+        )
+    damage, aside = _rows_damage(found, book), 0
+    if damage:
+        aside = _repair(found, damage, book, save)
+    marked, short = _judge_the_mark(found, book, save)
+    report = _report(place, book, damage, aside) + found.database.note + found.mark.note + short
+    return Recovered(book, report, aside, marked, max(found.seen(), epoch_of(marked)))
+
+
+def examine(found: Found) -> tuple[Book, list[str]]:
+    """All that `recover` verifies, without repair: the state and what is wrong with it."""
+    book = found.book()
+    damages = [_snapshot_damage(found, book), _rows_damage(found, book)]
+    beyond = found.mark.beyond(found.store, book.last)
+    short = [cut_short(book.last, beyond)] if beyond else []
+    return book, [str(damage) for damage in damages if damage] + short
+
+
+def everything(found: Found, book: Book, end: int = TOP) -> Tables:
+    """All that makes up the journal up to the row `end`, table by table, for a copy."""
+    seed = found.seed
+    yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in found.meta.items()]
+    yield "chunks", chunks(found.database, book)
+    yield "rows", pages(found.database, book.floor, end)
+
+
+def _snapshot_damage(found: Found, book: Book) -> Damage | None:
+    part, size = 0, 0
+    name, seed = f"snapshot {describe(book.snapshot_number)}", found.seed
+    try:
+        for key, crc, body in chunks(found.database, book):
+            if key != book.serial << 32 | part:
+                break
+            if chunk_crc(seed, book.serial, part, body) != crc:
+                return Damage(f"{name}, chunk {part}", "its checksum does not match", 0)
+            part, size = part + 1, size + len(body)
+    except JournalDamaged as error:
+        return Damage(f"{name}, chunk {part}", str(error), 0)
+    if (part, size) == (book.parts, book.snapshot_bytes):
+        return None
+    return Damage(f"{name}, chunk {part}", f"missing, of {book.parts}", 0)
+
+
+def _rows_damage(found: Found, book: Book) -> Damage | None:
+    try:
+        return check_rows(pages(found.database, book.floor), found.seed, book)
+    except JournalDamaged as error:
+        return Damage(f"after row {describe(book.last)}", str(error), book.last)
+
+
+def _repair(found: Found, damage: Damage, book: Book, save: Save) -> int:
+    """What `recover` says about damaged rows; `book` becomes that of what is kept."""
+    database = found.database
+    if found.options.recover == "strict":
+        raise JournalDamaged(
+            f"{database.place}: {damage}; restore a backup, or start with --recover prefix to keep what is before it",
+            damage.place,
+        )
+    seen = (_epochs_seen(found, book) + EPOCHS_LOST).to_bytes(8, "big")
+    with suppress(JournalDamaged):  # a file may be readable, and not writable any more
+        save({SEEN: seen})
+    if damage.number < book.snapshot_number:  # the snapshot covers the damaged row: what follows it may be sound
+        book.floor = book.snapshot_number
+        later = _rows_damage(found, book)
+        end = later.number if later else TOP
+    else:
+        end = damage.number
+    end = max(end, book.floor)
+    with errors(database):
+        aside = database.set_aside(book.floor, end, everything(found, book, end))
+    again = _rows_damage(found, book)
+    if again:
+        raise JournalDamaged(f"{database.place}: {again}; it is still there after the repair", again.place)
+    save({"chp.book": book.pack(), SEEN: seen})
+    return aside
+
+
+def _epochs_seen(found: Found, book: Book) -> int:
+    """The highest epoch, as far as it can be read."""
+    seen = max(found.seen(), epoch_of(max(book.last, book.snapshot_number)))
+    with suppress(JournalDamaged):
+        for row in pages(found.database, book.floor):
+            if is_sound(row, found.seed):
+                seen = max(seen, epoch_of(row.last))
+    return seen
+
+
+def _judge_the_mark(found: Found, book: Book, save: Save) -> tuple[int, str]:
+    """What is said of a journal that ends before its mark: the mark, if a peer is to tell the rest; and a note."""
+    beyond = found.mark.beyond(found.store, book.last)
+    if not beyond:
+        return 0, ""
+    short = cut_short(book.last, beyond)
+    if found.options.recover == "strict":
+        if found.options.catch_up:
+            return beyond, ""
+        raise JournalDamaged(f"{found.database.place}: {short}", f"after {describe(book.last)}")
+    seen = max(_epochs_seen(found, book), epoch_of(beyond))
+    save({SEEN: seen.to_bytes(8, "big")})
+    return 0, f"; {short}"
+
+
+def _report(place: str, book: Book, damage: Damage | None, aside: int) -> str:
+    found = (
+        f"{place}: snapshot {describe(book.snapshot_number)} ({book.snapshot_bytes:,} bytes) and"
+        f" {book.rows:,} rows ({book.row_bytes:,} bytes) up to {describe(book.last)}"
+    )
+    if not (book.rows or book.serial):
+        found = f"{place}: empty"
+    if damage:
+        count = f"{aside:,} rows" if aside >= 0 else "an unknown number of rows"
+        found += f"; damaged at {damage}; {count} set aside"
+    return found

@@ -27,7 +27,7 @@ from chp_server import main, reactor
 from chp_server.core import ServerCore
 from chp_server.performing import Step
 from chp_server.snapshots import Snapshotter
-from chp_server.sql_store import SqlStore
+from chp_server.sql_journal import SqlJournal
 from chp_server.turn import Append, Turn
 
 WHEN = os.environ["DIE_WHEN"]
@@ -75,25 +75,25 @@ def patch_turn() -> None:
 def patch_snapshots() -> None:
     """The points of a snapshot and of a replacement."""
     due, put, commit, replace = (
-        SqlStore.snapshot_due, SqlStore.put_snapshot, SqlStore.commit_snapshot, Snapshotter.replace,
+        SqlJournal.snapshot_due, SqlJournal.put_snapshot, SqlJournal.commit_snapshot, Snapshotter.replace,
     )  # fmt: skip
     what = {"kind": "snapshot", "chunks": 0}
 
     def begin(kind: str) -> None:
         what.update(kind=kind, chunks=0)
 
-    def eager_due(self: SqlStore) -> bool:
+    def eager_due(self: SqlJournal) -> bool:
         begin("snapshot")
         return due(self) or (self._building is None and wanted().startswith("snapshot"))
 
-    def dying_put(self: SqlStore, body: bytes) -> None:
+    def dying_put(self: SqlJournal, body: bytes) -> None:
         put(self, body)
         what["chunks"] += 1
         if what["chunks"] == CHUNKS:
             self.sync()
             at(f"{what['kind']}-chunk")
 
-    def dying_commit(self: SqlStore, keep_after: int, *, alone: bool = False) -> None:
+    def dying_commit(self: SqlJournal, keep_after: int, *, alone: bool = False) -> None:
         at(f"{what['kind']}-commit")
         commit(self, keep_after, alone=alone)
         at(f"{what['kind']}-done")
@@ -102,8 +102,8 @@ def patch_snapshots() -> None:
         begin("replace")
         replace(self, core)
 
-    SqlStore.snapshot_due, SqlStore.put_snapshot = eager_due, dying_put
-    SqlStore.commit_snapshot, Snapshotter.replace = dying_commit, dying_replace
+    SqlJournal.snapshot_due, SqlJournal.put_snapshot = eager_due, dying_put
+    SqlJournal.commit_snapshot, Snapshotter.replace = dying_commit, dying_replace
 
 
 if __name__ == "__main__":

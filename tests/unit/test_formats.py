@@ -17,11 +17,11 @@ import pytest
 from chp_client.recording import FORMAT as RECORDING
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal import Journal, WrongStore
+from chp_server.journal_rows import FORMAT as JOURNAL
 from chp_server.opening import open_journal
 from chp_server.performing import recover
 from chp_server.reactor import write_updates
 from chp_server.snapshots import Snapshotter
-from chp_server.sql_base import FORMAT as JOURNAL
 from chp_server.turn import Save
 from tests.fixtures.make import CONTENT, RECORDED, SERVER, UPDATES
 

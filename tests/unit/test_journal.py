@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_server import sql_store
+from chp_server import cleaning
 from chp_server.journal import Journal, JournalError, JournalLocked
 from chp_server.journal_tools import backup, restore, verify
 from chp_server.opening import open_journal
@@ -250,7 +250,7 @@ def test_the_journal_stays_under_three_times_the_state(tmp_path: Path) -> None:
 
 
 def test_rows_and_old_snapshots_are_deleted_in_pieces(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_store, "TRIM_ROWS", 10)
+    monkeypatch.setattr(cleaning, "TRIM_ROWS", 10)
     journal = opened()
     journal.append([row(n) for n in range(1, 101)])
     put(journal, EPOCH | 100, [b"a"] * 100, EPOCH | 100)

@@ -11,8 +11,8 @@ from chp_server.config import Config
 from chp_server.journal import Options
 from chp_server.opening import open_journal
 from chp_server.reactor import Server, write_updates
+from chp_server.sqlite import SqliteDatabase
 from chp_server.sqlite_files import Tail
-from chp_server.sqlite_store import SqliteStore
 from chp_server.testing import TestServer
 from chp_server.turn import Save
 from tests.wire.hand import Hand, receive, until
@@ -43,8 +43,8 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_a_damaged_log_that_is_set_aside_lasts(tmp_path: Path, synced: list[bool]) -> None:
     path = tmp_path / "journal.sqlite"
     Path(f"{path}-wal").write_bytes(b"log")
-    store = SimpleNamespace(path=path, place=str(path), options=Options(recover="prefix"), _note="")
-    SqliteStore._lost_transactions(store, Tail(valid=1, ignored=2, lost=1))  # type: ignore[arg-type]
+    store = SimpleNamespace(path=path, place=str(path), options=Options(recover="prefix"), note="")
+    SqliteDatabase._lost_transactions(store, Tail(valid=1, ignored=2, lost=1))  # type: ignore[arg-type]
     assert Path(f"{path}.damaged-1-wal").read_bytes() == b"log" and synced == [False, True]
 
 

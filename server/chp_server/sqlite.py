@@ -1,4 +1,4 @@
-"""The journal in SQLite: the default, one file and nothing to install.
+"""SQLite as the database of a journal: the default, one file and nothing to install.
 
 Measured settings, and why:
 - WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without and asks for
@@ -15,13 +15,14 @@ one in its place with one rename; so nothing is lost by repairing, whatever happ
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from chp.numbers import describe
 
+from .database import Rows, Tables, errors
 from .journal import (
     MIB,
     JournalDamaged,
@@ -29,14 +30,12 @@ from .journal import (
     JournalFull,
     JournalLocked,
     JournalReadOnly,
-    Loaded,
     Options,
     WrongStore,
 )
-from .journal_mark import MarkFile, mark_path, read_mark
-from .journal_rows import Book
-from .sql_base import FORMAT, TOP, wrong_format
-from .sql_store import SqlStore
+from .journal_mark import read_mark
+from .journal_rows import FORMAT, wrong_format
+from .sql_tables import COLUMNS
 from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
 
 APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
@@ -53,27 +52,25 @@ SCHEMA = """
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
 
-class SqliteStore(SqlStore):
+class SqliteDatabase:
     """See the module. `writable=False` is for looking at a journal that a server may be using."""
 
-    driver_error = sqlite3.Error
+    driver_error: type[Exception] = sqlite3.Error
 
     def __init__(self, url: str, options: Options, *, writable: bool = True) -> None:
-        super().__init__(options)
         self.path = database_path(url)
         self.place = str(self.path)
+        self.options = options
+        self.broken = self.note = ""
+        self._shrinking = False
         self._lock: int | None = lock(self.path) if writable else None
         self._db: sqlite3.Connection | None = None
-        self._found = read_mark(self.path) if options.mark else None
         try:
-            with self.errors():
+            with errors(self):
                 self._look_first()
                 self._db = create(self.path) if writable else read_only(self.path)
                 if not writable:
                     self._db.execute("BEGIN")  # all that is read is as of one moment
-            self._start(uuid4().bytes)
-            if writable:
-                self._check_writable()
         except BaseException:
             self.close()
             raise
@@ -98,7 +95,7 @@ class SqliteStore(SqlStore):
         if tail.lost and self.options.sync == "always":
             self._lost_transactions(tail)
         elif tail.ignored:
-            self._note = f"; the log ended in an unfinished transaction ({tail.ignored} frames ignored)"
+            self.note = f"; the log ended in an unfinished transaction ({tail.ignored} frames ignored)"
 
     def _look_beside(self) -> None:
         """There is no database: what lies beside it must not tell that there was one."""
@@ -109,9 +106,10 @@ class SqliteStore(SqlStore):
                 raise JournalDamaged(f"{self.place} is gone, and its log is here; {remedy}", "the file")
             aside = Path(f"{aside_path(self.path)}-wal")  # SQLite would take it for the new file's
             os.rename(log, aside)
-            self._note = f"; the database is gone, and its log was moved to {aside.name}"
-        if self._found and self._found.number and strict and not self.options.catch_up:
-            number = describe(self._found.number)
+            self.note = f"; the database is gone, and its log was moved to {aside.name}"
+        mark = read_mark(self.path) if self.options.mark else None
+        if mark and mark.number and strict and not self.options.catch_up:
+            number = describe(mark.number)
             raise JournalDamaged(
                 f"{self.place} is gone, and its mark says that it had been at {number}; {remedy}", "it"
             )
@@ -131,7 +129,7 @@ class SqliteStore(SqlStore):
             file.flush()
             os.fsync(file.fileno())
         sync_directory(aside)
-        self._note = f"; {place}: {what}; the log was copied to {aside.name}"
+        self.note = f"; {place}: {what}; the log was copied to {aside.name}"
 
     def _check_identity(self, db: sqlite3.Connection) -> None:
         found = db.execute("PRAGMA application_id").fetchone()[0]
@@ -143,42 +141,6 @@ class SqliteStore(SqlStore):
         if version != FORMAT:
             raise WrongStore(wrong_format(self.place, version))
 
-    def load(self) -> Loaded:
-        """As the interface says; from now on the mark follows."""
-        loaded = super().load()
-        if self.options.mark and self._lock is not None and self._mark is None:
-            self._mark = MarkFile(self.path, self.store_id, self.options.sync, max(loaded.number, loaded.marked))
-            self._mark.floor = loaded.marked
-        return loaded
-
-    def _beyond(self, book: Book) -> int:
-        """As above. Without a sync at each commit, less than an earlier boot's mark is what a power cut may leave."""
-        if self._mark is not None:
-            return self._mark.number if self._mark.number > book.last else 0
-        found = read_mark(self.path) if self._lock is None and self.options.mark else self._found
-        if found is None or (found.store == self.store_id and found.number <= book.last) or not found.number:
-            return 0
-        if not found.certain:
-            self._note += f"; after a power cut it lacks what came up to {describe(found.number)} (sync was not always)"
-            return 0
-        if found.store != self.store_id and book.last:
-            if self.options.recover == "strict":
-                text = (
-                    f"its mark is that of journal {found.store.hex()}, at {describe(found.number)}: one of the two was"
-                )
-                text += (
-                    f" put here from elsewhere; put the right one back, or remove {mark_path(self.path)} to keep this"
-                )
-                raise JournalDamaged(f"{self.place}: {text}", "the mark")
-            self._note += f"; the mark was that of journal {found.store.hex()}"
-            return 0
-        return found.number
-
-    def _check_writable(self) -> None:
-        """Fail at the start rather than at the first record."""
-        with self._transaction(True):
-            self._write_meta({"chp.opened": str(os.getpid()).encode()})
-
     # -- the primitives
 
     @property
@@ -188,27 +150,36 @@ class SqliteStore(SqlStore):
             raise JournalError(f"{self.place} is closed")
         return self._db
 
-    def _run(self, sql: str, params: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+    def run(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        """As `Database` says, like all that follow."""
         return self.db.execute(sql, params)
 
-    def _many(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        marks = ",".join("?" * len(columns.split(",")))
-        self.db.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+    def insert(self, table: str, rows: Rows) -> None:
+        """Prepared once, executed for each."""
+        self.db.executemany(insertion(table), rows)
 
-    def _begin(self, durable: bool) -> None:
+    def begin(self, durable: bool) -> None:
+        """How the commit waits is a setting of the connection."""
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
         self.db.execute(f"PRAGMA synchronous={level}")
         self.db.execute("BEGIN IMMEDIATE")
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """As `Database` says."""
         self.db.execute("COMMIT")
 
-    def _rollback(self) -> None:
+    def rollback(self) -> None:
+        """Some errors have ended the transaction already."""
         try:
             if self._db is not None and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             self.broken = f"rollback: {error}"
+
+    def shrink(self) -> bool:
+        """By some pages, while more than half of the file is free."""
+        self._shrinking = self._shrink()
+        return self._shrinking
 
     def _shrink(self) -> bool:
         free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
@@ -219,11 +190,13 @@ class SqliteStore(SqlStore):
         self.db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")  # execute() would stop after one page
         return int(self.db.execute("PRAGMA freelist_count").fetchone()[0]) < int(free)
 
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Of the file and of those beside it."""
         files = (Path(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def _translate(self, error: Exception) -> JournalError:
+    def translate(self, error: Exception) -> JournalError:
+        """After an error of input or output nothing is written any more."""
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith("SQLITE_FULL"):
             return JournalFull(f"{self.place}: no room ({error}); free some: the journal is as at its last sync")
@@ -239,27 +212,19 @@ class SqliteStore(SqlStore):
 
     # -- damage
 
-    def _set_aside(self, floor: int, end: int) -> int:
+    def set_aside(self, floor: int, end: int, kept: Tables) -> int:
+        """What is kept goes to a new file, which takes the place of the damaged one."""
         db = self.db
         new = Path(f"{self.path}.rebuild")
         _remove(new)
         fresh = create(new)
         try:
-            self._copy_kept(fresh, floor, end)
+            fill(fresh, kept)
         finally:
             fresh.close()
         count = _count(db, floor, end)
         self._swap(new)
         return count
-
-    def _copy_kept(self, fresh: sqlite3.Connection, floor: int, end: int) -> None:
-        fresh.execute("BEGIN")
-        fresh.executemany("INSERT INTO meta VALUES (?, ?, ?)", self.db.execute("SELECT key, value, crc FROM meta"))
-        chunks = self._snapshot_chunks(self._kept)
-        fresh.executemany("INSERT INTO chunks VALUES (?, ?, ?)", chunks)
-        if end > floor:
-            fresh.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", self._pages(floor, min(end, TOP)))
-        fresh.execute("COMMIT")
 
     def _swap(self, new: Path) -> None:
         """The old file gets a second name, then the new one takes its place: at every moment one of them is there."""
@@ -274,22 +239,56 @@ class SqliteStore(SqlStore):
         sync_directory(self.path)
         self._db = create(self.path)
 
-    def make_one_file(self) -> None:
-        """Fold the write-ahead log in, so that the file alone is everything: for a copy that will be carried away."""
-        with self.errors():
-            self.db.execute("PRAGMA journal_mode=DELETE")
-
     def close(self) -> None:
-        """As the interface says."""
+        """The lock goes last."""
         if self._db is not None:
             self._db.close()
             self._db = None
-        if self._mark is not None:
-            self._mark.close()
-            self._mark = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    # -- what only a file can do
+
+    def make_one_file(self) -> None:
+        """Fold the write-ahead log in, so that the file alone is everything: for a copy that will be carried away."""
+        with errors(self):
+            self.db.execute("PRAGMA journal_mode=DELETE")
+
+    def copy_to(self, path: Path) -> None:
+        """All of it, as of one moment, to a file that is not there."""
+        with errors(self), closing(sqlite3.connect(path)) as copy:
+            self.db.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+
+    def problems(self) -> list[str]:
+        """What SQLite itself finds wrong with the file."""
+        try:
+            found = [str(text) for (text,) in self.db.execute("PRAGMA quick_check(3)")]
+        except sqlite3.Error as error:
+            found = [str(error)]
+        return [f"file structure: {text}" for text in found if text != "ok"]
+
+
+def insertion(table: str) -> str:
+    """The statement that adds a row with all columns."""
+    columns = COLUMNS[table]
+    return f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
+
+
+def fill(db: sqlite3.Connection, tables: Tables) -> None:
+    """Write all of a journal to an empty database."""
+    db.execute("BEGIN")
+    for table, rows in tables:
+        db.executemany(insertion(table), rows)
+    db.execute("COMMIT")
+
+
+def write_file(path: Path, tables: Tables) -> None:
+    """All of a journal as one file, which is not there yet."""
+    with closing(create(path)) as db:
+        fill(db, tables)
+        db.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
 
 
 def create(path: Path) -> sqlite3.Connection:

@@ -1,9 +1,9 @@
-"""The journal in PostgreSQL, through psycopg 3: for those who run a database anyway, with its own copies and backups.
+"""PostgreSQL as the database of a journal, through psycopg 3: for those who run one anyway, with copies and backups.
 
     postgresql://user@host/database?schema=chp_primary      (schema: "chp" unless given; one a server)
 
 - A session-level advisory lock on the schema's name keeps other servers off; it ends with the connection. A lost
-  connection is therefore final: somebody else may own the journal by now, so the store stays broken until reopened.
+  connection is therefore final: somebody else may own the journal by now, so it stays broken until reopened.
 - sync="always" is synchronous_commit=on. "interval" and "off" turn it off: the database then flushes by itself within
   three times its wal_writer_delay (0.6 s by default), and `durability` is 0.
 - A silent database must not hold a server for ever. Who waits for it gives up after `silent_s` without a byte (30, or
@@ -15,14 +15,14 @@
 """
 
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
-from uuid import uuid4
 
+from .database import Rows, Tables, errors, transaction
 from .journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
-from .sql_store import SqlStore
+from .sql_tables import COLUMNS
 
 try:
     import psycopg
@@ -44,7 +44,6 @@ LOCK_WAIT_MS = 2000
 CONNECT_S = 10  # unless the URL has a connect_timeout
 SILENT_S = 30.0
 _TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"]}
-_COLUMNS = {"rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc"}
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
@@ -72,22 +71,22 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
                 raise psycopg.OperationalError(self.silence)
 
 
-class PostgresStore(SqlStore):
+class PostgresDatabase:
     """See the module. `writable=False` is for looking at a journal that a server may be using."""
 
-    driver_error = psycopg.Error
+    driver_error: type[Exception] = psycopg.Error
 
     def __init__(self, url: str, options: Options, *, writable: bool = True) -> None:
-        super().__init__(options)
+        self.options = options
+        self.broken = self.note = ""
         conninfo, self.schema, silent_s = split_url(url)
         self.place = f"postgresql schema {self.schema}"
         self._db: _Connection | None = None
         try:
-            with self.errors():
+            with errors(self):
                 self._db = _Connection.connect(conninfo, autocommit=True, application_name="chp-server")
                 self._db.silent_s = silent_s
                 self._prepare(writable, silent_s)
-            self._start(uuid4().bytes)
         except BaseException:
             self.close()
             raise
@@ -95,27 +94,27 @@ class PostgresStore(SqlStore):
     def _prepare(self, writable: bool, silent_s: float) -> None:
         if writable:
             for name, value in _lost_after(silent_s / 2).items():
-                self._run("SELECT set_config(name, ?, false) FROM pg_settings WHERE name = ?", (str(value), name))
+                self.run("SELECT set_config(name, ?, false) FROM pg_settings WHERE name = ?", (str(value), name))
             self._own()
-            self._run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
-        self._run(f'SET search_path TO "{self.schema}"')
+            self.run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
+        self.run(f'SET search_path TO "{self.schema}"')
         if not writable:
-            self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # all that is read is as of one moment
+            self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # all that is read is as of one moment
             return
-        self._run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")
-        self._run("SET client_min_messages TO warning")
+        self.run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")
+        self.run("SET client_min_messages TO warning")
         self.db.execute(SCHEMA)
 
     def _own(self) -> None:
         key = f"chp:{self.schema}"
         try:  # a server that was just killed is let a moment to be missed by the database
-            self._run(f"SET lock_timeout TO {LOCK_WAIT_MS}")
-            self._run("SELECT pg_advisory_lock(hashtextextended(?, 0))", (key,))
+            self.run(f"SET lock_timeout TO {LOCK_WAIT_MS}")
+            self.run("SELECT pg_advisory_lock(hashtextextended(?, 0))", (key,))
             return
         except psycopg.errors.LockNotAvailable:
             pass
         held = list(
-            self._run(
+            self.run(
                 "SELECT pid, client_addr::text FROM pg_stat_activity JOIN pg_locks USING (pid)"
                 " WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32 | objid::bigint)"
                 " = hashtextextended(?, 0)",
@@ -134,39 +133,51 @@ class PostgresStore(SqlStore):
             raise JournalError(f"{self.place} is closed")
         return self._db
 
-    def _run(self, sql: str, params: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+    def run(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        """As `Database` says, like all that follow."""
         cursor = self.db.execute(sql.replace("?", "%s"), params or None, binary=True)
         return cursor if cursor.description else ()
 
-    def _many(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        with self.db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
+    def insert(self, table: str, rows: Rows) -> None:
+        """By COPY."""
+        into = f"COPY {table} ({COLUMNS[table]}) FROM STDIN (FORMAT BINARY)"
+        with self.db.cursor() as cursor, cursor.copy(into) as copy:
             copy.set_types(_TYPES[table])
             for row in rows:
                 copy.write_row(row)
 
-    def _begin(self, durable: bool) -> None:
-        self._run("BEGIN")
+    def begin(self, durable: bool) -> None:
+        """How the commit waits is a setting of the transaction."""
+        self.run("BEGIN")
         if durable and self.options.sync != "always":
-            self._run("SET LOCAL synchronous_commit TO on")
+            self.run("SET LOCAL synchronous_commit TO on")
 
-    def _commit(self) -> None:
-        self._run("COMMIT")
+    def commit(self) -> None:
+        """As `Database` says."""
+        self.run("COMMIT")
 
-    def _rollback(self) -> None:
+    def rollback(self) -> None:
+        """A lost connection has nothing to undo."""
         try:
             if self._db is not None and not self._db.closed:
-                self._run("ROLLBACK")
+                self.run("ROLLBACK")
         except psycopg.Error as error:
             self.broken = f"rollback: {error}"
 
-    def _size(self) -> int:
-        with self.errors():
-            found = self._run(
+    def shrink(self) -> bool:
+        """The database looks after that by itself."""
+        return False
+
+    def size(self) -> int:
+        """Of the three tables, with their indexes."""
+        with errors(self):
+            found = self.run(
                 "SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY['rows','chunks','meta']::regclass[]) AS t"
             )
             return int(next(iter(found))[0])
 
-    def _translate(self, error: Exception) -> JournalError:
+    def translate(self, error: Exception) -> JournalError:
+        """After a lost connection nothing is written any more."""
         text = (self._db.silence if self._db else "") or " ".join(str(error).split())
         if isinstance(error, psycopg.errors.DiskFull):
             return JournalFull(f"{self.place}: no room ({text}); free some: the journal is as at its last sync")
@@ -179,29 +190,22 @@ class PostgresStore(SqlStore):
             return JournalError(f"{self.place}: {text}; look at the database and its log, then start this server again")
         return JournalError(f"{self.place}: {text}; look at the database and its log")
 
-    def _set_aside(self, floor: int, end: int) -> int:
-        with self._transaction(True):
-            moved = self._run(
+    def set_aside(self, floor: int, end: int, kept: Tables) -> int:
+        """To the table `aside`; what is kept stays where it is."""
+        with transaction(self, True):
+            moved = self.run(
                 "WITH gone AS (DELETE FROM rows WHERE first > ? OR first <= ? RETURNING *),"
                 " kept AS (INSERT INTO aside SELECT * FROM gone RETURNING 1) SELECT count(*) FROM kept",
                 (end, floor),
             )
             return int(next(iter(moved))[0])
 
-    def replace_all(self, tables: Iterable[tuple[str, Iterable[tuple[Any, ...]]]]) -> None:
-        """Become a copy of another journal, all or nothing; only for an empty one."""
-        with self._transaction(True):
-            self._run("DELETE FROM meta")
-            for table, rows in tables:
-                self._many(table, _COLUMNS[table], rows)
-        self._loaded = False
-
     def close(self) -> None:
-        """As the interface says; the lock goes with the connection."""
+        """The lock goes with the connection."""
         if self._db is None:
             return
         try:  # at once: the database needs a moment to notice that a connection is gone
-            self._run("SELECT pg_advisory_unlock_all()")
+            self.run("SELECT pg_advisory_unlock_all()")
         except psycopg.Error:
             pass
         self._db.close()

@@ -1,0 +1,368 @@
+"""A journal over a SQL database: rows in, one commit a turn, rows out again, snapshots.
+
+What a turn gathers is kept in memory and written in one transaction. `_book` is the journal's state with the open
+transaction, `_kept` without: an error puts `_kept` back, so what this object believes and what the database holds
+never part. The tables are sql_tables.py's, reading them back is sql_recovery.py's. Cleaning up never stops the
+service: committing a snapshot deletes nothing, each later sync a piece of what has become superfluous (cleaning.py).
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from time import perf_counter, time
+from typing import Generic, TypeVar
+
+from chp.numbers import describe
+
+from .cleaning import Cleaner
+from .database import Database, Tables, errors, transaction
+from .journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
+from .journal_mark import JournalMark
+from .journal_rows import Book, StoredRow, chunk_crc, is_sound, stored
+from .recordlog import Row
+from .sql_recovery import Found, everything, examine, identify, new_store, recover
+from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
+
+SMALL = 16 * MIB  # below this the journal need not be in proportion to the live state
+PENDING_BYTES = 8 * MIB  # a snapshot's chunks are written when so much has gathered, sync or not
+
+D = TypeVar("D", bound=Database)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the next transaction writes."""
+
+    rows: list[StoredRow] = field(default_factory=list)
+    chunks: list[tuple[int, int, bytes]] = field(default_factory=list)
+    chunk_bytes: int = 0
+    meta: dict[str, bytes] = field(default_factory=dict)
+
+
+class SqlJournal(Journal, Generic[D]):
+    """See the module. It owns the database: closing it, or a failure to begin with it, closes that."""
+
+    def __init__(self, database: D, options: Options, mark: JournalMark | None = None) -> None:
+        self.database = database
+        self.durability = int(options.sync == "always")
+        self._options = options
+        self._mark = mark or JournalMark(database.place, None, options, owned=False)
+        self._gathered = Gathered()
+        self._building: Book | None = None
+        self._loaded = False
+        self._cleaner = Cleaner(database, options)
+        self._unsynced = False
+        self._last_durable = perf_counter()
+        self._sync_s: deque[float] = deque(maxlen=1024)
+        self._syncs = 0
+        try:
+            with errors(database):
+                new_store(database)
+                self._found = Found(database, identify(database, options.store_id), self._mark, options)
+                highest = highest_serial(database)
+            self._book = self._found.book()
+            self._kept = copy(self._book)
+            self._serial = max(self._book.serial, highest)  # the highest ever used here
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def store_id(self) -> bytes:
+        """Which journal this is: made with it, kept in its backups."""
+        return self._found.store
+
+    # -- reading it back
+
+    def load(self) -> Loaded:
+        """As the interface says; from now on the mark follows."""
+        self._forget_gathered()
+        found = recover(self._found, self.save)
+        book, database = found.book, self.database
+        self._book, self._kept, self._loaded = copy(book), copy(book), True
+        with errors(database):
+            dead, dead_bytes = count(database, "first <=", book.floor)
+        self._book.rows += dead  # deleted, but still to be cleaned up
+        self._book.row_bytes += dead_bytes
+        self._kept = copy(self._book)
+        self._cleaner.look_at_oldest()
+        self._mark.follow(self.store_id, book.last, found.marked)
+        at = book.snapshot_number
+        bodies = (body for _, _, body in chunks(database, book))
+        rows = (Row(row.first, row.last, bytes(row.body)) for row in pages(database, book.floor) if row.last > at)
+        return Loaded(book.last, at, bodies, rows, found.report, found.aside, found.marked, found.seen)
+
+    def examine(self) -> tuple[Book, list[str]]:
+        """All that `load` verifies, without repair: the state and what is wrong with it."""
+        return examine(self._found)
+
+    def everything(self) -> Tables:
+        """All that makes up the journal, table by table, for a copy."""
+        return everything(self._found, self._found.book())
+
+    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+        """As the interface says; only what was synced."""
+        if number >= self._kept.last:
+            return [] if number == self._kept.last else None
+        with errors(self.database):
+            at = row_at(self.database, number, self._kept.floor)
+        within = at is not None and at.last > number  # `number` lies inside this row
+        found: list[Row] = []
+        size = 0
+        for row in pages(self.database, at.first - 1 if at and within else max(number, self._kept.floor)):
+            if not found and not within and row.prev != number:
+                return None
+            checked = self._checked(row)
+            if found and size + len(row.body) > bytes_max:
+                break
+            found.append(checked)
+            size += len(row.body)
+        return found or None
+
+    def _checked(self, record: StoredRow) -> Row:
+        row = Row(record.first, record.last, record.body)
+        if not is_sound(record, self._found.seed):
+            at = f"row id {record.first}"
+            raise JournalDamaged(f"{self.database.place}: {at}: its checksum does not match; restore a backup", at)
+        return row
+
+    # -- writing
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """As the interface says."""
+        self._usable()
+        ready = stored(self._found.seed, self._book.last, int(time()), rows)
+        if not ready:
+            return
+        size = sum(len(row.body) for row in ready)
+        self._gathered.rows += ready
+        self._book.last = ready[-1].last
+        self._book.rows += len(ready)
+        self._book.row_bytes += size
+        self._book.since_bytes += size
+        if self._building is not None:
+            self._building.since_bytes += size
+
+    def sync(self) -> None:
+        """As the interface says."""
+        self._usable()
+        now, durable, gathered = int(time()), self._must_be_durable(), self._gathered
+        to_write = gathered.rows or gathered.chunks or gathered.meta or (durable and self._unsynced)
+        if not (to_write or self._cleaner.due(self._book, now)):
+            return
+        began = perf_counter()
+        with self._transaction(durable):
+            self._write_gathered()
+            if durable and self._unsynced:  # without something to write, nothing would be flushed
+                gathered.meta["chp.synced"] = str(time()).encode()
+            self._write_meta(gathered.meta)
+            self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
+        self._cleaner.shrink()
+        self._sync_s.append(perf_counter() - began)
+        self._syncs += 1
+
+    def _must_be_durable(self) -> bool:
+        if self._options.sync == "interval":
+            return perf_counter() - self._last_durable >= self._options.interval_s
+        return self._options.sync == "always"
+
+    def _write_gathered(self) -> None:
+        if self._gathered.rows:
+            self.database.insert("rows", self._gathered.rows)
+            self._cleaner.wrote(self._gathered.rows)
+        if self._gathered.chunks:
+            self.database.insert("chunks", self._gathered.chunks)
+
+    def drop_after(self, number: int) -> int:
+        """As the interface says. What is appended and not synced yet is synced first."""
+        self.sync()
+        database, book = self.database, self._book
+        if number < book.snapshot_number:
+            raise JournalError(
+                f"{database.place}: can't drop to {describe(number)}: the snapshot is at"
+                f" {describe(book.snapshot_number)}; take a whole snapshot of the other server"
+            )
+        at = row_at(database, number, book.floor)
+        after = at.first - 1 if at and at.last > number else number
+        if self._building is not None and self._building.snapshot_number > number:
+            self.abort_snapshot()
+        with self._transaction(True):
+            dropped, size = count(database, "first >", after)
+            delete(database, "first >", after)
+            before = row_at(database, TOP, book.floor)
+            book.last = max(before.last if before else 0, book.snapshot_number)
+            book.rows -= dropped
+            book.row_bytes -= size
+            book.since_bytes -= size
+        if self._building is not None:
+            self._building.since_bytes -= size
+        self._cleaner.look_at_oldest()
+        return dropped
+
+    def replace_all(self, tables: Tables) -> None:
+        """Become a copy of another journal, all or nothing; only for an empty one. `load` comes next."""
+        with self._transaction(True):
+            list(self.database.run("DELETE FROM meta"))
+            for table, rows in tables:
+                self.database.insert(table, rows)
+        self._loaded = False
+
+    # -- snapshots
+
+    def begin_snapshot(self, number: int) -> None:
+        """As the interface says."""
+        self._usable()
+        self.abort_snapshot()
+        self._serial += 1
+        self._building = Book(serial=self._serial, snapshot_number=number)
+
+    def put_snapshot(self, body: bytes) -> None:
+        """As the interface says; syncs when many megabytes have gathered."""
+        book, gathered = self._under_way(), self._gathered
+        crc = chunk_crc(self._found.seed, book.serial, book.parts, body)
+        gathered.chunks.append((book.serial << 32 | book.parts, crc, body))
+        book.parts += 1
+        book.snapshot_bytes += len(body)
+        gathered.chunk_bytes += len(body)
+        if gathered.chunk_bytes > PENDING_BYTES:
+            self.sync()
+
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+        """As the interface says. Beyond the last row (a state from elsewhere), no row from before it is history."""
+        new, book = self._under_way(), self._book
+        book.serial, book.snapshot_number = new.serial, new.snapshot_number
+        book.parts, book.snapshot_bytes, book.since_bytes = new.parts, new.snapshot_bytes, new.since_bytes
+        if alone or new.snapshot_number > book.last:
+            book.last = book.floor = new.snapshot_number
+        book.floor = max(book.floor, min(keep_after, new.snapshot_number))
+        with self._transaction(True):
+            self._write_gathered()
+            if alone:
+                self._drop_beyond(new.snapshot_number)
+            book.floor = self._boundary(book.floor)
+            self._write_meta({**self._gathered.meta, "chp.book": book.pack()})
+        self._building, self._cleaner.stale_chunks = None, True
+        self._mark.sync()
+
+    def abort_snapshot(self) -> None:
+        """As the interface says; what was written of it goes with the next syncs."""
+        if self._building is not None:
+            self._building, self._cleaner.stale_chunks = None, True
+            self._gathered.chunks, self._gathered.chunk_bytes = [], 0
+
+    def snapshot_due(self) -> bool:
+        """At half the snapshot's size: snapshot, the next one and the rows then stay under three times the state."""
+        return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes // 2)
+
+    def _drop_beyond(self, number: int) -> None:
+        """Rows that end after a snapshot of another history; those before its number are below the floor."""
+        dropped, size = count(self.database, "last >", number)
+        delete(self.database, "last >", number)
+        self._book.rows -= dropped
+        self._book.row_bytes -= size
+        self._cleaner.look_at_oldest()
+
+    def _boundary(self, floor: int) -> int:
+        """The floor, or if a row lies across it, the number that row follows."""
+        across = row_at(self.database, floor)
+        return across.prev if across and across.last > floor else floor
+
+    def _under_way(self) -> Book:
+        self._usable()
+        if self._building is None:
+            raise JournalError(f"{self.database.place}: no snapshot is under way (an error abandons it); begin one")
+        return self._building
+
+    # -- small values, numbers, the end
+
+    def get_meta(self, key: str) -> bytes | None:
+        """As the interface says."""
+        return self._gathered.meta.get(key, self._found.meta.get(key))
+
+    def set_meta(self, key: str, value: bytes) -> None:
+        """As the interface says."""
+        self._usable()
+        if len(value) > META_BYTES_MAX:
+            raise JournalError(f"meta value {key!r} has {len(value):,} bytes; the limit is {META_BYTES_MAX:,}")
+        self._gathered.meta[key] = value
+
+    def save(self, values: dict[str, bytes]) -> None:
+        """Set small values durably, at once and by themselves: nothing may be gathered."""
+        with self._transaction(True):
+            self._write_meta(values)
+
+    def check_writable(self) -> None:
+        """Fail at the start rather than at the first record."""
+        try:
+            self.save({"chp.opened": str(os.getpid()).encode()})
+        except BaseException:
+            self.close()
+            raise
+
+    def stats(self) -> dict[str, int | float | str]:
+        """As the interface says."""
+        times = sorted(self._sync_s) or [0.0]
+        book = self._book
+        return {
+            "store": self.database.place,
+            "store_id": self.store_id.hex(),
+            "sync": self._options.sync,
+            "number": book.last,
+            "snapshot_number": book.snapshot_number,
+            "snapshot_bytes": book.snapshot_bytes,
+            "rows": book.rows,
+            "row_bytes": book.row_bytes,
+            "since_snapshot_bytes": book.since_bytes,
+            "bytes": self.database.size(),
+            "syncs": self._syncs,
+            "sync_last_s": self._sync_s[-1] if self._sync_s else 0.0,
+            "sync_p50_s": times[len(times) // 2],
+            "sync_p99_s": times[len(times) * 99 // 100],
+            "broken": self.database.broken,
+        }
+
+    def close(self) -> None:
+        """As the interface says."""
+        self._mark.close()
+        self.database.close()
+
+    # -- transactions
+
+    @contextmanager
+    def _transaction(self, durable: bool) -> Iterator[None]:
+        """All or nothing, in the database and in this object."""
+        cleaner = self._cleaner
+        before = dict(self._found.meta), cleaner.oldest, cleaner.stale_chunks
+        try:
+            with transaction(self.database, durable):
+                yield
+                self._mark.move(self._book.last, committed=False)
+        except BaseException:
+            self._found.meta, cleaner.oldest, cleaner.stale_chunks = before
+            self._forget_gathered()
+            raise
+        self._gathered = Gathered()
+        self._kept = copy(self._book)
+        self._unsynced = not durable
+        self._last_durable = perf_counter() if durable else self._last_durable
+        self._mark.move(self._book.last, committed=True)
+
+    def _write_meta(self, values: dict[str, bytes]) -> None:
+        write_meta(self.database, self._found.seed, values)
+        self._found.meta |= values
+
+    def _forget_gathered(self) -> None:
+        self._gathered = Gathered()
+        self._book = copy(self._kept)
+        self.abort_snapshot()
+
+    def _usable(self) -> None:
+        if self.database.broken:
+            raise JournalError(
+                f"{self.database.place} can't be trusted any more ({self.database.broken}); restart the server"
+            )
+        if not self._loaded:
+            raise JournalError(f"{self.database.place} was not loaded yet; call load before writing to it")
