@@ -2,7 +2,7 @@
 
     per server   DEALER -> P (requests)    SUB -> P+1 (updates)    XPUB -> P+2 (own sets)
     inproc PAIR  per server: libzmq tells how far the connection to P came, for errors that say what is there
-    eventfd      wakes it: the application writes to it after it put something into the hub
+    eventfd      wakes it: the application writes to it after it put something into the mailbox
 
 A turn: wait, drain a bounded number of messages, and with the lock held take the open batch, let the core look at each
 message and at the clock; then, with the lock free, perform the effects, settle tickets, hand changes to watchers.
@@ -12,7 +12,7 @@ It waits for the sockets' descriptors, not for the sockets, of which libzmq woul
 of what is new only until the next call into its socket, so a socket that was used is looked at before the next wait.
 
 A set that nothing is under way before need not wait until the agent is awake: the application's thread sends it. While
-the agent sleeps, the XPUB sockets belong to who holds the hub's lock.
+the agent sleeps, the XPUB sockets belong to who holds the mailbox's lock.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from chp.limits import DEFAULT
 
 from .dispatch import Dispatcher
 from .events import Ack, Effects, State
-from .hub import Hub
 from .link import AWAY, CONNECTED, SPEAKS
+from .mailbox import Mailbox
 from .names import look_up
 from .speaking import Voice
 from .watch import WatchQueue
@@ -66,8 +66,11 @@ TCP_GIVES_UP = (
 class Agent:
     """One Clone's thread and sockets."""
 
-    def __init__(self, hub: Hub, endpoints: list[tuple[str, str, str]], dispatcher: Dispatcher, name: str) -> None:
-        self._hub = hub
+    def __init__(
+        self, mailbox: Mailbox, endpoints: list[tuple[str, str, str]], dispatcher: Dispatcher, name: str
+    ) -> None:
+        self._mailbox = mailbox
+        self._batch = mailbox.batch
         self._endpoints = endpoints
         self._dispatcher = dispatcher
         self._context = zmq.Context()
@@ -86,7 +89,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin; returns when the agent is ready, raises what kept it from that."""
-        self._hub.wake = self._wake
+        self._batch.wake = self._wake
         self.thread.start()
         self._ready.wait()
         if self._failure is not None:
@@ -95,36 +98,37 @@ class Agent:
 
     def _unresolved(self, i: int, why: str) -> None:
         """On the thread that looks names up."""
-        with self._hub.lock:
-            link = self._hub.core.links[i]
+        with self._mailbox.lock:
+            link = self._mailbox.core.links[i]
             link.unresolved = why
         log.warning("%s: %s; trying on", link.address, why)
 
     def _wake(self) -> None:
-        """By the application, with the hub's lock held, when it put something there while the agent sleeps."""
-        hub, core = self._hub, self._hub.core
-        plain = 0 < len(hub.keys) <= DIRECT_ITEMS and not (hub.sealed or hub.commands) and hub.stop_at is None
-        hub.sleeping, draft = False, hub.open
+        """By the application, with the mailbox's lock held, when it put something there while the agent sleeps."""
+        mailbox, batch, core = self._mailbox, self._batch, self._mailbox.core
+        plain = 0 < len(batch.keys) <= DIRECT_ITEMS and not (batch.sealed or mailbox.commands)
+        plain = plain and mailbox.stop_at is None
+        batch.sleeping, draft = False, batch.draft
         try:
             if plain and core.idle() and self._due <= (now := monotonic()) + core.timing.resend_s:
-                hub.take(now)
+                mailbox.take(now)
                 self._publish(core.take_publish())
-                hub.sleeping = not self._unread
-            if not hub.sleeping:
+                batch.sleeping = not self._unread
+            if not batch.sleeping:
                 os.eventfd_write(self._bell, 1)
         except BaseException:  # Ctrl-C: this is the application's thread
-            hub.mend(draft)
+            batch.mend(draft, core.has)
             os.eventfd_write(self._bell, 1)
             raise
 
     # -- the thread
 
     def _main(self) -> None:
-        hub = self._hub
+        mailbox = self._mailbox
         failure: Exception | None = None
         try:
             self._open()
-            self._perform(hub.core.take())
+            self._perform(mailbox.core.take())
             for server, endpoints in zip(self._sockets, self._endpoints, strict=True):
                 for socket, endpoint in zip(server, endpoints, strict=True):
                     socket.connect(endpoint)
@@ -144,17 +148,17 @@ class Agent:
                 self.ended.set()
 
     def _end(self, failure: Exception | None) -> None:
-        hub = self._hub
-        with hub.lock:
-            hub.core.settle_held(all_of_them=True)
-            effects = hub.core.take()
-        self._report(effects, hub.watches)
-        hub.shut(failure)
-        with hub.lock:
-            hub.sleeping = False
-            hub.wake = lambda: None
+        mailbox, batch = self._mailbox, self._batch
+        with mailbox.lock:
+            mailbox.core.settle_held(all_of_them=True)
+            effects = mailbox.core.take()
+        self._report(effects, mailbox.watches)
+        mailbox.shut(failure)
+        with mailbox.lock:
+            batch.sleeping = False
+            batch.wake = lambda: None
             os.close(self._bell)
-        self._report(hub.core.take(), hub.watches)
+        self._report(mailbox.core.take(), mailbox.watches)
         for socket in (s for server in self._sockets for s in server):
             socket.close()
         for monitor in self._monitors:
@@ -183,7 +187,7 @@ class Agent:
             self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))
 
     def _run(self) -> None:
-        hub, core = self._hub, self._hub.core
+        mailbox, batch, core = self._mailbox, self._batch, self._mailbox.core
         inputs = (core.on_reply, core.on_update, self._on_link, self._on_wire)
         places = self._places()
         poll = select.poll()
@@ -192,33 +196,35 @@ class Agent:
         self._unread.update(places.values())
         while not self._finished():
             due = core.next_deadline()
-            self._due = min(due, hub.stop_at or due, self._voice.due)
-            hub.sleeping = True
-            timeout_s = 0.0 if self._unread or hub.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
+            self._due = min(due, mailbox.stop_at or due, self._voice.due)
+            batch.sleeping = True
+            timeout_s = (
+                0.0 if self._unread or mailbox.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
+            )
             ready = poll.poll(int(timeout_s * 1000 + 0.999))
-            with hub.lock:  # who sends for us has done so
-                hub.sleeping = False
+            with mailbox.lock:  # who sends for us has done so
+                batch.sleeping = False
             for fd, _ in ready:
                 if fd == self._bell:
                     os.eventfd_read(fd)
                 else:
                     self._unread.add(places[fd])
             arrived = self._drain()
-            with hub.lock:
+            with mailbox.lock:
                 now = monotonic()
-                hub.take(now)
+                mailbox.take(now)
                 for (i, kind), messages in arrived:
                     for frames in messages:
                         inputs[kind](i, frames, now)
                 if now >= due:  # what arrived may have put it off; the core looks
                     core.on_timer(now)
-                effects, watches = core.take(), hub.watches  # a watch made from here on begins after these changes
+                effects, watches = core.take(), mailbox.watches  # a watch made from here on begins after these changes
                 overdue = self._voice.overdue(now)
             self._perform(effects)
             self._report(effects, watches)
             if overdue:
-                log.warning("Clone %s: %s; %s", self._name, overdue, hub.describe())
-            hub.notify()
+                log.warning("Clone %s: %s; %s", self._name, overdue, mailbox.describe())
+            mailbox.notify()
 
     def _places(self) -> dict[int, Place]:
         """Where what a descriptor tells of is."""
@@ -241,20 +247,20 @@ class Agent:
         return arrived
 
     def _finished(self) -> bool:
-        hub = self._hub
-        if hub.stop_at is None:
+        mailbox, batch = self._mailbox, self._batch
+        if mailbox.stop_at is None:
             return False
-        idle = not (hub.keys or hub.sealed or hub.core.open_batches)
-        return idle or monotonic() >= hub.stop_at
+        idle = not (batch.keys or batch.sealed or mailbox.core.open_batches)
+        return idle or monotonic() >= mailbox.stop_at
 
     def _on_link(self, i: int, frames: list[bytes], now: float) -> None:
         """What an XPUB hears: 0x01 and a topic, the collector subscribed; 0x00, it went."""
         if frames and frames[0][:1] in (b"\0", b"\1"):
-            self._hub.core.on_link(i, frames[0][:1] == b"\1", now)
+            self._mailbox.core.on_link(i, frames[0][:1] == b"\1", now)
 
     def _on_wire(self, i: int, frames: list[bytes], now: float) -> None:
         """What libzmq says of a connection to P: the event is the first two octets, in this machine's order."""
-        self._hub.core.on_wire(i, WIRE[int.from_bytes(frames[0][:2], sys.byteorder)])
+        self._mailbox.core.on_wire(i, WIRE[int.from_bytes(frames[0][:2], sys.byteorder)])
 
     # -- effects, in their order
 
@@ -297,14 +303,14 @@ class Agent:
             log.warning("Clone %s: %s", self._name, warning)
 
     def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
-        hub = self._hub
+        mailbox, batch = self._mailbox, self._batch
         for ticket, result in effects.settled:
             if ticket is not None:
                 if type(result) is not Ack:
-                    hub.refused.append(ticket)  # before it is settled, so that a flush finds it here or there
+                    mailbox.refused.append(ticket)  # before it is settled, so that a flush finds it here or there
                 ticket.settle(result)
                 if ticket.done:
-                    hub.outstanding.pop(ticket, None)
+                    batch.outstanding.pop(ticket, None)
         if effects.changes:
             for watch in watches:
                 watch.offer(*effects.changes)
@@ -314,13 +320,13 @@ class Agent:
         for state in effects.states:
             log.info("now %s", state)
             if said := self._voice.told(state, monotonic()):
-                log.warning("Clone %s: %s; %s", self._name, said, hub.describe())
+                log.warning("Clone %s: %s; %s", self._name, said, mailbox.describe())
             self._dispatcher.state(state)
         for lag_s in effects.lags:
             self._dispatcher.lag(lag_s)
         if effects.states and State.CLOSED not in effects.states:
-            with hub.lock:
-                hub.changed.notify_all()
+            with mailbox.lock:
+                mailbox.changed.notify_all()
 
 
 _DONTWAIT, _MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT) | int(zmq.SNDMORE)

@@ -17,21 +17,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from chp.errors import BadInput
 from chp.numbers import Revision
 
-from . import taking
-from .aioparts import AsyncLease, AsyncWatch, Items, call_soon
+from .aioparts import AsyncLease, AsyncWatch, Awaiting
 from .checks import wait_s
-from .clone import Clone
+from .clone import Clone, Pin
 from .codecs import Codec
 from .dispatch import Listener
-from .errors import Conflict, Full
 from .events import Ack, State
 from .reading import Entry
-from .taking import NOTHING
+from .taking import NOTHING, Taking, flush
 from .tickets import Ticket
 from .worth import Check
+from .writer import Items
 
 
 class AsyncClone(Mapping[str, Any]):
@@ -111,6 +109,10 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.snapshot()
 
+    def pin(self) -> Pin:
+        """As of `Clone`."""
+        return self._clone.pin()
+
     async def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
         """As of `Clone`."""
         return await asyncio.to_thread(self._clone.verify, timeout, contents=contents)
@@ -189,55 +191,37 @@ class AsyncClone(Mapping[str, Any]):
         no room. Cancelled, it is on its way as well. It raises what `Clone.set` raises, and `Refused`, or `Conflict` if
         `if_revision` did not hold.
         """
-        return await self._done(partial(self._clone.set, key, value, ttl, if_revision), timeout)
+        return await self._waits(timeout).done(partial(self._clone.set, key, value, ttl, if_revision))
 
     async def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ack:
         """Delete a key."""
-        return await self._done(partial(self._clone.delete, key, if_revision), timeout)
+        return await self._waits(timeout).done(partial(self._clone.delete, key, if_revision))
 
     async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """As of `Clone`."""
-        return await self._do(taking.pop(self._clone, key, default), timeout)
+        return await self._taking(timeout).pop(key, default)
 
     async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """As of `Clone`."""
-        item: tuple[str, Any] = await self._do(taking.popitem(self._clone), timeout)
-        return item
+        return await self._taking(timeout).popitem()
 
     async def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
         """As of `Clone`."""
-        if not self._clone.subtrees:
-            raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
-        return await self._do(taking.setdefault(self._clone, key, default), timeout)
+        return await self._taking(timeout).setdefault(key, default)
 
-    async def _do(self, steps: taking.Steps, timeout: float | None) -> Any:
-        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
-        deadline = None if timeout is None else loop.time() + timeout
-        try:
-            step = next(steps)
-            while True:
-                left = None if deadline is None else max(0.0, deadline - loop.time())
-                try:
-                    if isinstance(step, str):
-                        await self._until(
-                            partial(self._clone.hub.is_confirmed, step), left, f"{step!r} is not confirmed"
-                        )
-                    else:
-                        await self._done(step, left)
-                except Conflict as conflict:
-                    step = steps.throw(conflict)
-                else:
-                    step = next(steps)
-        except StopIteration as end:
-            return end.value
+    def _waits(self, timeout: float | None) -> Awaiting:
+        return Awaiting(self._clone, self._blocks, timeout)
+
+    def _taking(self, timeout: float | None) -> Taking:
+        return Taking(self._clone, self._clone.writer, self._waits(timeout))
 
     async def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ack:
         """Set many keys together."""
-        return await self._done(partial(self._clone.set_many, items, ttl), timeout)
+        return await self._waits(timeout).done(partial(self._clone.set_many, items, ttl))
 
     async def delete_many(self, keys: Sequence[str], timeout: float | None = None) -> Ack:
         """Delete many keys together."""
-        return await self._done(partial(self._clone.delete_many, keys), timeout)
+        return await self._waits(timeout).done(partial(self._clone.delete_many, keys))
 
     def submit(self, key: str, value: Any, ttl: float | None = None) -> Ticket:
         """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
@@ -245,88 +229,22 @@ class AsyncClone(Mapping[str, Any]):
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
         """The acknowledgement of a ticket."""
-        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
-        if not ticket.done:
-            done = asyncio.Event()
-            ticket.on_settled(lambda _: call_soon(loop, done.set))
-            try:
-                await asyncio.wait_for(done.wait(), timeout)
-            except TimeoutError:
-                if not ticket.done:
-                    raise ticket.overdue(timeout) from None
-        return ticket.wait(0)
+        return await self._waits(timeout).settled(ticket)
 
     def lease(self, ttl: float) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
-        return AsyncLease(self._clone, self._clone.lease(ttl), self._done)
-
-    async def _done(self, act: Callable[[], Ticket], timeout: float | None) -> Ack:
-        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
-        deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            try:
-                ticket = act()
-                break
-            except Full:
-                if not self._blocks:
-                    raise
-            try:
-                await self._room(None if deadline is None else max(0.0, deadline - loop.time()))
-            except TimeoutError:
-                text = f"there was no room for it within {timeout} s, so nothing was set; {self.describe()}"
-                raise TimeoutError(text) from None
-        return await self.settled(ticket, None if deadline is None else max(0.0, deadline - loop.time()))
-
-    async def _room(self, timeout: float | None) -> None:
-        """Until some batch is settled."""
-        ticket = self._clone.oldest_ticket()
-        if ticket is not None:
-            try:
-                await self.settled(ticket, timeout)
-            except TimeoutError:
-                raise
-            except Exception:
-                return  # refused: there is room now, and whoever made it has been told
+        return AsyncLease(self._clone, self._clone.lease(ttl), self._waits)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Until every set made so far is acknowledged."""
-        loop, timeout = asyncio.get_running_loop(), wait_s(timeout)
-        deadline, waiting = None if timeout is None else loop.time() + timeout, self._clone.unsettled()
-        refused: Exception | None = None
-        for ticket in waiting:
-            try:
-                await self.settled(ticket, None if deadline is None else max(0.0, deadline - loop.time()))
-            except TimeoutError:
-                raise self._clone.not_flushed(waiting, timeout) from refused
-            except Exception as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+        await flush(self._clone.mailbox, self._waits(timeout), wait_s(timeout))
 
     # -- waiting
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Until the copy is complete and current."""
-        core = self._clone.hub.core
-        await self._until(lambda: core.state is State.SYNCED, timeout, "not synced")
-
-    async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Until something is so that the agent's turns may bring about; raises what ended the Clone."""
-        # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
-        timeout, hub, came = wait_s(timeout), self._clone.hub, asyncio.Event()
-        tell = partial(call_soon, asyncio.get_running_loop(), came.set)
-        hub.told.add(tell)
-        try:
-            async with asyncio.timeout(timeout):
-                while not ready() and hub.core.state is not State.CLOSED:
-                    await came.wait()
-                    came.clear()
-        except TimeoutError:
-            raise TimeoutError(f"waited {timeout} s: {what}; {self.describe()}") from None
-        finally:
-            hub.told.discard(tell)
-        if hub.core.state is State.CLOSED:
-            raise hub.why_not()
+        core = self._clone.mailbox.core
+        await self._waits(timeout).until(lambda: core.state is State.SYNCED, "not synced")
 
     def watch(
         self,

@@ -1,42 +1,116 @@
-"""What an AsyncClone hands out: changes for `async for`, and leases whose sets are awaited."""
+"""What an AsyncClone hands out, and how it waits: changes for `async for`, leases whose sets are awaited."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
 from .changes import Change, Changes, change_with, changes_from, changes_of
+from .checks import wait_s
 from .clone import Clone
 from .errors import Full
-from .events import Ack, Changed
+from .events import Ack, Changed, State
 from .lease import Lease
 from .tickets import Ticket
 from .watch import Watch
+from .writer import Items
 
-Items = Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]]
+
+class Awaiting:
+    """How one call waits by its loop, for at most a time that begins now; what is raised then names all of it."""
+
+    def __init__(self, clone: Clone, blocks: bool, timeout: float | None) -> None:
+        self._clone, self._mailbox = clone, clone.mailbox
+        self._blocks = blocks  # while the window is full
+        self._loop, self._timeout = asyncio.get_running_loop(), wait_s(timeout)
+        self._until = None if self._timeout is None else self._loop.time() + self._timeout
+
+    def _left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - self._loop.time())
+
+    async def done(self, act: Callable[[], Ticket]) -> Ack:
+        """The acknowledgement of what `act` sets, once there is room for it."""
+        while True:
+            try:
+                ticket = act()
+                break
+            except Full:
+                if not self._blocks:
+                    raise
+            try:
+                await self._room()
+            except TimeoutError:
+                text = (
+                    f"there was no room for it within {self._timeout} s, so nothing was set; {self._clone.describe()}"
+                )
+                raise TimeoutError(text) from None
+        return await self.settled(ticket)
+
+    async def _room(self) -> None:
+        """Until some batch is settled."""
+        ticket = self._mailbox.oldest_ticket()
+        if ticket is not None:
+            try:
+                await self.settled(ticket)
+            except TimeoutError:
+                raise
+            except Exception:
+                return  # refused: there is room now, and whoever made it has been told
+
+    async def settled(self, ticket: Ticket) -> Ack:
+        """The acknowledgement of a ticket."""
+        if not ticket.done:
+            left, done = self._left(), asyncio.Event()
+            ticket.on_settled(lambda _: call_soon(self._loop, done.set))
+            try:
+                await asyncio.wait_for(done.wait(), left)
+            except TimeoutError:
+                if not ticket.done:
+                    raise ticket.overdue(self._timeout) from None
+        return ticket.wait(0)
+
+    async def confirmed(self, key: str) -> None:
+        """Until no own set or delete of this key is on its way."""
+        await self.until(partial(self._mailbox.is_confirmed, key), f"{key!r} is not confirmed")
+
+    async def until(self, ready: Callable[[], bool], what: str) -> None:
+        """Until something is so that the agent's turns may bring about; raises what ended the Clone."""
+        # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
+        left, mailbox, came = self._left(), self._mailbox, asyncio.Event()
+        tell = partial(call_soon, self._loop, came.set)
+        mailbox.told.add(tell)
+        try:
+            async with asyncio.timeout(left):
+                while not ready() and mailbox.core.state is not State.CLOSED:
+                    await came.wait()
+                    came.clear()
+        except TimeoutError:
+            raise TimeoutError(f"waited {self._timeout} s: {what}; {self._clone.describe()}") from None
+        finally:
+            mailbox.told.discard(tell)
+        if mailbox.core.state is State.CLOSED:
+            raise mailbox.why_not()
 
 
 class AsyncLease:
     """Made by `AsyncClone.lease`; use it with `async with`, or call `close`."""
 
-    def __init__(
-        self, clone: Clone, lease: Lease, acknowledged: Callable[[Callable[[], Ticket], float | None], Awaitable[Ack]]
-    ) -> None:
+    def __init__(self, clone: Clone, lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
         self.id, self.ttl_s = lease.id, lease.ttl_s
         self._clone, self._lease = clone, lease
-        self._acknowledged = acknowledged
+        self._waits = waits
 
     async def set(self, key: str, value: Any, timeout: float | None = None) -> Ack:
         """Set a key that lives as long as the lease; returns when it is acknowledged."""
-        return await self._acknowledged(partial(self._lease.set, key, value), timeout)
+        return await self._waits(timeout).done(partial(self._lease.set, key, value))
 
     async def set_many(self, items: Items, timeout: float | None = None) -> Ack:
         """Set many keys that live as long as the lease."""
-        return await self._acknowledged(partial(self._lease.set_many, items), timeout)
+        return await self._waits(timeout).done(partial(self._lease.set_many, items))
 
     @property
     def lost(self) -> bool:
@@ -49,7 +123,7 @@ class AsyncLease:
 
     async def close(self, timeout: float | None = None) -> Ack | None:
         """End the lease: its keys are deleted together."""
-        return None if self._lease.closed else await self._acknowledged(self._lease.end, timeout)
+        return None if self._lease.closed else await self._waits(timeout).done(self._lease.end)
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,8 +14,8 @@ Any thread may use it. A handler of a signal must not: it runs in the middle of 
 `set`, and would wait for it for ever. Let it set a `threading.Event`, or use `loop.add_signal_handler`. Ctrl-C, and
 whatever else a handler raises, is no harm: what it interrupts was set wholly or not at all.
 
-The class is put together from three parts, `reading`, `writing` and `worth`; here are its making, leases and
-watches, and its end.
+`reading` and `worth` are its questions; here are its making, its end, and all that changes something. What is set goes
+to a `Writer`, which knows the batches and the agent; `Clone.set` is bound to that one's, and costs nothing beside.
 """
 
 from __future__ import annotations
@@ -25,24 +25,29 @@ import os
 import random
 import secrets
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
+from chp.numbers import Revision
 
 from . import checks
 from .agent import Agent
 from .codecs import Codec, codec_of
 from .core import ClientCore, Timing
 from .dispatch import Dispatcher, Listener
-from .hub import Hub
 from .lease import Lease
+from .mailbox import Mailbox
+from .reading import Reading
+from .taking import NOTHING, Blocking, Taking, at_once, flush
+from .tickets import Ticket
 from .watch import Watch, WatchQueue
 from .worth import Worth
-from .writing import Writing
+from .writer import Items, Writer
 
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
@@ -50,7 +55,15 @@ CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
 _names = itertools.count(1)
 
 
-class Clone(Writing, Worth):
+class Pin(NamedTuple):
+    """All that is held at one moment; see `Clone.pin`."""
+
+    values: dict[str, Any]
+    revision: Revision  # up to which it is complete
+    resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
+
+
+class Clone(Reading, Worth, MutableMapping[str, Any]):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses `tcp://host:P`, or one text with a comma between
@@ -109,21 +122,119 @@ class Clone(Writing, Worth):
             chance=random.random,
         )
         self._dispatcher = Dispatcher()
-        self._hub = hub = Hub(core, on_full, self._dispatcher.put)
+        self._mailbox = mailbox = Mailbox(core, on_full, self._dispatcher.put)
+        self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
-        self._holds = bool(held)
         self._some = []
-        # keys that need no more checks: those that are held; none with a codec, whose values do need it
-        self._known: dict[str, bytes] = self._shown if self._holds and self._codec is None else {}
-        self._dispatcher.set_lag(on_lag, hub)
+        self._dispatcher.set_lag(on_lag, mailbox)
         if on_state is not None:
             self._dispatcher.listeners.append(on_state)
         if self._codec is None:
             self.get = self._shown.get  # type: ignore[method-assign, assignment]  # a dict's own speed
-        self._agent = Agent(hub, endpoints, self._dispatcher, self.name)
+        if type(self).set is _SET:  # nobody has put another in its place
+            self.set = self._writer.set  # type: ignore[method-assign]
+        self._agent = Agent(mailbox, endpoints, self._dispatcher, self.name)
         self._agent.start()
-        self._finalizer = weakref.finalize(self, _stop, hub, self._agent, os.getpid(), FORGOTTEN_S)
+        # when nobody has the writer any more: who keeps only `clone.set` goes on setting
+        self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
+
+    # -- setting and deleting
+
+    def set(
+        self,
+        key: str,
+        value: Any,
+        ttl: float | None = None,
+        if_revision: int | str | None = None,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """Set a key; the ticket is settled when the pair has taken it.
+
+        ttl          seconds after which the servers delete it: above 0, at most ten years; None for no end
+        if_revision  only if the key's revision is this one, a number or text such as 1.42 (0: if it is absent); shown
+                     once it is acknowledged
+        timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
+
+        Raises `BadKey` (also for a key outside what is held), `BadValue`, `BadTtl`, `BadInput`, `Full` (with
+        on_full="raise"), `Closed`, `Forked`. What the servers say of it, `Refused` or `Conflict`, the ticket raises.
+        """
+        return self._writer.set(key, value, ttl, if_revision, timeout)
+
+    def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ticket:
+        """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
+
+        They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB); of more,
+        each part is. `ttl`, `timeout` and errors as of `set`.
+        """
+        return self._writer.set_many(items, ttl, timeout)
+
+    def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ticket:
+        """Delete a key, whether it is there or not; `if_revision`, the timeout and what is raised as of `set`."""
+        return self._writer.delete(key, if_revision, timeout)
+
+    def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
+        """Delete many keys together, whether they are there or not; raises as `set` does."""
+        return self._writer.delete_many(keys, timeout)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._shown:
+            raise KeyError(key)
+        self.delete(key)
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """As of a dict, in one batch."""
+        # a mapping's items, not the mapping: another Clone's keys may go before their values are asked for
+        items = dict(other.items() if isinstance(other, Mapping) else other, **more)
+        if items:
+            self.set_many(items)
+
+    def clear(self) -> None:
+        """Delete every key that is held here, for everybody."""
+        keys = list(self._shown)
+        if keys:
+            self.delete_many(keys)
+
+    def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
+        """Delete a key and return the value it had; `default`, or KeyError, if there is none.
+
+        Of all programs that take a key one gets it: the servers delete it if it is as this one saw it, and this waits
+        until they have. Raises what `set` and its ticket do; after a `TimeoutError` it may be done, now or later.
+        """
+        return at_once(self._taking(timeout).pop(key, default))
+
+    def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
+        """Delete some key and return it with its value, as `pop` does; KeyError if there is none."""
+        return at_once(self._taking(timeout).popitem())
+
+    def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
+        """The value of a key; if there is none it is set to `default`, unless another program is faster; as `pop`."""
+        return at_once(self._taking(timeout).setdefault(key, default))
+
+    def _taking(self, timeout: float | None) -> Taking:
+        return Taking(self, self._writer, Blocking(self._mailbox, timeout))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
+
+        That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
+        by their ticket's `wait` or `error`, nor by an earlier flush.
+        """
+        at_once(flush(self._mailbox, Blocking(self._mailbox, timeout), checks.wait_s(timeout)))
+
+    def pin(self) -> Pin:
+        """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
+        with self._mailbox.lock:  # the agent applies a record, and moves the number, with this lock held
+            values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
+        return Pin(self.decoded(values), revision, resyncs)
+
+    @property
+    def writer(self) -> Writer:
+        """Where what is set goes (for the parts of this package)."""
+        return self._writer
 
     # -- leases and watches
 
@@ -137,7 +248,7 @@ class Clone(Writing, Worth):
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
-        return Lease(self, secrets.token_bytes(16), ms)
+        return Lease(self._writer, secrets.token_bytes(16), ms)
 
     def watch(
         self,
@@ -162,21 +273,18 @@ class Clone(Writing, Worth):
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
         queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
-        hub = self._hub
-        with hub.lock:
-            if hub.room < 0:
-                raise hub.why_not()
+        mailbox, core = self._mailbox, self._core
+        with mailbox.lock:
+            mailbox.check_open()
             if start == "snapshot":
-                queue.preload(self._core.held(prefix, hub.unsent_keys()))
-            hub.watches = [*hub.watches, queue]
-            self._core.watch(True)
+                queue.preload(core.held(prefix, mailbox.batch.shown_keys()))
+            mailbox.add_watch(queue)
             if isinstance(start, int):
-                self._core.catch_up(queue, prefix, start)
-                hub.commands.append(self._core.ask_missed)
-                if hub.sleeping:
-                    hub.wake()
-        watch = Watch(queue, None if self._codec is None else self._codec.decode, _ender(hub, queue), self)
-        weakref.finalize(watch, _forget, hub, queue).atexit = False
+                core.catch_up(queue, prefix, start)
+                mailbox.command_locked(core.ask_missed)
+        end = partial(mailbox.end_watch, queue)
+        watch = Watch(queue, None if self._codec is None else self._codec.decode, end, self)
+        weakref.finalize(watch, mailbox.forget_watch, queue).atexit = False
         return watch
 
     # -- the end
@@ -191,7 +299,7 @@ class Clone(Writing, Worth):
         limit = checks.FOR_EVER_S if limit is None else limit
         until = monotonic() + limit
         self._finalizer.detach()
-        _stop(self._hub, self._agent, None, limit)
+        _stop(self._mailbox, self._agent, None, limit)
         self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
 
     def __enter__(self) -> Clone:
@@ -210,40 +318,20 @@ class Clone(Writing, Worth):
         return f"<Clone {what}: {len(self._shown)} keys, {self.state}, at {self.position[0]}.{self.position[1]}>"
 
 
-def _ender(hub: Hub, queue: WatchQueue) -> Callable[[], None]:
-    def end() -> None:
-        with hub.lock:
-            _drop(hub, queue)
-
-    return end
-
-
-def _drop(hub: Hub, queue: WatchQueue) -> None:
-    hub.watches = [other for other in hub.watches if other is not queue]
-    hub.core.watch(bool(hub.watches))
-
-
-def _forget(hub: Hub, queue: WatchQueue) -> None:
-    """A Watch that nobody closed is gone. The collector may have come upon it anywhere: the agent drops its queue."""
-    if not queue.closed:
-        queue.closed = True
-        hub.commands.append(lambda now: _drop(hub, queue))
-
-
-def _stop(hub: Hub, agent: Agent, pid: int | None, timeout: float) -> None:
+def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:
     """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
-    if hub.forked or (pid is not None and pid != os.getpid()):
+    if mailbox.forked or (pid is not None and pid != os.getpid()):
         return
     if agent.thread is current_thread():  # the collector came upon a forgotten Clone here, maybe with the lock held
-        hub.room, hub.stop_at = -1, monotonic() + timeout
+        mailbox.stop(timeout)
         return
-    with hub.lock:
-        hub.room = -1
-        hub.stop_at = monotonic() + timeout
-        if hub.sleeping:
-            hub.wake()
+    with mailbox.lock:
+        mailbox.stop(timeout)
+        if mailbox.batch.sleeping:
+            mailbox.batch.wake()
     agent.ended.wait()
     agent.thread.join()
 
 
-__all__ = ["Clone"]
+_SET = Clone.set
+__all__ = ["Clone", "Pin"]

@@ -24,7 +24,7 @@ from chp.numbers import describe, unpack
 from .channel import Channel
 from .checks import endpoints_of
 from .feedlink import Elsewhere, FeedLink
-from .hub import Hub
+from .mailbox import Mailbox
 
 SILENCE_S = 5.0
 RETRY_S = 0.05
@@ -66,36 +66,35 @@ class Comparison:
             self.differing.add(key)
 
 
-def compared(hub: Hub, timeout_s: float | None) -> Comparison:
+def compared(mailbox: Mailbox, timeout_s: float | None) -> Comparison:
     """All channels of a Clone against the server that it follows; `TimeoutError` if that does not answer in time."""
     deadline = float("inf") if timeout_s is None else monotonic() + timeout_s
-    every = [_compared(hub, channel, deadline) for channel in hub.core.channels]
+    every = [_compared(mailbox, channel, deadline) for channel in mailbox.core.channels]
     differing = set().union(*(c.differing for c in every))
     return Comparison(every[0].channel, None, min(c.number for c in every), differing, sum(c.left_out for c in every))
 
 
-def _compared(hub: Hub, channel: Channel, deadline: float) -> Comparison:
-    first = _round(hub, channel, None, deadline)
-    return _round(hub, channel, first.differing, deadline) if first.differing else first
+def _compared(mailbox: Mailbox, channel: Channel, deadline: float) -> Comparison:
+    first = _round(mailbox, channel, None, deadline)
+    return _round(mailbox, channel, first.differing, deadline) if first.differing else first
 
 
-def _round(hub: Hub, channel: Channel, only: set[str] | None, deadline: float) -> Comparison:
+def _round(mailbox: Mailbox, channel: Channel, only: set[str] | None, deadline: float) -> Comparison:
     why = "nobody is followed"
     while monotonic() < deadline:
-        address = hub.core.active_address
+        address = mailbox.core.active_address
         if address is not None:
             try:
-                return _asked(hub, address, Comparison(channel, only), deadline)
+                return _asked(mailbox, address, Comparison(channel, only), deadline)
             except Elsewhere as error:
                 why = str(error)
-        with hub.lock:
-            if hub.closed or hub.forked:
-                raise hub.why_not()
-            hub.changed.wait(RETRY_S)
-    raise TimeoutError(f"the copy of {channel.subtree!r} was not compared in time: {why}; {hub.describe()}")
+        with mailbox.lock:
+            mailbox.check_open()
+            mailbox.changed.wait(RETRY_S)
+    raise TimeoutError(f"the copy of {channel.subtree!r} was not compared in time: {why}; {mailbox.describe()}")
 
 
-def _asked(hub: Hub, address: str, comparison: Comparison, deadline: float) -> Comparison:
+def _asked(mailbox: Mailbox, address: str, comparison: Comparison, deadline: float) -> Comparison:
     with zmq.Context() as context:
         link = FeedLink(context, endpoints_of(address)[0], comparison.channel.subtree)
         try:
@@ -104,26 +103,27 @@ def _asked(hub: Hub, address: str, comparison: Comparison, deadline: float) -> C
                     raise Elsewhere(f"{address} takes no connection")
                 link.requests.poll(int(RETRY_S * 1000), zmq.POLLOUT)
             for number, header, items in link.answer(1, min(SILENCE_S, max(0.0, deadline - monotonic()))):
-                _reach(hub, comparison, unpack(number), deadline)
-                _told(hub, comparison, header, items)
+                _reach(mailbox, comparison, unpack(number), deadline)
+                _told(mailbox, comparison, header, items)
         finally:
             link.close()
     return comparison
 
 
-def _reach(hub: Hub, comparison: Comparison, number: int, deadline: float) -> None:
+def _reach(mailbox: Mailbox, comparison: Comparison, number: int, deadline: float) -> None:
     channel = comparison.channel
-    with hub.lock:
+    with mailbox.lock:
         if channel.at < number:
             left = None if deadline == float("inf") else max(0.0, deadline - monotonic())
-            hub.wait_for(lambda: channel.at >= number or hub.closed, left, lambda: f"{describe(number)} to be reached")
+            mailbox.wait_for(
+                lambda: channel.at >= number or mailbox.closed, left, lambda: f"{describe(number)} to be reached"
+            )
         comparison.number = number
 
 
-def _told(hub: Hub, comparison: Comparison, header: Header, items: list[Any]) -> None:
-    with hub.lock:
-        if hub.closed:
-            raise hub.why_not()
+def _told(mailbox: Mailbox, comparison: Comparison, header: Header, items: list[Any]) -> None:
+    with mailbox.lock:
+        mailbox.check_open()
         if isinstance(header, Sync):
             for item in items:
                 comparison.take(segment_of(item))

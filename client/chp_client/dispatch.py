@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .events import State
 
 if TYPE_CHECKING:
-    from .hub import Hub
+    from .mailbox import Mailbox
 
 log = logging.getLogger("chp_client")
 Listener = Callable[[State], object]
@@ -31,11 +31,11 @@ class Dispatcher:
         self._starting = Lock()
         self.listeners: list[Listener] = []
         self._on_lag: str | Callable[[float], object] = "resync"
-        self._hub: Hub | None = None
+        self._mailbox: Mailbox | None = None
 
-    def set_lag(self, on_lag: str | Callable[[float], object], hub: Hub) -> None:
+    def set_lag(self, on_lag: str | Callable[[float], object], mailbox: Mailbox) -> None:
         """What to do when the Clone lags: "resync", "raise", or call."""
-        self._on_lag, self._hub = on_lag, hub
+        self._on_lag, self._mailbox = on_lag, mailbox
 
     def state(self, state: State) -> None:
         """The state changed; by the agent."""
@@ -46,14 +46,14 @@ class Dispatcher:
 
     def lag(self, lag_s: float) -> None:
         """The Clone is behind by more than it wants; by the agent."""
-        on_lag, hub = self._on_lag, self._hub
+        on_lag, mailbox = self._on_lag, self._mailbox
         if callable(on_lag):
             self.put(lambda: on_lag(lag_s))
-        elif hub is not None and on_lag == "raise":
-            hub.lagging = lag_s
-        elif hub is not None:
-            with hub.lock:
-                hub.commands.append(hub.core.refetch)
+        elif mailbox is not None and on_lag == "raise":
+            mailbox.lagging = lag_s
+        elif mailbox is not None:
+            with mailbox.lock:
+                mailbox.commands.append(mailbox.core.refetch)
 
     def end(self, timeout: float) -> None:
         """Wait until what was called for before the Clone closed has been called, unless a callback asks."""

@@ -7,71 +7,44 @@ cut off, for so long is told with its next refresh that the lease is *lost*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import Any
 
 from chp import columns
 from chp.errors import BadInput
-from chp.keys import check_column
 
-from . import checks
 from .errors import Closed, Refused
 from .tickets import Ticket
-
-if TYPE_CHECKING:
-    from .clone import Clone
+from .writer import Items, Writer
 
 
 class Lease:
     """Made by `Clone.lease`; use it as a context manager, or call `close`."""
 
-    def __init__(self, clone: Clone, lease_id: bytes, ttl_ms: int) -> None:
+    def __init__(self, writer: Writer, lease_id: bytes, ttl_ms: int) -> None:
         self.id = lease_id
         self.ttl_s = ttl_ms / 1000
-        self._clone = clone
+        self._writer = writer
         self._closed = self._lost = False
         self._listeners: list[Callable[[Lease], object]] = []
-        self._push([], [], {columns.LEASE: [lease_id, ttl_ms]}, None)
-        clone.hub.command(lambda now: clone.hub.core.leases.hold(lease_id, ttl_ms, now, self._refresh))
+        self._listening = Lock()
+        writer.put([], [], {columns.LEASE: [lease_id, ttl_ms]}, None)
+        writer.keep_lease(lease_id, ttl_ms, self._refresh)
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
         """Set a key that lives as long as the lease; `timeout` and errors as of `Clone.set`, `Closed` after `close`."""
         return self.set_many(([key], [value]), timeout)
 
-    def set_many(
-        self, items: Mapping[str, Any] | tuple[Sequence[str], Sequence[Any]], timeout: float | None = None
-    ) -> Ticket:
+    def set_many(self, items: Items, timeout: float | None = None) -> Ticket:
         """Set many keys that live as long as the lease."""
         if self._closed:
             raise Closed("this lease is closed; make another")
         if self._lost:
             raise Closed("this lease is lost, and its keys are gone: it was not refreshed in time; make another")
-        keys, values, _ = self._clone.columns(items)
-        check_column(keys, {})
-        checks.held_column(keys, self._clone.subtrees)
-        return self._push(keys, values, {columns.LEASED: self.id}, timeout)
-
-    def _push(self, keys: list[str], values: list[bytes], extras: dict[str, Any], timeout: float | None) -> Ticket:
-        hub = self._clone.hub
-        own, pairs = hub.shown, zip(keys, values, strict=True) if self._clone.subtrees else ()
-        with hub.lock:
-            hub.make_room(timeout)
-            hub.seal()
-            last = hub.sealed[-1] if hub.sealed else None
-            if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < 8192:
-                last.keys += keys
-                last.values += values
-                own |= pairs
-                hub.grown(last)
-                draft = last
-            else:
-                draft = hub.draft()
-                draft.keys, draft.values, draft.extras = keys, values, extras
-                hub.push(draft, pairs)
-            if hub.sleeping:
-                hub.wake()
-            return draft.ticket
+        keys, values, _ = self._writer.columns(items, {})
+        return self._writer.put(keys, values, {columns.LEASED: self.id}, timeout)
 
     def close(self, timeout: float | None = None) -> Ticket | None:
         """End the lease: its keys are deleted together."""
@@ -79,9 +52,8 @@ class Lease:
 
     def end(self, timeout: float | None = None) -> Ticket:
         """The same for one that is open; if there is no room for it, it stays open, and is refreshed no more."""
-        hub = self._clone.hub
-        hub.command(lambda now: hub.core.leases.drop(self.id))
-        ticket = self._push([], [], {columns.UNLEASE: self.id}, timeout)
+        self._writer.drop_lease(self.id)
+        ticket = self._writer.put([], [], {columns.UNLEASE: self.id}, timeout)
         self._closed = True
         return ticket
 
@@ -96,22 +68,23 @@ class Lease:
         """Call `listener(lease)` once it is lost, or now if it is; on the thread of the Clone's listeners."""
         if not callable(listener):
             raise BadInput(f"a listener is something to call with the lease, not {listener!r:.60}")
-        with self._clone.hub.lock:
+        with self._listening:
             self._listeners.append(listener)
             lost = self._lost
         if lost:
             self._tell()
 
     def _refresh(self) -> Ticket:
-        ticket = Ticket(self._clone.hub.describe, self._clone.hub.call)
+        ticket = self._writer.new_ticket()
         ticket.on_settled(self._on_refreshed)
         return ticket
 
     def _on_refreshed(self, ticket: Ticket) -> None:
-        error, hub = ticket.error, self._clone.hub
+        error = ticket.error
         if isinstance(error, Refused) and error.code == "lease" and not self._closed:
-            hub.commands.append(lambda now: hub.core.leases.drop(self.id))
-            self._lost = True
+            self._writer.lease_lost(self.id)
+            with self._listening:
+                self._lost = True
             self._tell()
 
     def _tell(self) -> None:
@@ -120,7 +93,7 @@ class Lease:
                 listener = self._listeners.pop()
             except IndexError:  # another thread took the last
                 return
-            self._clone.hub.call(partial(listener, self))
+            self._writer.call(partial(listener, self))
 
     @property
     def closed(self) -> bool:
@@ -134,5 +107,5 @@ class Lease:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._clone.closed:
+        if not self._writer.closed:
             self.close()

@@ -18,7 +18,7 @@ from chp.numbers import UNKNOWN, Revision
 
 from .codecs import Codec, undecodable
 from .core import ClientCore
-from .hub import Hub
+from .mailbox import Mailbox
 from .views import ItemsNow, KeysNow, ValuesNow
 
 
@@ -48,7 +48,8 @@ class Reading(Mapping[str, Any]):
     _shown: dict[str, bytes]  # the map: what the servers confirmed, and own sets on top
     _codec: Codec | None
     _core: ClientCore
-    _hub: Hub
+    _mailbox: Mailbox
+    _some: list[str]  # keys that `popitem` has not looked at yet
 
     def __getitem__(self, key: str) -> Any:
         value = self._shown[key]
@@ -90,27 +91,38 @@ class Reading(Mapping[str, Any]):
 
     def decoded_items(self) -> list[tuple[str, Any]]:
         """The items at this moment."""
-        items = list(self._shown.items())
-        if self._codec is None:
-            return items
-        decode, at = self._codec.decode, ""
-        try:
-            return [(at := key, decode(value)) for key, value in items]
-        except BadValue as error:
-            raise undecodable(at, error) from None
+        return list(self.snapshot().items())
 
     def snapshot(self) -> dict[str, Any]:
         """A plain dict of all that is held at this moment, at one point of the servers' order."""
-        return self._shown.copy() if self._codec is None else dict(self.decoded_items())
+        return self.decoded(self._shown.copy())
+
+    def decoded(self, values: dict[str, bytes]) -> dict[str, Any]:
+        """A copy with its values decoded."""
+        if self._codec is None:
+            return values
+        decode, at = self._codec.decode, ""
+        try:
+            return {(at := key): decode(value) for key, value in values.items()}
+        except BadValue as error:
+            raise undecodable(at, error) from None
+
+    def some_key(self) -> str | None:
+        """A key that is held, another one each time it is asked as long as there are some; None if there is none."""
+        try:
+            return self._some.pop()
+        except IndexError:  # looked at and taken in one step, as several threads may ask
+            self._some = keys = list(self._shown)
+            return keys.pop() if keys else None
 
     def entry(self, key: str) -> Entry | None:
         """The key with its value and what belongs to that, revision and remaining ttl; None if it is not there."""
-        with self._hub.lock:
+        with self._mailbox.lock:
             value = self._shown.get(key)
             if value is None:
                 return None
             hashmap = self._core.channel_of(key).replica.map
-            own = self._hub.is_own(key)
+            own = self._mailbox.is_own(key)
             revision = UNKNOWN if own else Revision(hashmap.revisions.get(key, 0))
             left = None if own else hashmap.remaining_ms(key, monotonic())
         decoded = value if self._codec is None else self._codec.decode(value)

@@ -23,7 +23,6 @@ from threading import Event
 from typing import Any
 
 from chp.errors import BadInput
-from chp.keys import check_column
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
@@ -134,21 +133,6 @@ def replay(
     return player.done
 
 
-def put_columns(
-    clone: Clone, keys: list[str], values: list[bytes], deletes: list[int], ttls_ms: tuple[list[int], list[int]]
-) -> Ticket:
-    """Sets and deletes in their order, as one batch, so that they are seen together; the Clone only writes."""
-    check_column(keys, {})
-    hub = clone._hub
-    with hub.lock:
-        clone._room_for(len(keys), None)
-        hub.seal()
-        draft = hub.draft()
-        draft.keys, draft.values, draft.deletes, draft.ttls = keys, values, deletes, ttls_ms
-        hub.push(draft)
-        return draft.ticket
-
-
 def chain_of(directory: Path, after: int) -> list[RecordingFile]:
     """The files with rows after `after`, in order; `BadInput` if one between them is missing."""
     if not directory.is_dir():
@@ -252,7 +236,7 @@ class _Player:
         deletes = np.flatnonzero(operations == DELETE).tolist()
         lasting = np.flatnonzero(rows.ttls_ms[start:end])
         ttls = np.maximum(rows.ttls_ms[start:end][lasting] / (self.speed or 1.0), TTL_MS_MIN).astype(np.int64)
-        ticket = put_columns(self.clone, keys, values, deletes, (lasting.tolist(), ttls.tolist()))
+        ticket = self.clone.writer.put_columns(keys, values, deletes, (lasting.tolist(), ttls.tolist()))
         done = self.done
         done.rows += len(keys)
         done.bytes += sum(map(len, values))

@@ -2,63 +2,132 @@
 
     the key as it is held    --its revision-->    a delete, or a set, on condition of it    --Conflict-->    once more
 
-So of all programs that take a key exactly one gets it, and of all that put one exactly one does. Each is a generator of
-what has to be waited for, and returns what its method returns; `Clone` and `AsyncClone` wait in their own ways:
-
-    a key           whose own set is to be confirmed first: before that, it has no revision to make a condition of
-    a callable      makes the conditional set, and returns its ticket; `Conflict` is thrown into the generator
+So of all programs that take a key exactly one gets it, and of all that put one exactly one does. What has to be waited
+for is awaited from a `Waits`. An `AsyncClone`'s waits by its loop; a `Clone`'s, `Blocking`, keeps the thread, so that a
+coroutine over it never stops half way, and `at_once` runs it to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
+from chp.errors import BadInput
+
+from .checks import wait_s
 from .errors import Conflict
+from .mailbox import Mailbox
+from .reading import Reading
 from .tickets import Ticket
+from .writer import Writer
 
-if TYPE_CHECKING:
-    from .writing import Writing
-
+Result = TypeVar("Result")
 NOTHING: Any = object()
 GONE: Any = object()
-Steps = Generator[str | Callable[[], Ticket], None, Any]
 
 
-def pop(clone: Writing, key: str, default: Any) -> Steps:
-    """The value of a key that this program, and no other, deleted."""
-    while (entry := clone.entry(key)) is not None:
-        if entry.pending:
-            yield key
-            continue
-        try:
-            yield partial(clone.delete, key, entry.revision)
-        except Conflict:
-            continue  # somebody else was faster: to take it, or to set it
-        return entry.value
-    if default is NOTHING:
-        raise KeyError(key)
-    return default
+class Waits(Protocol):
+    """How one call waits, for at most a time that began with it; `TimeoutError` when that is over."""
+
+    async def confirmed(self, key: str) -> None:
+        """Until no own set of this key is on its way: before that, it has no revision to make a condition of."""
+
+    async def done(self, act: Callable[[], Ticket]) -> object:
+        """Until the set that this makes is acknowledged; raises what its ticket does."""
+
+    async def settled(self, ticket: Ticket) -> object:
+        """The same of a set that is made."""
 
 
-def popitem(clone: Writing) -> Steps:
-    """Some key and its value."""
-    while (key := clone.some_key()) is not None:
-        value = yield from pop(clone, key, GONE)
-        if value is not GONE:
-            return key, value
-    raise KeyError("popitem(): this Clone holds no keys")
+class Blocking:
+    """Waits that keep the thread."""
+
+    def __init__(self, mailbox: Mailbox, timeout: float | None) -> None:
+        limit = wait_s(timeout)
+        self._mailbox = mailbox
+        self._until = None if limit is None else monotonic() + limit
+
+    def _left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - monotonic())
+
+    async def confirmed(self, key: str) -> None:
+        """As `Waits`."""
+        self._mailbox.confirmed(key, self._left())
+
+    async def done(self, act: Callable[[], Ticket]) -> object:
+        """As `Waits`."""
+        return act().wait(self._left())
+
+    async def settled(self, ticket: Ticket) -> object:
+        """As `Waits`."""
+        return ticket.wait(self._left())
 
 
-def setdefault(clone: Writing, key: str, default: Any) -> Steps:
-    """The value of a key, which is `default` if it had none."""
-    while True:
-        if (entry := clone.entry(key)) is not None:
+def at_once(course: Coroutine[Any, Any, Result]) -> Result:
+    """What a coroutine returns that awaits nothing but `Blocking`."""
+    try:
+        course.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise AssertionError("Blocking never suspends")
+
+
+class Taking:
+    """One call's reading and writing."""
+
+    def __init__(self, reading: Reading, writer: Writer, waits: Waits) -> None:
+        self._reading, self._writer, self._waits = reading, writer, waits
+
+    async def pop(self, key: str, default: Any) -> Any:
+        """The value of a key that this program, and no other, deleted."""
+        while (entry := self._reading.entry(key)) is not None:
+            if entry.pending:
+                await self._waits.confirmed(key)
+                continue
+            try:
+                await self._waits.done(partial(self._writer.delete, key, entry.revision))
+            except Conflict:
+                continue  # somebody else was faster: to take it, or to set it
             return entry.value
-        yield key
-        try:
-            yield partial(clone.set, key, default, None, 0)
-        except Conflict:
-            continue
+        if default is NOTHING:
+            raise KeyError(key)
         return default
+
+    async def popitem(self) -> tuple[str, Any]:
+        """Some key and its value."""
+        while (key := self._reading.some_key()) is not None:
+            value = await self.pop(key, GONE)
+            if value is not GONE:
+                return key, value
+        raise KeyError("popitem(): this Clone holds no keys")
+
+    async def setdefault(self, key: str, default: Any) -> Any:
+        """The value of a key, which is `default` if it had none."""
+        if not self._writer.subtrees:
+            raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
+        while True:
+            if (entry := self._reading.entry(key)) is not None:
+                return entry.value
+            await self._waits.confirmed(key)
+            try:
+                await self._waits.done(partial(self._writer.set, key, default, None, 0))
+            except Conflict:
+                continue
+            return default
+
+
+async def flush(mailbox: Mailbox, waits: Waits, timeout: float | None) -> None:
+    """Until every set made so far is acknowledged; raises the first error of them."""
+    waiting, refused = mailbox.unsettled(), None
+    for ticket in waiting:
+        try:
+            await waits.settled(ticket)
+        except TimeoutError:
+            raise mailbox.not_flushed(waiting, timeout) from refused
+        except Exception as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused

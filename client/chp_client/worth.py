@@ -16,8 +16,7 @@ from .core import ClientCore
 from .dispatch import Dispatcher, Listener
 from .errors import Lagging
 from .events import State
-from .hub import Hub
-from .tickets import Ticket
+from .mailbox import Mailbox
 
 NAMED_MAX = 100  # keys that differ, of however many
 
@@ -50,24 +49,20 @@ class Worth:
     """The questions that an application asks about its copy."""
 
     _core: ClientCore
-    _hub: Hub
+    _mailbox: Mailbox
     _dispatcher: Dispatcher
 
-    def oldest_ticket(self) -> Ticket | None:
-        """The ticket that will be settled first; None if nothing is under way."""
-        return next(iter(list(self._hub.outstanding)), None)  # of a copy, as the agent takes away without the lock
-
     @property
-    def hub(self) -> Hub:
+    def mailbox(self) -> Mailbox:
         """What it shares with its agent (for the parts of this package)."""
-        return self._hub
+        return self._mailbox
 
     @property
     def state(self) -> State:
         """CONNECTING, SYNCED, STALE or CLOSED; raises `Lagging` once after a lag, with on_lag="raise"."""
-        lag_s = self._hub.lagging
+        lag_s = self._mailbox.lagging
         if lag_s is not None:
-            self._hub.lagging = None
+            self._mailbox.lagging = None
             raise Lagging(f"this Clone was {lag_s:.3f} s behind, more than max_lag_s; it goes on with what it has")
         return self._core.state
 
@@ -105,27 +100,27 @@ class Worth:
     @property
     def window(self) -> tuple[int, int]:
         """Unacknowledged batches and bytes, those on their way to the agent included."""
-        hub, outbox = self._hub, self._core.outbox
-        return self._core.open_batches + len(hub.sealed) + bool(hub.keys), outbox.size + hub.sealed_bytes
+        batches, size = self._mailbox.window()
+        return batches + bool(self._mailbox.batch.keys), size
 
     def describe(self) -> str:
         """The state and the servers, in a line."""
-        return self._hub.describe()
+        return self._mailbox.describe()
 
     @property
     def refused(self) -> str:
         """What a server that is there refuses this Clone, and why; "" if nothing."""
-        with self._hub.lock:
+        with self._mailbox.lock:
             found = [f"{link.address} refuses {why}" for link in self._core.links if (why := link.refuses)]
         return "; ".join(found)
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copy is complete and current; `TimeoutError` says how the servers look."""
-        hub = self._hub
-        with hub.lock:
-            hub.wait_for(lambda: self._core.state in (State.SYNCED, State.CLOSED), timeout, lambda: "not synced")
+        mailbox = self._mailbox
+        with mailbox.lock:
+            mailbox.wait_for(lambda: self._core.state in (State.SYNCED, State.CLOSED), timeout, lambda: "not synced")
             if self._core.state is State.CLOSED:
-                raise hub.why_not()
+                raise mailbox.why_not()
 
     def on_state(self, listener: Listener) -> None:
         """Call `listener(state)` at each change of state, on a thread of its own."""
@@ -139,12 +134,12 @@ class Worth:
         does a Clone that follows nobody, only writes, or follows a server of CHP/1. `TimeoutError` if the snapshot is
         not here in `timeout` seconds.
         """
-        timeout, hub = checks.wait_s(timeout), self._hub
-        with hub.lock:
+        timeout, mailbox = checks.wait_s(timeout), self._mailbox
+        with mailbox.lock:
             sums = self._core.verify()
-        if not contents or self._core.active is None or self._core.write_only or hub.closed:
+        if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
             return Check(*sums)
-        found = comparing.compared(hub, timeout)
+        found = comparing.compared(mailbox, timeout)
         named = tuple(heapq.nsmallest(NAMED_MAX, found.differing))
         ok = sums[0] and not found.differing
         return Check(ok, *sums[1:], found.number, named, len(found.differing), found.left_out)

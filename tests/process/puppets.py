@@ -206,7 +206,7 @@ class Acts:
 
 def exact(clone: Clone, base: int, pad: int) -> int:
     """Assert that a Clone holds exactly what the load had left at its number; how many keys."""
-    with clone.hub.lock:
+    with clone.mailbox.lock:
         at, content = sequence_of(clone.revision), clone.snapshot()
     assert content.pop(BASE, b"") == b""
     wanted = expected(at - base, pad)

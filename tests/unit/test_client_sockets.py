@@ -11,13 +11,13 @@ import zmq
 from chp_client import agent as module
 from chp_client.agent import Agent
 from chp_client.dispatch import Dispatcher
-from chp_client.hub import Hub
+from chp_client.mailbox import Mailbox
 from tests.unit.client_frames import PASSIVE, Talk
 
 
 def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
     """libzmq 4.3.5 ends the process (`!_more`, fq.cpp) when such a pipe goes between two frames of a message."""
-    agent = Agent(Hub(Talk().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
+    agent = Agent(Mailbox(Talk().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
     agent._open()
     dealer, sub, xpub = agent._sockets[0]
     assert [s.getsockopt(zmq.IMMEDIATE) for s in (dealer, sub, xpub)] == [0, 0, 1]
@@ -31,9 +31,9 @@ def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
 @pytest.fixture
 def asleep() -> Iterator[Agent]:
     """An agent that sleeps, its core synced; nobody runs it."""
-    agent = Agent(Hub(Talk().joined().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
+    agent = Agent(Mailbox(Talk().joined().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
     agent._open()
-    agent._hub.sleeping = True
+    agent._mailbox.batch.sleeping = True
     yield agent
     os.close(agent._bell)
     agent._context.destroy(linger=0)  # with whatever sockets a test made
@@ -41,14 +41,14 @@ def asleep() -> Iterator[Agent]:
 
 def put(agent: Agent, *keys: str) -> list[int]:
     """Set keys as `Clone.set` does; the numbers of the batches under way then."""
-    hub = agent._hub
-    with hub.lock:
+    mailbox, batch = agent._mailbox, agent._mailbox.batch
+    with mailbox.lock:
         for key in keys:
-            hub.keys.append(key)
-            hub.values.append(b"1")
-        if hub.sleeping:
+            batch.keys.append(key)
+            batch.values.append(b"1")
+        if batch.sleeping:
             agent._wake()
-    return list(hub.core.outbox.batches)
+    return list(mailbox.core.outbox.batches)
 
 
 def is_rung(agent: Agent) -> bool:
@@ -63,7 +63,7 @@ def test_a_set_is_sent_by_who_makes_it_if_nothing_is_under_way(asleep: Agent, mo
     monkeypatch.setattr(module, "send", lambda socket, frames: sent.append(frames))
     assert put(asleep, "/a") == [1]
     assert [frames[1][-1] for frames in sent] == [1]
-    assert asleep._hub.sleeping, "the agent is not disturbed"
+    assert asleep._mailbox.batch.sleeping, "the agent is not disturbed"
     assert not is_rung(asleep)
 
 
@@ -71,9 +71,9 @@ def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
     put(asleep, "/a")
     assert put(asleep, "/b") == [1]
     assert put(asleep, "/c") == [1]
-    assert asleep._hub.keys == ["/b", "/c"]
+    assert asleep._mailbox.batch.keys == ["/b", "/c"]
     assert is_rung(asleep)
-    assert not asleep._hub.sleeping
+    assert not asleep._mailbox.batch.sleeping
 
 
 def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:

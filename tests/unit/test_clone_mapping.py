@@ -5,6 +5,8 @@ The cases are those of the standard library's own mapping tests (`test.mapping_t
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections import UserDict
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 
@@ -13,7 +15,7 @@ import pytest
 from chp.batch import Segment
 from chp.errors import BadKey, BadTtl, BadValue
 from chp.numbers import UNKNOWN, number
-from chp_client import BadInput, BadSubtree, Clone, State
+from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
 OTHER = {"/d": b"4", "/e": b"5"}
@@ -210,6 +212,35 @@ def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
     assert "127.0.0.1:9 not heard from" in clone.describe()
     clone.close(0.0)
     assert clone.state is State.CLOSED
+
+
+def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
+    class Shouting(Clone):
+        def set(self, key: str, value: bytes, *rest: object, **more: object) -> Ticket:  # type: ignore[override]
+            return super().set(key, value.upper())
+
+    with contextlib.closing(Shouting("tcp://127.0.0.1:9")) as clone:
+        clone.set("/a", b"a")
+        clone["/b"] = b"b"
+        assert dict(clone) == {"/a": b"A", "/b": b"B"}
+        clone.close(0.0)
+
+
+def test_who_keeps_only_the_method_goes_on_setting() -> None:
+    put = Clone("tcp://127.0.0.1:9").set
+    gc.collect()
+    ticket = put("/a", b"1")
+    assert not ticket.done and put("/a", b"2") is not None
+    del put
+    gc.collect()
+    assert isinstance(ticket.error, Closed)
+
+
+def test_a_pin_is_what_is_held_and_the_number_of_that_moment() -> None:
+    with contextlib.closing(Clone("tcp://127.0.0.1:9", codec="json")) as clone:
+        clone["/a"] = [1]
+        assert clone.pin() == ({"/a": [1]}, 0, 0)
+        clone.close(0.0)
 
 
 class TestEntry:

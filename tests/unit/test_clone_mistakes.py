@@ -128,7 +128,7 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
         with Clone(NOBODY, codec=codec) as clone:
             with pytest.raises(BadValue, match=f"codec '{codec}'"):
                 clone["/a"] = deep
-            clone.hub.shown["/a"] = (b"[" if codec == "json" else b"\x91") * 100_000  # somebody else's
+            clone.mailbox.core.shown["/a"] = (b"[" if codec == "json" else b"\x91") * 100_000  # somebody else's
             with pytest.raises(BadValue, match=f"(?i)is not {codec}"):
                 clone.snapshot()
 
@@ -142,7 +142,7 @@ def test_msgpack_reads_what_it_wrote() -> None:
 
 def test_what_can_not_be_decoded_is_named() -> None:
     clone = Clone(NOBODY, codec="json")
-    clone.hub.shown.update({"/good": b"1", "/bad": b"{"})
+    clone.mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
     for read in (clone.snapshot, lambda: list(clone.items()), lambda: list(clone.values())):
         with pytest.raises(BadValue, match=r"key '/bad': the value b'\{' is not JSON"):
             read()

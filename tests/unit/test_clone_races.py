@@ -80,31 +80,31 @@ def test_an_async_clone_iterates_over_what_there_was() -> None:
 
 
 def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
-    hub = clone.hub
+    mailbox = clone.mailbox
 
     class Settled:
         """A ticket that the agent settles just when `flush` looks at it."""
 
         @property
         def done(self) -> bool:
-            hub.outstanding.popitem()
+            mailbox.batch.outstanding.popitem()
             return True
 
         @property
         def told(self) -> bool:
-            hub.refused.popleft()
+            mailbox.refused.popleft()
             return True
 
     clone.set("/a", b"1", ttl=5)
-    hub.outstanding = {Settled(): None, Settled(): None}  # type: ignore[dict-item]
-    hub.refused.extend([Settled(), Settled()])  # type: ignore[list-item]
+    mailbox.batch.outstanding = {Settled(): None, Settled(): None}  # type: ignore[dict-item]
+    mailbox.refused.extend([Settled(), Settled()])  # type: ignore[list-item]
     clone["/b"] = b"2"
     try:
         with pytest.raises(TimeoutError):  # for the last one
             clone.flush(0.0)
     finally:
-        hub.outstanding.clear()
-        hub.refused.clear()
+        mailbox.batch.outstanding.clear()
+        mailbox.refused.clear()
 
 
 def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
@@ -112,9 +112,9 @@ def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
     for _ in range(10):
         assert isinstance(clone.watch(), Watch)  # and it is gone
     gc.collect()
-    clone.hub.command(lambda now: None)
+    clone.mailbox.command(lambda now: None)
     until_done(clone)
-    assert clone.hub.watches == [kept.queue]
+    assert clone.mailbox.watches == [kept.queue]
 
 
 def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
@@ -160,6 +160,6 @@ def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: 
 
 def until_done(clone: Clone) -> None:
     """Until the agent has done what it was told so far."""
-    hub = clone.hub
-    with hub.lock:
-        hub.wait_for(lambda: not hub.commands, 60.0, lambda: "the agent")
+    mailbox = clone.mailbox
+    with mailbox.lock:
+        mailbox.wait_for(lambda: not mailbox.commands, 60.0, lambda: "the agent")

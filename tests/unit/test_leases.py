@@ -139,9 +139,9 @@ def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() 
         lease.set("/a", b"1").wait(20)
         kept.set("/b", b"1").wait(20)
         lease.on_lost(lambda lost: told.set() if lost is lease else None)
-        with clone.hub.lock:
-            ttl_ms, _, handle = clone.hub.core.leases._held[lease.id]
-            clone.hub.core.leases._held[lease.id] = (ttl_ms, monotonic() + 1.5, handle)
+        with clone.mailbox.lock:
+            ttl_ms, _, handle = clone.mailbox.core.leases._held[lease.id]
+            clone.mailbox.core.leases._held[lease.id] = (ttl_ms, monotonic() + 1.5, handle)
         assert told.wait(20) and lease.lost and not kept.lost
         with pytest.raises(Closed, match="lost"):
             lease.set("/a", b"2")

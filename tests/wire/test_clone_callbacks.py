@@ -97,10 +97,10 @@ def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
 def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(lone: TestServer) -> None:
     clone = Clone(lone.address)
     clone.wait_until_synced(WAIT_S)
-    hub, agent = clone.hub, clone._agent.thread
+    mailbox, agent = clone.mailbox, clone._agent.thread
     cycle: list[object] = [clone]
     cycle.append(cycle)
     del clone, cycle
-    hub.command(lambda now: gc.collect())  # by the agent, with the lock held
+    mailbox.command(lambda now: gc.collect())  # by the agent, with the lock held
     agent.join(WAIT_S)
     assert not agent.is_alive()

@@ -81,7 +81,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
     with Clone(lone.address) as clone, Clone(lone.address) as other:
         for each in (clone, other):
             each.wait_until_synced(WAIT_S)
-        core, place, going_on = clone.hub.core, 0, True
+        core, place, going_on = clone.mailbox.core, 0, True
         prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
@@ -94,7 +94,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
             clone.flush(WAIT_S)
             until(lambda: clone.window == (0, 0), clone.describe)
             going_on = interrupted(act, place)
-            clone.hub.command(overdue)
+            clone.mailbox.command(overdue)
             clone.flush(WAIT_S)
             held = clone.snapshot()
             assert held in (OLD, new), f"made in part, interrupted at place {place}"

@@ -454,13 +454,11 @@ class TestAsync:
     def test_it_has_all_words_of_a_clone_but_those_that_would_wait(self) -> None:
         waits = {"update", "clear"}
         inner = {
-            "hub",
-            "columns",
+            "mailbox",
+            "writer",
+            "decoded",
             "decoded_items",
             "decoded_values",
-            "oldest_ticket",
-            "unsettled",
-            "not_flushed",
             "some_key",
         }
         words = {word for word in dir(Clone) if not word.startswith("_")}

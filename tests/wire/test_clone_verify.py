@@ -24,7 +24,7 @@ def clone(lone: TestServer) -> Iterator[Clone]:
 
 
 def replica(clone: Clone) -> Replica:
-    return clone.hub.core.channels[0].replica
+    return clone.mailbox.core.channels[0].replica
 
 
 def test_an_equal_copy_is_true_and_says_at_which_number(clone: Clone) -> None:
@@ -36,29 +36,32 @@ def test_an_equal_copy_is_true_and_says_at_which_number(clone: Clone) -> None:
 
 
 def test_keys_whose_values_differ_are_named_though_the_fingerprint_is_equal(clone: Clone) -> None:
-    with clone.hub.lock:
-        clone.hub.shown["/k/5"], clone.hub.shown["/k/6"] = b"6", b"5"
+    with clone.mailbox.lock:
+        clone.mailbox.core.shown["/k/5"], clone.mailbox.core.shown["/k/6"] = b"6", b"5"
     found = clone.verify(WAIT_S)
     assert not found and not found.ok and found.differing == ("/k/5", "/k/6") and found.differences == 2
     assert clone.verify(contents=False), "which only adds up"
 
 
 def test_a_key_that_only_one_side_has_is_named(clone: Clone) -> None:
-    with clone.hub.lock:
+    with clone.mailbox.lock:
         held = replica(clone).map
-        held.revisions["/other"], clone.hub.shown["/other"] = held.revisions.pop("/k/5"), clone.hub.shown.pop("/k/5")
+        held.revisions["/other"], clone.mailbox.core.shown["/other"] = (
+            held.revisions.pop("/k/5"),
+            clone.mailbox.core.shown.pop("/k/5"),
+        )
     assert clone.verify(WAIT_S).differing == ("/k/5", "/other")
 
 
 def test_a_ttl_that_only_one_side_has_is_named(clone: Clone) -> None:
-    with clone.hub.lock:
+    with clone.mailbox.lock:
         replica(clone).map.set_deadlines(["/k/9"], 1e9)
     assert clone.verify(WAIT_S).differing == ("/k/9",)
 
 
 def test_at_most_a_hundred_are_named_and_all_counted(clone: Clone) -> None:
-    with clone.hub.lock:
-        clone.hub.shown.update({f"/k/{i}": b"x" for i in range(500)})
+    with clone.mailbox.lock:
+        clone.mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
     found = clone.verify(WAIT_S)
     assert len(found.differing) == 100 and found.differences == 500
 
@@ -108,3 +111,13 @@ def test_an_async_clone_compares_without_blocking_its_loop(lone: TestServer) -> 
             return bool(await clone.verify(WAIT_S))
 
     assert asyncio.run(compare())
+
+
+def test_a_clone_that_is_closed_only_adds_up(lone: TestServer) -> None:
+    clone = Clone(lone.address)
+    clone.wait_until_synced(WAIT_S)
+    clone.close()
+    with Clone(lone.address) as other:
+        other.set("/later", b"").wait(WAIT_S)  # a number that this copy never comes to
+        found = clone.verify(1.0)
+    assert found.ok and found.number == 0

@@ -21,10 +21,10 @@ def test_a_sub_socket_that_is_connected_anew_subscribes_again() -> None:
             subscription(frames)
 
         serving.subscription = noted  # type: ignore[method-assign]
-        hub = clone._hub
+        mailbox = clone.mailbox
         for again in range(1, 4):
-            with hub.lock:
-                hub.core._effects.reconnect.append(0)  # as it says when it hears nothing
+            with mailbox.lock:
+                mailbox.core._effects.reconnect.append(0)  # as it says when it hears nothing
             clone.set("/wake", b"%d" % again).wait(60)
             until(lambda: seen.count(b"\x01" + TOPIC) == again)  # noqa: B023
             writer.set("/last", b"%d" % again).wait(60)

@@ -133,7 +133,7 @@ class Live(Mapping[str, Any]):
 
     def pin(self) -> Pinned:
         """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""
-        raw, revision, resyncs = self._pin()
+        raw, revision, resyncs = self._here().pin()
         before = self._pinned
         if before is None or (before.revision, before.resyncs) != (revision, resyncs):
             decode = self._decode
@@ -175,11 +175,6 @@ class Live(Mapping[str, Any]):
     def _here(self) -> Clone:
         clone = self._clone  # not by its truth: an empty mapping is false
         return clone if clone is not None else self._open()
-
-    def _pin(self) -> tuple[dict[str, bytes], int, int]:
-        clone = self._here()
-        with clone._hub.lock:  # the agent applies a record, and moves the number, with this lock held
-            return clone.snapshot(), clone.revision, clone._core.stats["resyncs_snapshot"]
 
     def _open(self) -> Clone:
         clone = _replica(self._place)

@@ -25,8 +25,6 @@ from chp.errors import ChpError
 from ..clone import Clone
 from ..errors import Refused
 from ..events import Ack
-from ..hub import Draft
-from ..outbox import Packed
 from ..tickets import Ticket
 
 if TYPE_CHECKING:
@@ -72,31 +70,6 @@ def close_clones(servers: list[str] | None = None) -> None:
 atexit.register(close_clones)
 
 
-class _Draft(Draft):
-    """A batch that is encoded already."""
-
-    __slots__ = ("body",)
-    body: bytes
-
-    def segment(self) -> Segment:
-        """As it goes out."""
-        return Packed(self.body)
-
-
-def push(clone: Clone, body: bytes, timeout_s: float | None) -> Ticket:
-    """Send a segment as a batch of its own; waits while the window of unacknowledged ones is full."""
-    hub = clone.hub
-    with hub.lock:
-        hub.make_room(timeout_s)
-        hub.seal()
-        draft = _Draft(Ticket(hub.describe))
-        draft.body, draft.shown = body, False
-        hub.push(draft)
-        hub.sealed_bytes += len(body) - draft.size
-        draft.size = len(body)
-        return draft.ticket
-
-
 class Part:
     """One attempt's share of a transaction."""
 
@@ -113,7 +86,7 @@ class Part:
         """Stage what fits a batch."""
         body = rows.encode(**{columns.STAGE: [self._transaction, self.name]})
         with _failures(self._servers, self._timeout_s):
-            self._tickets.append(push(self._clone, body, self._timeout_s))
+            self._tickets.append(self._clone.writer.put_encoded(body, self._timeout_s))
         self.batches += 1
         if self._tickets[0].done:
             self._settle([ticket for ticket in self._tickets if ticket.done])
@@ -153,7 +126,7 @@ def commit(  # noqa: PLR0917
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [transaction, application, version, named, replace]}
     with _failures(servers, timeout_s):
-        return _answer(push(clone_of(servers), Segment([], [], extras).encode(), timeout_s), timeout_s)
+        return _answer(clone_of(servers).writer.put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
 def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
@@ -162,7 +135,8 @@ def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
     timeout_s = min(timeout_s, ABORT_S)
     try:
         with _failures(servers, timeout_s):
-            push(clone_of(servers), Segment([], [], {columns.ABORT: transaction}).encode(), timeout_s).wait(timeout_s)
+            body = Segment([], [], {columns.ABORT: transaction}).encode()
+            clone_of(servers).writer.put_encoded(body, timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 
