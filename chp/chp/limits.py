@@ -50,8 +50,15 @@ class Limits:
     syncs_of_one_max: int = 128  # ... of which one connection has at most so many: a Clone asks for one a subtree
     sync_turn_bytes: int = 16 * MIB  # of all snapshots' chunks in one turn: about 30 ms, and the others get theirs next
     reader_bytes_max: int = 64 * MIB  # of one connection's answers in libzmq; it counts messages, whatever their size
+    sync_turn_of_one_bytes: int = 4 * MIB  # of these for one connection
+    readers_bytes_max: int = 256 * MIB  # of all connections' answers; each may have as much as is still free of it
+    reader_pressed_s_max: float = 5.0  # who takes nothing for so long is cut off, once half of that is in use;
+    # and who lets a snapshot stand still loses it, while others wait for the room of its image
+    question_mark: int = 100  # requests that libzmq reads ahead from each connection: 6 MiB
     sync_idle_s_max: float = 60.0  # a reader that takes nothing for so long is gone
     images_max: int = 32  # snapshots kept for several readers at once; each keeps the values of its number alive
+    images_items_max: int = 8 << 20  # keys of all images that are read at once, of some 24 bytes each, and values ...
+    images_maps_max: int = 4  # ... or this many times those of the map, if that is larger
     image_parts_max: int = 4096  # slices of one image: each is a reader
     image_idle_s_max: float = 600.0  # an image that nobody has read from for so long is let go
     image_unread_s_min: float = 30.0  # one that was not read for so long makes room for another

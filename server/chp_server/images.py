@@ -15,6 +15,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from chp import columns
 from chp.batch import Segment, packb
@@ -36,6 +37,23 @@ class Shared:
         """How long it is kept if nobody comes."""
         done = len(self.asked) == self.parts
         return self.touched + (limits.image_done_s_max if done else limits.image_idle_s_max)
+
+
+class Alive:
+    """The images that somebody reads or keeps, so that all of them together are bounded."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._images: WeakSet[Image] = WeakSet()
+
+    def add(self, image: Image) -> None:
+        """One more."""
+        self._images.add(image)
+
+    def full(self, keys: int) -> bool:
+        """Whether they are as much as may be, beside a map of so many keys."""
+        most = max(self._limits.images_items_max, self._limits.images_maps_max * keys)
+        return sum(len(image.keys) for image in list(self._images)) >= most
 
 
 class Images:

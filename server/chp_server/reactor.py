@@ -13,9 +13,8 @@ import json
 import os
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from .measuring import Gauge, give_back
 from .metrics import Metrics
 from .performing import Port, Step, recover, steps, take_inputs
 from .readers import without_password
+from .replies import Replies
 from .snapshots import Snapshotter
-from .sockets import Frames, Sockets, Unsent, receive, send_all, take_subscriptions, weight
+from .sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
 from .turn import Append, DropAfter, Fact, Replace, Save, Turn
 from .turnclock import TurnClock
@@ -48,14 +48,6 @@ MEASURE_S = 0.1  # between two looks at memory and disk; what sets take between 
 NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
 NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
-
-
-@dataclass(slots=True)
-class Held:
-    """What waits for a reader that has no room, and since when it has taken nothing."""
-
-    messages: deque[Frames]
-    since: float
 
 
 class Server:
@@ -74,8 +66,6 @@ class Server:
         self._stopping = False
         self._closed = False
         self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
-        self._held: dict[bytes, Held] = {}  # replies for readers that have no room now
-        self._unsent = Unsent(limits.reader_bytes_max)
         self._full = JournalFull("")  # why a turn waits for room
         self._clock = TurnClock()
         now = time.monotonic()
@@ -86,6 +76,7 @@ class Server:
         self.core.read_journal = journal.read_after
         self.core.journal_stats = journal.stats
         self.core.turn_facts = self._clock.facts
+        self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.backup_dir, self.core, limits)
@@ -134,7 +125,7 @@ class Server:
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         due = self.core.next_deadline()
-        if self._held:
+        if self._replies.holding:
             due = min(due, now + BLOCKED_RETRY_S)
         if self._snapshotter.busy or self._copies.busy:
             due = now
@@ -152,7 +143,7 @@ class Server:
         core.begin_turn(time.monotonic(), time.time())
         self._measure(core)
         take_inputs(core, self)
-        self._retry_held()
+        self._replies.retry(core.now)
         self._copies.step()
         clock.lap("copies and held replies")
         turn = core.end_turn()
@@ -190,7 +181,9 @@ class Server:
         if self._sockets.subscribers.cut:
             core.counts["subscribers_cut"] = self._sockets.subscribers.cut
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
-        self._unsent.forget_sent()
+        self._replies.look(core.now)
+        if self._replies.given_up:
+            core.counts["readers_given_up"] = self._replies.given_up
         if core.room.tight:
             give_back()
         log.flush()
@@ -211,7 +204,7 @@ class Server:
             case Port.COLLECTOR:
                 self._receive_if_ready(sockets.collector, handle, self.core.resting.set_failed)
             case Port.SNAPSHOT:
-                self._receive_if_ready(sockets.snapshot, handle)
+                self._take_requests(handle)
         self._clock.lap(port)
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
@@ -221,6 +214,13 @@ class Server:
             for frames in taken:
                 self._guard(handle, frames)
         sockets.mark_for(core.commits.channels.plain_joins, core.now)
+
+    def _take_requests(self, handle: Callable[[Frames], None]) -> None:
+        socket, limits = self._sockets.snapshot, self._limits
+        if self._ready is None or socket in self._ready:
+            for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max)):
+                self._replies.came(frames[0], fd, self.core.now)
+                self._guard(handle, frames)
 
     def _receive_if_ready(
         self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
@@ -308,7 +308,7 @@ class Server:
         """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
         self._ready = None
         self._take_subscriptions(self.core.subscription)
-        self._receive(self._sockets.snapshot, self.core.requests.by_operator)
+        self._take_requests(self.core.requests.by_operator)
         aside = self.core.requests.take_aside()
         send_all(self._sockets.updates, aside.publish)
         for identity, messages in aside.replies:
@@ -331,47 +331,7 @@ class Server:
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
         """Answer whoever has room; what has no room waits for a while."""
-        held = self._held.get(identity)
-        if held is not None:
-            held.messages.extend(messages)
-            if len(held.messages) > self._limits.router_queue_max:  # it asks and asks, and takes nothing
-                self._give_up(identity)
-            return
-        for i, frames in enumerate(messages):
-            if not self._try_reply(identity, frames):
-                if identity in self.core.requests.blocked:
-                    self._held[identity] = Held(deque(messages[i:]), self.core.now)
-                return
-
-    def _give_up(self, identity: bytes) -> None:
-        del self._held[identity]
-        self.core.requests.gone(identity)
-        self.core.counts["readers_given_up"] += 1
-
-    def _try_reply(self, identity: bytes, frames: Frames) -> bool:
-        try:
-            self._unsent.send(self._sockets.snapshot, identity, frames)
-        except zmq.Again:
-            self.core.requests.blocked.add(identity)
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self.core.requests.gone(identity)
-            return False
-        return True
-
-    def _retry_held(self) -> None:
-        core = self.core
-        for identity, held in list(self._held.items()):
-            while held.messages and self._try_reply(identity, held.messages[0]):
-                held.messages.popleft()
-                held.since = core.now
-            if not held.messages or identity not in core.requests.blocked:
-                del self._held[identity]
-                core.requests.blocked.discard(identity)
-            elif core.now - held.since > self._limits.sync_idle_s_max:
-                self._give_up(identity)
+        self._replies.send(identity, messages, self.core.now)
 
     # -- the end
 

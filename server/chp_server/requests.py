@@ -29,7 +29,7 @@ from chp.versions import spoken, unspoken
 from .commit import HEADER_BYTES_MAX
 from .history import opener_of
 from .image import Image
-from .images import Images, packed
+from .images import Alive, Images, packed
 from .leases import listed
 from .recordlog import Record
 from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
@@ -50,7 +50,9 @@ class Requests:
         self._core = core
         self.syncs = Syncs(core.limits)
         self.images = Images(core.limits)
-        self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this
+        self._alive = Alive(core.limits)
+        self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
+        self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
         self.admin: dict[str, Callable[[bytes, Options], None]] = {
             "status": lambda identity, options: self.answer(identity, options["id"], core.status()),
@@ -194,13 +196,24 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
-        return not self._core.state.late and (subtree in self._fresh or not self._core.state.gathering)
+        if self._core.state.late:
+            return False
+        return subtree in self._fresh or not (self._core.state.gathering or self._crowded)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether so many images are being read that no other can be made."""
+        state = self._core.state
+        return not state.late and self._alive.full(len(state.map))
 
     def _image_of(self, subtree: str) -> Image:
         """The subtree as it is now; one pass over the map is made, for all who wait for one."""
         if subtree not in self._fresh:
             core = self._core
-            self._fresh |= core.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
+            made = core.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
+            for image in made.values():
+                self._alive.add(image)
+            self._fresh |= made
             core.commits.channels.measure_by(self._fresh)
         return self._fresh[subtree]
 
@@ -250,7 +263,14 @@ class Requests:
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
             core.counts["images"] += 1
-            image = self.images.same(core.state.number, prefix) or core.state.image(prefix)
+            image = self.images.same(core.state.number, prefix)
+            if image is None and self._crowded:
+                text = "the server holds as many images as it may; ask again when one is done"
+                self._answer(identity, headers.Refused(request_id, "busy", text))
+                return
+            if image is None:
+                image = core.state.image(prefix)
+                self._alive.add(image)
         self.images.keep(options["image"], image, parts, core.now)
         self._stream(identity, request_id, self._about(image, request_id), 1)
 
@@ -333,7 +353,8 @@ class Requests:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         core = self._core
         self.images.expire(core.now)
-        for identity, part in self.syncs.pump(self.blocked, self._may_begin, core.now):
+        pressed = self._crowded
+        for identity, part in self.syncs.pump(self.blocked, self._may_begin, core.now, self.room, pressed=pressed):
             core.turn.replies.append((identity, part))
         self._fresh.clear()
 
@@ -345,7 +366,7 @@ class Requests:
     @property
     def ready(self) -> bool:
         """Whether a stream could send now."""
-        return self.syncs.ready(self.blocked)
+        return self.room > 0 and self.syncs.ready(self.blocked)
 
     def gone(self, identity: bytes) -> None:
         """A reader has left."""

@@ -11,7 +11,6 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -43,6 +42,8 @@ class Sockets:
         self._plain = 0
         self.snapshot = self._make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
+        self.snapshot.set(zmq.RCVHWM, limits.question_mark)
+        self.snapshot.copy_threshold = 0  # whatever is watched goes out without a copy (replies.py)
         self.updates = self._make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
@@ -119,6 +120,31 @@ def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Ite
             return
 
 
+def receive_by(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[tuple[int | None, Frames]]:
+    """As `receive`, with the descriptor of the connection that each message came by."""
+    size = 0
+    for _ in range(messages_max):
+        try:
+            first = frame = socket.recv(_NOBLOCK, False)
+        except zmq.Again:
+            return
+        frames = [first.bytes]
+        while frame.more:
+            frame = socket.recv(_NOBLOCK, False)
+            frames.append(frame.bytes)
+        yield _descriptor(first), frames
+        size += sum(map(len, frames))
+        if size > bytes_max:
+            return
+
+
+def _descriptor(frame: zmq.Frame) -> int | None:
+    try:
+        return int(frame.get("__fd"))
+    except zmq.ZMQError:
+        return None
+
+
 def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[tuple[int | None, bytes]]:
     """The first frames of what has arrived, and which connection each came by."""
     for _ in range(messages_max):
@@ -128,10 +154,7 @@ def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[
             return
         while frame.more:
             frame = socket.recv(_NOBLOCK, False)
-        try:
-            yield int(first.get("__fd")), first.bytes
-        except zmq.ZMQError:
-            yield None, first.bytes
+        yield _descriptor(first), first.bytes
 
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
@@ -139,45 +162,6 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     for frame in frames[:-1]:
         _send_frame(socket, frame, _MORE)
     _send_frame(socket, frames[-1], _NOBLOCK)
-
-
-class Unsent:
-    """What libzmq still holds of the large frames that were sent to each reader of the ROUTER.
-
-    Its mark counts messages, and 1,000 of them may be chunks with a value of 16 MiB each. So large frames go out
-    without a copy, and are watched: libzmq tells when it has given one to the kernel, or has dropped it with a reader
-    that has left.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._frames: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
-
-    def send(self, socket: zmq.Socket[bytes], identity: bytes, frames: Frames) -> None:
-        """Send one message to a reader; raises zmq.Again when there is no room, or too much on its way to that one."""
-        size = len(frames[-1])
-        if size < zmq.COPY_THRESHOLD:
-            send(socket, [identity, *frames])
-            return
-        if self.bytes(identity) > self._bytes_max:
-            raise zmq.Again
-        for frame in (identity, *frames[:-1]):
-            _send_frame(socket, frame, _MORE)
-        tracker = _send_frame(socket, frames[-1], _NOBLOCK, False, True)
-        self._frames.setdefault(identity, deque()).append((tracker, size))
-
-    def bytes(self, identity: bytes) -> int:
-        """How much is on its way to a reader."""
-        waiting = self._frames.get(identity, ())
-        while waiting and waiting[0][0].done:
-            waiting.popleft()
-        return sum(size for _, size in waiting)
-
-    def forget_sent(self) -> None:
-        """Forget the readers to which nothing is on its way; now and then."""
-        for identity in list(self._frames):
-            if not self.bytes(identity):
-                del self._frames[identity]
 
 
 def take_subscriptions(

@@ -9,23 +9,17 @@ itself, and it finds a hole, which heals. (A reader of CHP/1 finds none, as when
 
 The same for one that subscribes to more than any client: libzmq keeps some fifty bytes for each byte of a topic.
 
-The monitor of libzmq tells of connections by their descriptors, which are its own: one that has just been closed may be
-another's by now, so it is looked at whether it still leads to where it did.
+The monitor of libzmq tells of connections by their descriptors (connections.py).
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 
-from . import logs
+from . import connections, logs
 
 log = logs.get_log(__name__)
 EVENTS_MAX = 10_000  # of one look
@@ -33,8 +27,6 @@ QUIET_S = 0.5  # in which libzmq finishes with a connection
 LOOK_BYTES = 4 << 20  # published between two looks
 MESSAGE_BYTES = 80  # what a frame takes in libzmq, beside its content
 _EVENT = struct.Struct("=HI")
-_INFO_BYTES = 148
-_ACKED, _NOT_SENT = 120, 144  # tcpi_bytes_acked, tcpi_notsent_bytes in Linux's struct tcp_info
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
@@ -42,7 +34,7 @@ _NOBLOCK = int(zmq.NOBLOCK)
 class Reader:
     """A connection."""
 
-    place: tuple[Any, ...]  # its other end
+    place: connections.Place  # its other end
     taken: int = 0
     behind: int = 0  # bytes that wait for it, at most
     topics: int = 0  # bytes of what it has subscribed to
@@ -87,9 +79,9 @@ class Subscribers:
         return ended
 
     def _came(self, fd: int) -> None:
-        with _connection(fd) as connection:
-            if connection is not None:
-                self._readers[fd] = Reader(connection.getpeername())
+        place = connections.place_of(fd)
+        if place is not None:
+            self._readers[fd] = Reader(place)
 
     # -- who takes too little
 
@@ -104,7 +96,7 @@ class Subscribers:
         self.left(now)
         published, self._published = self._published, 0
         for fd, reader in list(self._readers.items()):
-            told = _told(fd, reader)
+            told = connections.taken(fd, reader.place)
             if told is None:
                 del self._readers[fd]
                 continue
@@ -129,10 +121,8 @@ class Subscribers:
 
     def _cut(self, fd: int, reader: Reader, why: str) -> None:
         self._readers.pop(fd, None)
-        with _connection(fd) as connection:
-            if connection is None or connection.getpeername() != reader.place:
-                return
-            connection.shutdown(socket.SHUT_RDWR)
+        if not connections.cut(fd, reader.place):
+            return
         self.cut += 1
         log.limited("a subscriber is cut off", why=why, place=f"{reader.place[0]}:{reader.place[1]}")
         self._socket.get(zmq.EVENTS)  # lets libzmq see to it now
@@ -141,31 +131,3 @@ class Subscribers:
         """No more events are asked for."""
         self._socket.disable_monitor()
         self._monitor.close(0)
-
-
-@contextmanager
-def _connection(fd: int) -> Iterator[socket.socket | None]:
-    """A connection of libzmq's; None if it is gone."""
-    try:
-        connection = socket.socket(fileno=os.dup(fd))
-    except OSError:
-        yield None
-        return
-    with connection:
-        try:
-            connection.getpeername()
-        except OSError:
-            yield None
-        else:
-            yield connection
-
-
-def _told(fd: int, reader: Reader) -> tuple[int, bool] | None:
-    """How much the other end has taken, and whether more waits in the kernel; None if that is gone."""
-    with _connection(fd) as connection:
-        if connection is None or connection.getpeername() != reader.place:
-            return None
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        if len(info) < _INFO_BYTES:
-            return 0, False  # an older kernel does not tell
-        return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0

@@ -173,6 +173,10 @@ class Syncs:
             if not self._readers[key[0]]:
                 del self._readers[key[0]]
 
+    def serves(self, identity: bytes) -> bool:
+        """Whether a reader has asked for something that it does not have yet."""
+        return identity in self._readers
+
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
         """A reader gives room for `more` chunks."""
         stream = self._streams.get((identity, request_id))
@@ -196,17 +200,23 @@ class Syncs:
         return {s.wants for s in streams if s.wants is not None and s.credit > 0 and s.identity not in blocked}
 
     def pump(
-        self, blocked: set[bytes], may_begin: Callable[[str], bool], now: float
+        self, blocked: set[bytes], may_begin: Callable[[str], bool], now: float, room: int, *, pressed: bool = False
     ) -> Iterator[tuple[bytes, list[Frames]]]:
-        """One part of each stream that has room, with its reader's identity, as far as one turn may send."""
-        room = self._limits.sync_turn_bytes
+        """One part of each stream that has room, with its reader's identity, as far as one turn may send.
+
+        No reader gets more than its share of a turn, as what it does not take is held for it. `pressed`: others wait
+        for the room that its streams take, so who lets them stand still loses them sooner.
+        """
+        idle_s = self._limits.reader_pressed_s_max if pressed else self._limits.sync_idle_s_max
+        room, share = min(room, self._limits.sync_turn_bytes), self._limits.sync_turn_of_one_bytes
+        sent: Counter[bytes] = Counter()
         for key, stream in list(self._streams.items()):
-            if now - stream.touched > self._limits.sync_idle_s_max:
+            if now - stream.touched > idle_s:
                 self._end(key)
                 self.dropped += 1
             elif stream.wants is not None and not may_begin(stream.wants):
                 stream.touched = now  # it is we who make it wait
-            elif room > 0 and stream.credit > 0 and key[0] not in blocked:
+            elif room > 0 and stream.credit > 0 and key[0] not in blocked and sent[key[0]] <= share:
                 part = stream.part()
                 if part is None:
                     self._next(key, stream)
@@ -215,7 +225,9 @@ class Syncs:
                 if not part:
                     continue  # its image is not whole yet
                 stream.credit -= stream.counted
-                room -= sum(len(frames[-1]) for frames in part)
+                size = sum(len(frames[-1]) for frames in part)
+                room -= size
+                sent[key[0]] += size
                 self._streams[key] = self._streams.pop(key)  # behind those that had no turn
                 yield stream.identity, part
 

@@ -164,6 +164,27 @@ def test_long_subscriptions(server: ServerProcess) -> None:
     assert growth.most < 100, "603 before"
 
 
+def test_many_readers_that_ask_and_read_nothing(server: ServerProcess) -> None:
+    """Snapshots of a map of 64 MiB that changes, so that each is an image of its own."""
+    with Clone(server.address) as clone:
+        for i in range(64):
+            clone.set(f"/{i}", os.urandom(MIB)).wait(GENEROUS_S)
+        with Growth(server) as growth, zmq.Context() as context, ExitStack() as ending:
+            for i in range(16):
+                reader = ending.enter_context(context.socket(zmq.DEALER))
+                reader.setsockopt(zmq.LINGER, 0)
+                reader.setsockopt(zmq.RCVHWM, 1)
+                reader.setsockopt(zmq.RCVBUF, 4096)
+                reader.connect(server.address)
+                for n in range(20):
+                    options = {"chp": 3, "id": n, "credit": 64}
+                    reader.send_multipart([b"ICANHAZ?", b"", msgpack.packb(options)])
+                clone.set(f"/{i}", os.urandom(MIB)).wait(GENEROUS_S)
+            time.sleep(3)
+            serves(server)
+    assert growth.most < 400, "1,000 before"
+
+
 def test_many_frames_of_empty_lists_hold_nobody_up(server: ServerProcess) -> None:
     body = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
     options = msgpack.packb({"chp": 2, "id": 1})

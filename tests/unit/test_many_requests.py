@@ -1,6 +1,8 @@
 """Hundreds of requests for a copy cost one look at all keys a subtree and turn, and never hold up a turn."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from weakref import WeakSet
 
 import msgpack
 import pytest
@@ -8,10 +10,11 @@ import pytest
 from chp.batch import split
 from chp.hashmap import Hashmap
 from chp.keys import RESERVED_KEY, channel_topic
+from chp.limits import DEFAULT
 from chp.messages import KTHXBAI
 from chp_server import state
 from chp_server.core import CoreConfig, ServerCore
-from chp_server.image import Gathering
+from chp_server.image import Gathering, Image
 from chp_server.turn import Turn
 
 REQUESTS = 300
@@ -98,6 +101,34 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
             core.subscription([b"1", b"\1" + channel_topic(subtree)])
         core._heartbeats()
     assert made == [["/0/", "/1/"]]
+
+
+def test_readers_that_stand_still_keep_a_bounded_number_of_keys_alive() -> None:
+    """Each asks at another number and reads nothing: its image keeps the lists, and the values, of that number."""
+    limits = replace(DEFAULT, images_items_max=20, images_maps_max=4, sync_chunk_items=1)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, limits)
+    turns, at = [], 0.1
+    for no in range(1, 11):
+        core.begin_turn(at, 1e9)
+        core.collect(kvset(no))
+        core.end_turn()
+    alive: WeakSet[Image] = core.requests._alive._images
+    for no in range(11, 31):
+        at += 0.1
+        core.begin_turn(at, 1e9)
+        core.collect(kvset(no))
+        options = {"chp": 3, "id": no, "credit": 1}
+        core.request([b"%d" % no, b"ICANHAZ?", b"", msgpack.packb(options)])
+        turns.append(core.end_turn())
+    most = limits.images_maps_max * len(core.state.map) + len(core.state.map)
+    assert sum(len(image.keys) for image in alive) <= most, "410 without a bound"
+    assert len(core.requests.syncs) == 20, "the others wait"
+    core.begin_turn(at + limits.reader_pressed_s_max + 0.1, 1e9)
+    core.request([b"new", b"ICANHAZ?", b"/30", msgpack.packb({"chp": 3, "id": 1, "credit": 9})])
+    turns = [core.end_turn()]
+    core.begin_turn(at + limits.reader_pressed_s_max + 0.2, 1e9)
+    turns.append(core.end_turn())
+    assert any(identity == b"new" for turn in turns for identity, _ in turn.replies), "who stands still makes room"
 
 
 def _without_plain(turns: list[Turn]) -> list[Turn]:

@@ -1,4 +1,4 @@
-"""A reader that asks and asks and takes nothing costs the server a bounded amount, and others are served meanwhile."""
+"""covers: replies.py: readers that ask and take nothing cost a bounded amount, and others are served meanwhile."""
 
 import os
 from dataclasses import replace
@@ -14,16 +14,15 @@ LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syn
 def largest_unsent(server: TestServer) -> int:
     """What libzmq and the server hold for any reader, once no more can be on its way."""
     assert server.server is not None
-    core, unsent, held = server.server.core, server.server._unsent, server.server._held
+    core, replies = server.server.core, server.server._replies
     until(lambda: core.requests.blocked, "it is full")
-    waiting = [sum(len(frames[-1]) for frames in each.messages) for each in held.values()]
-    return max(map(unsent.bytes, list(unsent._frames)), default=0) + sum(waiting)
+    return replies.largest
 
 
 def nothing_waits(server: TestServer) -> bool:
     """Whether what was on its way has been let go of."""
     assert server.server is not None
-    return not server.server._unsent._frames and not server.server._held
+    return not server.server._replies.waits
 
 
 def test_unread_snapshots_take_a_bounded_amount_of_memory() -> None:
@@ -74,3 +73,25 @@ def test_one_connection_can_t_have_all_that_may_be_under_way() -> None:
             refused += header[0] == 7 and header[2] == "busy"
         assert hand.status()["syncs"] == LIMITS.syncs_of_one_max
         assert hand.sync()[-1][0][3] == 2
+
+
+def test_many_unread_connections_share_a_bounded_amount_and_are_cut_off() -> None:
+    """Each gets less the more there are; who takes nothing is cut off sooner while they have half of it."""
+    limits = replace(LIMITS, readers_bytes_max=24 * MIB, reader_pressed_s_max=1.0)
+    with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand, Hand(server.address) as other:
+        session = hand.session()
+        for i in range(16):
+            session.put({f"/{i}": os.urandom(MIB)})
+        assert server.server is not None
+        core, replies, most = server.server.core, server.server._replies, 0
+        deaf = [other.dealer(RCVHWM=1, RCVBUF=4096) for _ in range(12)]
+        for each in deaf:
+            for _ in range(20):
+                other.ask(each, "", credit=64)
+            until(lambda: core.requests.blocked, "one is full")
+            most = max(most, replies.waits)
+            assert len(hand.snapshot()[0]) == 16, "others are served"
+        assert most <= limits.readers_bytes_max + limits.sync_turn_bytes
+        until(lambda: core.counts["readers_given_up"], "they are cut off")
+        until(lambda: replies.waits <= limits.readers_bytes_max // 2, "and what waited for them is let go")
+        assert hand.sync()[-1][0][3] == 16

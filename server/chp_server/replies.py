@@ -1,0 +1,220 @@
+"""What waits for the readers of the snapshot port: bounded for each, and for all of them together.
+
+    send     to a reader that has room; what has none is held, and goes out as soon as it has (`retry`)
+    look     now and then: who has taken nothing for long is cut off, and what waited for it is let go
+
+libzmq counts messages, and 1,000 of them may be chunks with a value of 16 MiB each. So frames are watched, about one
+for each `WATCHED_BYTES`: libzmq tells when it has given one to the kernel, or has dropped it with a reader that left.
+
+A reader may have as much on its way as is still free of the total. So however many read nothing, they get ever less,
+their sum stays below the total, and there is always as much left for the next reader as each of them has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from zmq.backend import Socket as Backend
+
+from chp.limits import Limits
+
+from . import connections, logs
+from .turn import Frames
+
+if TYPE_CHECKING:
+    from .requests import Requests
+
+log = logs.get_log(__name__)
+WATCHED_BYTES = 64 << 10
+FRAME_BYTES = 80  # what a frame takes in libzmq, beside its content
+_NOBLOCK, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_send_frame: Any = Backend.send
+
+
+@dataclass(slots=True)
+class Reader:
+    """A connection to the snapshot port, and what waits for it: in libzmq, and here."""
+
+    fd: int | None
+    place: connections.Place | None
+    since: float  # when it last took something
+    watched: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
+    sent: int = 0  # bytes in libzmq, at most
+    loose: int = 0  # of these, what went out since the last frame that is watched
+    held: deque[Frames] = field(default_factory=deque)
+    held_bytes: int = 0
+
+    @property
+    def waits(self) -> int:
+        """How much waits for it, at most."""
+        return self.sent + self.held_bytes
+
+
+class Replies:
+    """All that is answered on the snapshot port."""
+
+    def __init__(self, socket: zmq.Socket[bytes], limits: Limits, requests: Requests) -> None:
+        self._socket, self._limits, self._requests = socket, limits, requests
+        self._readers: dict[bytes, Reader] = {}
+        self._waits = 0  # for all of them
+        self._holding: set[bytes] = set()  # whose answers wait here
+        self.given_up = 0
+
+    @property
+    def holding(self) -> bool:
+        """Whether something waits here for room."""
+        return bool(self._holding or self._requests.blocked)
+
+    @property
+    def waits(self) -> int:
+        """How many bytes wait for all readers, at most."""
+        return self._waits
+
+    @property
+    def largest(self) -> int:
+        """The most that waits for any."""
+        return max((reader.waits for reader in list(self._readers.values())), default=0)
+
+    # -- who reads
+
+    def came(self, identity: bytes, fd: int | None, now: float) -> None:
+        """A request came by a connection."""
+        reader = self._readers.get(identity)
+        if reader is None or reader.fd != fd:
+            place = None if fd is None else connections.place_of(fd)
+            if reader is None:
+                self._readers[identity] = Reader(fd, place, now)
+            else:
+                reader.fd, reader.place = fd, place
+
+    # -- answers
+
+    def send(self, identity: bytes, messages: list[Frames], now: float) -> None:
+        """Answer whoever has room; what has no room waits for a while."""
+        reader = self._readers.get(identity)
+        if reader is None:
+            reader = self._readers[identity] = Reader(None, None, now)
+        for i, frames in enumerate(messages):
+            if reader.held or not self._try(identity, reader, frames, now):
+                if identity in self._readers:
+                    self._hold(identity, reader, messages[i:])
+                break
+        self._requests.room = self._room
+
+    def _hold(self, identity: bytes, reader: Reader, messages: list[Frames]) -> None:
+        again = bool(reader.held)
+        reader.held.extend(messages)
+        self._count(reader, held=sum(map(_weight, messages)))
+        self._holding.add(identity)
+        if again and len(reader.held) > self._limits.router_queue_max:
+            self._give_up(identity, reader, "it asks, and takes nothing")
+
+    def _try(self, identity: bytes, reader: Reader, frames: Frames, now: float) -> bool:
+        if self._over(reader, now):
+            self._requests.blocked.add(identity)
+            return False
+        try:
+            self._push(identity, reader, frames, now)
+        except zmq.Again:
+            self._requests.blocked.add(identity)
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._forget(identity)
+            return False
+        if self._over(reader, now):
+            self._requests.blocked.add(identity)
+        return True
+
+    def _push(self, identity: bytes, reader: Reader, frames: Frames, now: float) -> None:
+        size = _weight(frames)
+        watch = reader.loose + size >= WATCHED_BYTES
+        for frame in (identity, *frames[:-1]):
+            _send_frame(self._socket, frame, _MORE)
+        tracker: Any = _send_frame(self._socket, frames[-1], _NOBLOCK, not watch, watch)
+        if not reader.sent:
+            reader.since = now
+        self._count(reader, sent=size)
+        reader.loose += size
+        if watch:
+            reader.watched.append((tracker, reader.loose))
+            reader.loose = 0
+
+    @property
+    def _room(self) -> int:
+        return max(0, self._limits.readers_bytes_max - self._waits)
+
+    def _over(self, reader: Reader, now: float) -> bool:
+        """Whether more is on its way to a reader than it may have."""
+        if reader.sent <= min(self._limits.reader_bytes_max, self._room):
+            return False
+        self._settle(reader, now)
+        return reader.sent - reader.loose > min(self._limits.reader_bytes_max, self._room)
+
+    def _settle(self, reader: Reader, now: float) -> None:
+        """See what libzmq has let go of."""
+        while reader.watched and reader.watched[0][0].done:
+            self._count(reader, sent=-reader.watched.popleft()[1])
+            reader.since = now
+
+    def _count(self, reader: Reader, *, sent: int = 0, held: int = 0) -> None:
+        reader.sent += sent
+        reader.held_bytes += held
+        self._waits += sent + held
+
+    # -- now and then
+
+    def retry(self, now: float) -> None:
+        """Send what waits here to those who have room by now."""
+        for identity in list(self._holding | self._requests.blocked):
+            reader = self._readers.get(identity)
+            if reader is None:
+                self._requests.blocked.discard(identity)
+                self._holding.discard(identity)
+                continue
+            self._requests.blocked.discard(identity)
+            while reader.held and self._try(identity, reader, reader.held[0], now):
+                self._count(reader, held=-_weight(reader.held.popleft()))
+            if identity not in self._readers:
+                continue  # it has left
+            if not reader.held:
+                self._holding.discard(identity)
+                if self._over(reader, now):
+                    self._requests.blocked.add(identity)
+        self._requests.room = self._room
+
+    def look(self, now: float) -> None:
+        """Cut off who takes nothing, and forget those for whom nothing waits."""
+        pressed = self._waits > self._limits.readers_bytes_max // 2
+        idle_s = self._limits.reader_pressed_s_max if pressed else self._limits.sync_idle_s_max
+        for identity, reader in list(self._readers.items()):
+            self._settle(reader, now)
+            if not reader.watched and not reader.held:
+                if not self._requests.syncs.serves(identity):
+                    self._forget(identity)
+            elif now - reader.since > idle_s:
+                self._give_up(identity, reader, f"it has taken nothing for {idle_s:.0f} s")
+        self._requests.room = self._room
+
+    def _give_up(self, identity: bytes, reader: Reader, why: str) -> None:
+        self.given_up += 1
+        if reader.fd is not None and reader.place is not None and connections.cut(reader.fd, reader.place):
+            place = ":".join(map(str, reader.place[:2]))
+            log.limited("a reader is cut off", why=f"{reader.waits >> 20} MiB wait for it, and {why}", place=place)
+            self._socket.get(zmq.EVENTS)  # lets libzmq see to it now
+        self._forget(identity)
+
+    def _forget(self, identity: bytes) -> None:
+        reader = self._readers.pop(identity)
+        self._waits -= reader.waits
+        self._holding.discard(identity)
+        self._requests.gone(identity)
+
+
+def _weight(frames: Frames) -> int:
+    """What a message takes in libzmq, about."""
+    return sum(map(len, frames)) + FRAME_BYTES * len(frames)
