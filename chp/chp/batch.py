@@ -46,7 +46,7 @@ from .headers import (
     header_of,
 )
 from .limits import DEFAULT
-from .unpacking import BODY, SEGMENT, TooMuch, unpack
+from .unpacking import BODY, LONG_TEXT, SEGMENT, TEXT_BYTES_MAX, TooMuch, unpack
 
 __all__ = [
     "ACK",
@@ -114,13 +114,15 @@ def packb(thing: object) -> bytes:
     return packed
 
 
-def unpackb(body: bytes, what: str, weight_max: int | None = BODY) -> Any:
+def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:
     """The one msgpack object in `body`; `BadFrame` naming `what` for anything else, or more than `weight_max`."""
     try:
-        return unpack(body, weight_max)
+        return unpack(body, weight_max, text_max)
     except TooMuch as error:
         raise BadFrame(f"{what} is too much: {error}; see SPEC.md") from None
     except Exception as error:
+        if LONG_TEXT in str(error):
+            raise BadFrame(f"{what} has text of more than {text_max} bytes, such as no key may have") from None
         # msgpack raises ValueError, its subclasses, and OverflowError for ill-formed input
         raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
 
@@ -176,8 +178,8 @@ def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
 
 
 def decode_segment(body: bytes) -> Segment:
-    """The segment in the body of a KVSET."""
-    return segment_of(unpackb(body, "the batch", SEGMENT))
+    """The segment in the body of a KVSET; none of its keys is too long."""
+    return segment_of(unpackb(body, "the batch", SEGMENT, DEFAULT.key_bytes_max))
 
 
 def record_of(item: object) -> tuple[Batch, list[Segment]]:
@@ -200,7 +202,7 @@ def segment_of(thing: object) -> Segment:
         "".join(keys)
     except TypeError:
         raise BadFrame("a segment's keys are text, each of them") from None
-    if values and set(map(type, values)) != {bytes}:
+    if list(map(type, values)).count(bytes) != len(values):
         raise BadFrame("a segment's values are bytes (msgpack bin), each of them")
     if extras is not None:
         _check_extras(extras, len(keys))

@@ -73,6 +73,13 @@ def check_column(keys: list[str], known: dict[str, bytes]) -> None:
                 check_key(key)
 
 
+def check_decoded(keys: list[str]) -> None:
+    """As `check_column`, of keys that came in a segment: it is UTF-8, and none is too long (`batch.decode_segment`)."""
+    if keys and (min(keys) < " " or not COMMANDS.isdisjoint(keys)):
+        for key in keys:
+            check_key(key)
+
+
 def check_subtree(subtree: object) -> str:
     """The subtree itself, or `BadSubtree` that says what is wrong and what to do."""
     if type(subtree) is not str:

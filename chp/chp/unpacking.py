@@ -31,6 +31,7 @@ LARGE = MIB  # bytes that can be many objects before an array of them is complet
 SHORT, SHORT_IN_LARGE = 8192, 512  # entries of an array, whatever its depth: at most a thousand times as many
 DEPTH_MAX = 10  # a suffix that is replayed is the deepest legal body, with 9
 TEXT_BYTES_MAX = 1 << 16
+LONG_TEXT = "max_str_len"  # what msgpack says of text that is longer
 
 # weights: the entries of all containers, and CONTAINER for each of these
 QUESTION = 1000  # a dozen options
@@ -43,25 +44,28 @@ class TooMuch(BadFrame):
     """A body that would make more objects than a legal one."""
 
 
-def unpack(body: bytes, weight_max: int | None = BODY) -> Any:
+def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:
     """The one object in `body`; `TooMuch`, or what msgpack raises, for anything else."""
     if weight_max is None:
         return msgpack.unpackb(body)
     size = len(body)
     if size <= LIGHT:
-        return msgpack.unpackb(body, ext_hook=_no_extension, max_ext_len=0, max_array_len=max(64, size // 2))
+        entries = size // 2 if size > 128 else 64
+        return msgpack.unpackb(body, ext_hook=_no_extension, max_ext_len=0, max_str_len=text_max, max_array_len=entries)
     try:
-        return _unpack(body, weight_max, min(SHORT, size // 2) if size <= LARGE else SHORT_IN_LARGE)
+        return _unpack(body, weight_max, text_max, min(SHORT, size // 2) if size <= LARGE else SHORT_IN_LARGE)
     except BadFrame:
         raise
-    except ValueError:  # a longer array, most of all
-        thing = _unpack(_FILLING + body, weight_max + _FILLING_WEIGHT, DEFAULT.batch_items_max + 1)
+    except ValueError as error:  # a longer array, most of all
+        if LONG_TEXT in str(error):
+            raise
+        thing = _unpack(_FILLING + body, weight_max + _FILLING_WEIGHT, text_max, DEFAULT.batch_items_max + 1)
     for _ in _FILLING:
         (thing,) = thing
     return thing
 
 
-def _unpack(body: bytes, weight_max: int, array_len_max: int) -> Any:
+def _unpack(body: bytes, weight_max: int, text_max: int, array_len_max: int) -> Any:
     weigh = _weighing(weight_max)
     return msgpack.unpackb(
         body,
@@ -69,7 +73,7 @@ def _unpack(body: bytes, weight_max: int, array_len_max: int) -> Any:
         object_hook=weigh,
         ext_hook=_no_extension,
         max_ext_len=0,
-        max_str_len=TEXT_BYTES_MAX,
+        max_str_len=text_max,
         max_array_len=array_len_max,
         max_map_len=DEFAULT.batch_items_max,
     )

@@ -65,9 +65,9 @@ class Channel:
         self.noted = 0
         return self.count, self.revision_sum & U64_MASK
 
-    def carried(self, body: bytes) -> None:
+    def carried(self, body_crc: int) -> None:
         """A BATCH is published on the channel."""
-        self.digest = link(self.digest, crc32(body))
+        self.digest = link(self.digest, body_crc)
 
     def begin_digest(self, number: int) -> None:
         """Count from here on: what was carried before is of no account."""
@@ -276,19 +276,21 @@ class Channels:
         for channel in self._take_touched():
             channel.parts, channel.last = [], last
 
-    def publish(self, header: headers.Batch, record_body: bytes, items: int) -> list[Frames]:
+    def publish(self, header: headers.Batch, record_body: bytes, record_crc: int, items: int) -> list[Frames]:
         """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
         out: list[Frames] = []
-        prev, last = header.prev, header.last
-        for channel in self._take_touched():
-            if not channel.subtree and channel.last == prev and len(channel.parts) == items:
-                body = record_body
-            else:
+        prev, last, number = header.prev, header.last, pack(header.last)
+        touched, self._touched = self._touched, {}
+        for channel in touched.values():
+            if not channel.parts:
+                continue
+            body, crc = record_body, record_crc
+            if channel.subtree or channel.last != prev or len(channel.parts) != items:
                 body = encode(header.after(channel.last), channel.parts)  # whose is of the record's segments
-            channel.parts = []
-            channel.last = last
-            channel.carried(body)
-            out.append([channel.topic, pack(last), b"", b"", body])
+                crc = crc32(body)
+            channel.parts, channel.last = [], last
+            channel.carried(crc)
+            out.append([channel.topic, number, b"", b"", body])
         return out
 
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
@@ -298,7 +300,7 @@ class Channels:
             groups = grouped(channel.parts, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, channel.last, first, last):
                 body = encode(headers.Batch(before, start, end, wall_ms, [] if more else origins, more), group)
-                channel.carried(body)
+                channel.carried(crc32(body))
                 out.append([channel.topic, pack(end), b"", b"", body])
             channel.parts, channel.last = [], last
         return out

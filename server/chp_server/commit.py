@@ -18,7 +18,7 @@ from chp.batch import COLUMNS, Segment, decode_segment, encode, packb, select
 from chp.digest import link
 from chp.errors import BadFrame, BadInput
 from chp.headers import APPLIED, JOURNALED
-from chp.keys import CLIENT_BYTES, check_column
+from chp.keys import CLIENT_BYTES, check_decoded
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
@@ -161,7 +161,7 @@ class Committer(Committed):
         return others and self.revision in map(self.state.map.revisions.get, segment.keys)
 
     def _check(self, segment: Segment, body: bytes, client: bytes) -> tuple[Segment, bytes]:
-        check_column(segment.keys, self.state.map.values)
+        check_decoded(segment.keys)
         values_max, body_max = self.limits.value_bytes_max, self.limits.frame_bytes_max - HEADER_BYTES_MAX
         if len(body) > body_max:
             raise Refusal("size", f"a batch has at most {body_max} bytes as it is sent, not {len(body)}; split it")
@@ -318,11 +318,13 @@ class Committer(Committed):
         last = first + max(1, self._items) - 1
         header = headers.Batch(prev, first, last, round(wall_s * 1000), origins, False, *whose)
         body = encode(header, self._bodies)
-        digest = link(self.state.digest, crc32(body))
-        self.state.note_record(last, digest, origins, first, now)
-        self.keep(Record(prev, first, last, body, digest), turn)
-        turn.publish += self.channels.kvpubs(self._segments, first, last)
-        turn.publish += self.channels.publish(header, body, len(self._bodies))
+        crc = crc32(body)
+        record = Record(prev, first, last, body, link(self.state.digest, crc))
+        self.state.note_record(last, record.digest, origins, first, now)
+        self.keep(record, turn)
+        if self.channels.plain:
+            turn.publish += self.channels.kvpubs(self._segments, first, last)
+        turn.publish += self.channels.publish(header, body, crc, len(self._bodies))
         self.counts["updates"] += self._items
         self.counts["records"] += 1
 

@@ -10,13 +10,14 @@ that, from updates to records, is in commit.py.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 from zlib import crc32
 
 from chp import columns
 from chp.batch import decode, encode, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
-from chp.headers import Batch, Epoch, name_of
+from chp.headers import Batch, Epoch, Header, name_of
 from chp.limits import Limits
 from chp.parts import Parts, WholeRecord
 
@@ -83,7 +84,12 @@ class Committed:
         `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
         by a clock that may have been set.
         """
-        header, items = decode(body)
+        return self.follow_decoded(*decode(body), body, now, wall_s)
+
+    def follow_decoded(
+        self, header: Header, items: list[Any], body: bytes, now: float, wall_s: float | None = None
+    ) -> Record:
+        """As `follow`, of a body that was decoded already."""
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
         if isinstance(header, Epoch):
             self._parts.drop()

@@ -215,7 +215,7 @@ class PeerLink:
         core = self._core
         if core.bstate is not State.PASSIVE or self.loader is not None:
             return
-        header, _ = decode(body)
+        header, items = decode(body)
         if not isinstance(header, Batch | Epoch):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= core.commits.followed:
@@ -225,7 +225,7 @@ class PeerLink:
                 self._want()
             return
         self._wanted_at, self._unanswered = core.now, 0
-        core.commits.keep(core.commits.follow(body, core.arrival), core.turn)
+        core.commits.keep(core.commits.follow_decoded(header, items, body, core.arrival), core.turn)
         self._seen(header)
 
     def _seen(self, header: Batch | Epoch) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from chp.batch import KIND_NAMES, Segment, decode_segment, join, narrow, packb, segment_of, split, unpackb
 from chp.errors import BadFrame, BadInput
-from chp.keys import check_column
+from chp.keys import check_column, check_decoded, check_key
 from chp.limits import DEFAULT
 
 things = st.recursive(
@@ -97,8 +97,6 @@ def test_a_delete_is_named_once() -> None:
     )
 )
 def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
-    from chp.keys import check_key
-
     def good(key: str) -> bool:
         try:
             return check_key(key) == key
@@ -110,6 +108,37 @@ def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
         assert all(map(good, keys))
     except BadInput:
         assert not all(map(good, keys))
+
+
+@given(
+    st.lists(
+        st.text(min_size=0, max_size=4) | st.sampled_from(["HUGZ", "KTHXBAI", "k" * 1025, "é" * 513, "é" * 512]),
+        max_size=5,
+    )
+)
+def test_a_key_that_came_in_a_segment_is_checked_as_any_other(keys: list[str]) -> None:
+    def taken(keys: list[str]) -> bool:
+        try:
+            check_decoded(decode_segment(Segment(keys, [b""] * len(keys)).encode()).keys)
+        except BadInput:
+            return False
+        return True
+
+    def fits(key: str) -> bool:
+        try:
+            return check_key(key) == key
+        except BadInput:
+            return False
+
+    assert taken(keys) == all(map(fits, keys))
+
+
+@pytest.mark.parametrize("n", [1, 100, 10_000])
+def test_a_segment_with_a_key_that_is_too_long_is_refused_and_told_the_limit(n: int) -> None:
+    keys = [*map(str, range(n - 1)), "k" * 1025]
+    with pytest.raises(BadFrame, match="text of more than 1024 bytes"):
+        decode_segment(Segment(keys, [b""] * n).encode())
+    assert decode_segment(Segment([key[:1024] for key in keys], [b""] * n).encode()).keys[-1] == "k" * 1024
 
 
 @pytest.mark.parametrize(

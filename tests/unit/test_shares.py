@@ -64,7 +64,7 @@ def published(few: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
         segment = Segment(keys, [b"v"] * len(keys), None)
         channels.note(segment, segment.encode(), no + 1, hashmap)
         hashmap.apply(segment, no + 1, 0.0)
-        out += sorted(channels.publish(Batch(no, no + 1, no + 1, 0, [], False), b"whole", 1))
+        out += sorted(channels.publish(Batch(no, no + 1, no + 1, 0, [], False), b"whole", 0, 1))
     out += sorted([c.subtree.encode(), b"%d %d" % c.fingerprint(hashmap)] for c in channels.by_topic.values())
     return out
 
@@ -92,4 +92,4 @@ def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(m
     channels.listeners.leave(b"1", channel_topic("/s7/"), 0.0)
     channels.let_go(LINGER_S)
     channels.note(segment, segment.encode(), 1, Hashmap())
-    assert not channels.publish(Batch(0, 1, 1, 0, [], False), b"whole", 1)
+    assert not channels.publish(Batch(0, 1, 1, 0, [], False), b"whole", 0, 1)
