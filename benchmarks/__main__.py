@@ -17,7 +17,20 @@ from typing import Any
 from . import against, machine, report
 
 RESULTS = Path(__file__).resolve().parent / "results"
-NAMES = ("chp1", "sets", "loops", "latency", "reads", "sync", "memory", "pair", "stalls", "recording", "spark")
+NAMES = (
+    "chp1",
+    "sets",
+    "loops",
+    "latency",
+    "values",
+    "reads",
+    "sync",
+    "memory",
+    "pair",
+    "stalls",
+    "recording",
+    "spark",
+)
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from .servers import ChpServer, Redis, free_port, redis_program
 
 KEYS = [f"/one/{i:03d}" for i in range(100)]
 VALUE = b"v" * 100
+KINDS_OF_VALUES = 4
 PACE_S = 0.001
 _STAMP = struct.Struct("<d")
 
@@ -63,10 +64,10 @@ class Awaited:
         self.client = Role(awaiter, kind=store, port=port)
         self.client.hear()
 
-    def round(self, sets: int) -> Round:
+    def round(self, sets: int, size: int = len(VALUE)) -> Round:
         """One measurement."""
         meter = Meter(client=self.client, server=self.server)
-        took = self.client.ask(sets=sets)["took"]
+        took = self.client.ask(sets=sets, size=size)["took"]
         return {**percentiles(took), **meter.read(sets)}
 
     def close(self) -> None:
@@ -80,10 +81,11 @@ def awaiter(pipe: Pipe, kind: str, port: int) -> None:
     put = {"chp": _chp, "redis": _redis, "relay": _relay}[kind](port)
     pipe.say(up=True)
     while True:
-        took = []
-        for i in range(pipe.hear()["sets"]):
+        todo, took = pipe.hear(), []
+        values = [bytes([65 + i]) * todo["size"] for i in range(KINDS_OF_VALUES)]
+        for i in range(todo["sets"]):
             begin = time.monotonic()
-            put(KEYS[i % len(KEYS)], VALUE)
+            put(KEYS[i % len(KEYS)], values[i % KINDS_OF_VALUES])
             took.append(time.monotonic() - begin)
         pipe.say(took=took)
 

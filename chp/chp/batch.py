@@ -84,6 +84,11 @@ __all__ = [
 ]  # the kinds are of `headers`, and were here
 
 
+LARGE = 1 << 16  # bytes of a value from which on a copy costs more than a few lines of Python; a bin 32 then
+LARGE_AMONG = 64  # values that are looked at for that; looking at more would cost what it saves
+_BIN_32 = struct.Struct(">BI")
+
+
 @dataclass(slots=True)
 class Segment:
     """Columns of updates: `values[i]` is set at `keys[i]`, or the key deleted if the column DELETES names i."""
@@ -94,7 +99,16 @@ class Segment:
 
     def encode(self) -> bytes:
         """The segment as it stands in a body."""
+        if 0 < len(self.values) <= LARGE_AMONG and max(map(len, self.values)) > LARGE:
+            return self._joined()
         return packb((self.keys, self.values, self.extras))
+
+    def _joined(self) -> bytes:
+        """As `encode`, of large values: msgpack copies each twice, and as often as its buffer grows; this once."""
+        pieces = [array_head(3), packb(self.keys), array_head(len(self.values))]
+        for value in self.values:
+            pieces += (_BIN_32.pack(0xC6, len(value)), value) if len(value) > LARGE else (packb(value),)
+        return b"".join([*pieces, packb(self.extras)])
 
     def describe(self) -> str:
         """One line for logs and transcripts: `/a=1 /b deleted (+3 more) ttl=2500`."""

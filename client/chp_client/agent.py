@@ -338,7 +338,8 @@ _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which
 def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
     """A message, without waiting; `zmq.Again` if there is no room; a sixth of `send_multipart`'s time.
 
-    A signal's handler may raise when a frame has gone (Ctrl-C): the rest follows, or it would spoil the next message.
+    A last frame that is large goes without a copy: libzmq reads it where it is, and nobody changes it. A signal's
+    handler may raise when a frame has gone (Ctrl-C): the rest follows, or it would spoil the next message.
     """
     rest = iter(frames[:-1])
     try:
@@ -351,7 +352,7 @@ def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
             _send_frame(socket, frame, _MORE)
         _send_frame(socket, frames[-1], _DONTWAIT)
         raise
-    _send_frame(socket, frames[-1], _DONTWAIT)
+    _send_frame(socket, frames[-1], _DONTWAIT, len(frames[-1]) < zmq.COPY_THRESHOLD)
 
 
 def has_input(socket: zmq.Socket[bytes]) -> bool:

@@ -31,7 +31,7 @@ _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 _get_option: Any = Backend.get
-_send_frame = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
+_send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
 class Sockets:
@@ -158,10 +158,10 @@ def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[
 
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
-    """Send one message without waiting; raises zmq.Again when there is no room."""
+    """Send one message without waiting; raises zmq.Again when there is no room. A large last frame is not copied."""
     for frame in frames[:-1]:
         _send_frame(socket, frame, _MORE)
-    _send_frame(socket, frames[-1], _NOBLOCK)
+    _send_frame(socket, frames[-1], _NOBLOCK, len(frames[-1]) < zmq.COPY_THRESHOLD)
 
 
 def take_subscriptions(

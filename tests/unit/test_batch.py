@@ -158,3 +158,17 @@ def test_a_segment_with_a_key_that_is_too_long_is_refused_and_told_the_limit(n: 
 )
 def test_a_segment_in_one_line(segment: Segment, line: str) -> None:
     assert segment.describe() == line
+
+
+@pytest.mark.parametrize("sizes", [[0], [1 << 16], [(1 << 16) + 1], [1 << 20, 0, 3, 255, 256, 70_000], [70_000] * 65])
+@pytest.mark.parametrize("extras", [None, {"t": 5}])
+def test_large_values_are_encoded_as_msgpack_would(sizes: list[int], extras: dict[str, int] | None) -> None:
+    segment = Segment([f"/{i}" for i in range(len(sizes))], [b"x" * n for n in sizes], extras)
+    assert segment.encode() == packb((segment.keys, segment.values, extras))
+
+
+def test_a_large_value_is_not_packed_by_msgpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+    monkeypatch.setattr("chp.batch.packb", lambda thing: packed.append(len(packb(thing))) or packb(thing))
+    Segment(["/a", "/b"], [b"x" * (1 << 20), b"y"]).encode()
+    assert max(packed) < 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import zmq
@@ -12,6 +13,7 @@ from chp_client import agent as module
 from chp_client.agent import Agent
 from chp_client.dispatch import Dispatcher
 from chp_client.mailbox import Mailbox
+from chp_server import sockets
 from tests.unit.client_frames import PASSIVE, Talk
 
 
@@ -124,3 +126,24 @@ def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
     talk.up(1)
     talk.wait(1)
     assert {i for i, _, _ in talk.requests[before:]} == {1}
+
+
+@pytest.mark.parametrize("sending", [module, sockets], ids=["client", "server"])
+@pytest.mark.parametrize("n", [100, 1 << 20])
+def test_a_large_last_frame_is_read_where_it_is(
+    sending: ModuleType, n: int, monkeypatch: pytest.MonkeyPatch, asleep: Agent
+) -> None:
+    copied: list[bool] = []
+    real = sending._send_frame
+
+    def spy(socket: object, frame: bytes, flags: int, copy: bool = True) -> object:
+        copied.append(copy)
+        return real(socket, frame, flags, copy)
+
+    monkeypatch.setattr(sending, "_send_frame", spy)
+    out, into = asleep._context.socket(zmq.PAIR), asleep._context.socket(zmq.PAIR)
+    out.bind("inproc://there")
+    into.connect("inproc://there")
+    sending.send(out, [b"k" * n, b"v" * n])
+    assert copied == [True, n < zmq.COPY_THRESHOLD]
+    assert into.recv_multipart() == [b"k" * n, b"v" * n]
