@@ -3,7 +3,8 @@
 durable    set_many of 1,000, 100-byte values, journaled with --sync always on both servers and replicated before it
            is acknowledged; beside one Redis with appendfsync always: MSET of 1,000, and SETs pipelined by 1,000
 failover   kill -9 of the active while one set after another is awaited: from the last acknowledgement before to the
-           first after, over 50 kills; the killed one is restarted and in sync before the next
+           first after, over 50 kills; the killed one is restarted and in sync before the next. Idle: nobody else
+           sets anything; under load: another client sets 200,000 keys a second by `set_many` of 1,000
 recovery   kill -9 of a server with 1,000,000 keys in its journal; from its start to its first answer
 """
 
@@ -18,6 +19,7 @@ from .servers import ChpPair, ChpServer, Redis, redis_program, status
 from .workload import batches
 
 RECOVERED = (1_000_000, 100_000)  # whole, quick
+LOAD = 200_000  # sets a second
 
 
 def run(quick: bool = False) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         "cases": {
             "durable: set_many of 1,000, 100 bytes, on both disks (Redis: on its one)": durable(quick),
             "failover: from the last acknowledgement before kill -9 to the first after": failover(quick),
+            f"the same while another client sets {LOAD:,} keys a second": failover(quick, under_load=True),
             f"recovery of {RECOVERED[quick]:,} keys from the journal": recovery(quick),
         },
     }
@@ -131,23 +134,31 @@ def _redis_writer(kind: str, port: int) -> Any:
 # -- failover
 
 
-def failover(quick: bool) -> dict[str, Any]:
+def failover(quick: bool, *, under_load: bool = False) -> dict[str, Any]:
     """The outage a client sees."""
-    kills = 3 if quick else 50
+    kills = 3 if quick else 20 if under_load else 50
     outages, lost = [], 0
     with closing_all() as keep:
         pair = keep(ChpPair(sync="always"))
         wait_in_sync(pair)
         client = keep(Role(persistent, addresses=pair.addresses))
         client.hear()
+        load = [keep(Role(flooder, addresses=pair.addresses))] if under_load else []
+        for role in load:
+            role.hear()
         for n in range(kills):
             active = next(i for i in (0, 1) if status(pair.addresses[i])["state"] == "active")
+            for role in load:
+                role.say(go=True)
             client.say(go=True)
-            time.sleep(0.3)
+            time.sleep(1.0 if load else 0.3)
             pair.servers[active].kill()
             answer = client.hear(60)
             outages.append(answer["outage"])
             lost += answer["lost"]
+            for role in load:
+                role.say(go=False)
+                role.hear(60)
             pair.servers[active].close()
             pair.restart(active)
             wait_in_sync(pair)
@@ -179,6 +190,25 @@ def persistent(pipe: Pipe, addresses: list[str]) -> None:
             if longest > 0.2 and now < until - 0.2:
                 until = now + 0.1
         pipe.say(outage=longest, lost=sum(clone.get(k) != v for k, v in acknowledged.items()))
+
+
+def flooder(pipe: Pipe, addresses: list[str]) -> None:
+    """Set `LOAD` keys a second until told to stop, and then wait until all is acknowledged."""
+    from chp_client import Clone
+
+    clone = Clone(addresses, subtree=None)
+    work = batches(10_000, 100)
+    pipe.say(up=True)
+    while True:
+        pipe.hear()
+        due, i = time.monotonic(), 0
+        while not pipe.waiting():
+            clone.set_many(work[i % len(work)])  # waits while the window is full
+            i, due = i + 1, max(due + len(work[0][0]) / LOAD, time.monotonic() - 0.1)  # little is made up for
+            time.sleep(max(0.0, due - time.monotonic()))
+        pipe.hear()
+        clone.flush(timeout=60)
+        pipe.say(batches=i)
 
 
 # -- recovery

@@ -62,6 +62,10 @@ class Pipe:
         words: dict[str, Any] = json.loads(line)
         return words
 
+    def waiting(self) -> bool:
+        """Whether the parent has said something."""
+        return bool(select.select([0], [], [], 0)[0])
+
 
 class Process:
     """A child: any program, its log kept for the case that it fails."""

@@ -2,7 +2,7 @@
 
 first sync   100,000 and 1,000,000 keys of 100 bytes, 10,000 updates a second going on; from `Clone(...)` to
              SYNCED, compared with the server's fingerprint; beside Redis HGETALL, and SCAN + MGET, into a dict
-             (whose copies are of no one moment)
+             (whose copies are of no one moment). A subtree has a tenth of the keys, and joins as everything does
 resume       a replica of 100,000 keys missed 10,000 updates; from its request to KTHXBAI, applied (frames by hand,
              so that no reconnecting is in the figure)
 """
@@ -22,6 +22,7 @@ from .servers import ChpServer, Redis, redis_program
 
 BATCH = 10_000
 VALUE = b"v" * 100
+SUBTREES = 10
 
 
 def run(quick: bool = False) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     cases = {}
     for keys, rounds in ((100_000, 5), (1_000_000, 5)) if not quick else ((100_000, 2),):
         with closing_all() as keep:
-            contenders = {"chp": keep(Filled("chp", keys))}
+            contenders = {"chp": keep(Filled("chp", keys)), "chp a subtree": keep(Filled("chp", keys, "/k/3/"))}
             if redis_program():
                 contenders["redis HGETALL"] = keep(Filled("hash", keys))
                 contenders["redis SCAN+MGET"] = keep(Filled("scan", keys))
@@ -45,8 +46,8 @@ def run(quick: bool = False) -> dict[str, Any]:
 class Filled:
     """A store with keys in it, and somebody who goes on updating them."""
 
-    def __init__(self, kind: str, keys: int) -> None:
-        self.kind, self.keys, self.tree = kind, keys, chosen_tree()
+    def __init__(self, kind: str, keys: int, subtree: str = "") -> None:
+        self.kind, self.keys, self.subtree, self.tree = kind, keys, subtree, chosen_tree()
         self.server: Any = ChpServer() if kind == "chp" else Redis()
         self.updater = Role(updater, kind=kind, port=self.server.port, keys=keys)
         self.updater.hear(300)
@@ -54,7 +55,8 @@ class Filled:
     def round(self) -> Round:
         """A process that joins, and ends."""
         with programs_of(self.tree):
-            joiner_role = Role(joiner, kind=self.kind, port=self.server.port, keys=self.keys)
+            keys = self.keys // SUBTREES if self.subtree else self.keys
+            joiner_role = Role(joiner, kind=self.kind, port=self.server.port, keys=keys, subtree=self.subtree)
         try:
             joiner_role.hear()
             self.updater.ask(go=True)
@@ -74,7 +76,7 @@ class Filled:
 
 def updater(pipe: Pipe, kind: str, port: int, keys: int) -> None:
     """Fill the store; then, when told, 10,000 updates a second until told to stop."""
-    names = [f"/k/{i:06d}" for i in range(keys)]
+    names = [f"/k/{i % SUBTREES}/{i:06d}" for i in range(keys)]
     put = _putter(kind, port)
     for at in range(0, keys, BATCH):
         part = names[at : at + BATCH]
@@ -112,8 +114,8 @@ def _putter(kind: str, port: int) -> Any:
     return lambda keys, values, last: client.mset(dict(zip(keys, values, strict=True)))
 
 
-def joiner(pipe: Pipe, kind: str, port: int, keys: int) -> None:
-    """Get everything into a dict; answers with how long it took."""
+def joiner(pipe: Pipe, kind: str, port: int, keys: int, subtree: str) -> None:
+    """Get everything, or a subtree, into a dict; answers with how long it took."""
     from chp_client import Clone
 
     client: Any = None
@@ -126,7 +128,7 @@ def joiner(pipe: Pipe, kind: str, port: int, keys: int) -> None:
     pipe.hear()
     cpu, begin = sum(os.times()[:2]), time.monotonic()
     if kind == "chp":
-        clone = Clone(f"tcp://127.0.0.1:{port}")
+        clone = Clone(f"tcp://127.0.0.1:{port}", subtree=subtree)
         clone.wait_until_synced(timeout=120)
         held: Any = clone
     elif kind == "hash":
