@@ -37,6 +37,7 @@ from .epochs import Epochs
 from .journal import cut_short
 from .peerlink import SAY_AGAIN_S, PeerLink
 from .pending import Pending, batch_identity, by_public_id
+from .pulse import Pulse
 from .recordlog import Row
 from .requests import Requests
 from .resting import Resting
@@ -85,14 +86,14 @@ class ServerCore:
         self.limits = limits
         self.commits = Committer(limits, config.durability)
         self.room = self.commits.room = Room(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
-        self.pending = Pending(limits)
+        self.pending, self.turn = Pending(limits), Turn()
         self.counts: Counter[str] = Counter()
-        self.turn = Turn()
         self.now = self.started = self.since = now
         self.arrival = now  # by when all that is being handled has arrived: times to live count from then
         self.wall = 0.0
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.epochs = Epochs(now)
+        self.pulse = Pulse(server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.link = PeerLink(self)
         self.resting = Resting(self)
         self.requests = Requests(self)
@@ -127,18 +128,18 @@ class ServerCore:
     # -- a turn
 
     def begin_turn(self, now: float, wall_s: float) -> None:
-        """Every clock reading of the turn. A long gap since the last one means that we were stopped."""
-        gap = now - self.now
+        """Every clock reading of the turn. A long gap since the last one, in which we were silent: we were stopped."""
+        gap, silent_s = now - self.now, self.pulse.begins(now)
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         self.now, self.arrival, self.wall = now, now, wall_s
         self.state.catch_up(LATE_A_TURN)
         if self.active and not self.link.handing_over and not self.arbitration.holds(now, self.state.number):
             self.step(Event.LEASE_LOST)
         if self._woke and self.active and self.config.has_peer:
-            self._hold_until = now + self.config.peer_timeout_s
-            self.turn.fact("paused", "warning", seconds=round(gap, 3))
-            if self.link.follower is not None:
-                self.link.follower.excuse(now)
+            if silent_s > self.config.peer_timeout_s / 2:
+                self._hold_until = now + self.config.peer_timeout_s
+                self.turn.fact("paused", "warning", seconds=round(gap, 3))
+            self.link.excuse()
         if not self.config.has_peer:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
 

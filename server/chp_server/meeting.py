@@ -55,6 +55,8 @@ class Peer:
     version: int
     settings: dict[str, Any] = field(default_factory=dict)
     room: bool = True  # it could take sets
+    left: bool = False  # on purpose: what it said before is of no account
+    turn_ms: int = 0  # how long the turn takes that it is busy with, as it said last
 
     @property
     def number(self) -> int:

@@ -1,6 +1,7 @@
 """The peers' link, as one server sees it: hearing the other, catching up with it, or letting it catch up.
 
 STATE      each heartbeat: Binary Star's state, and how far it is in which history; see meeting.py
+BEAT       in a long turn: it lives; see pulse.py
 WANT ...   see follow.py for how a passive catches up and stays in sync
 HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
 LEAVE      this server ends, on purpose: the other one need not wait for its silence
@@ -27,6 +28,7 @@ from .binary_star import Event, peer_event
 from .follow import Follower, Loader, begins_snapshot
 from .history import Proof, common, from_list, to_list
 from .meeting import Misfit, Peer
+from .pulse import BEAT, Beat
 from .replay import Replay
 from .scrub import SCRUB, SCRUBBED
 from .scrubber import Scrubber
@@ -97,6 +99,11 @@ class PeerLink:
         self._wanted_at, self._whole = LONG_AGO, False
         self._confirmed = 0
 
+    def excuse(self) -> None:
+        """We took no turn for a while: the passive is not to be blamed for what was not read meanwhile."""
+        if self.follower is not None:
+            self.follower.excuse(self._core.now)
+
     def state_message(self) -> list[bytes]:
         """STATE, as it is sent each heartbeat."""
         return meeting.tell(self._core)
@@ -148,6 +155,11 @@ class PeerLink:
             core.rise_above(who.epoch)
         self._want_if_behind()
 
+    def _on_beat(self, body: bytes) -> None:
+        beat, peer = Beat.of(body), self.peer
+        if peer is not None and peer.server == beat.server and not peer.left:  # what it was then, STATE has told
+            peer.heard, peer.turn_ms = self._core.now, beat.turn_ms
+
     def await_suffix(self) -> None:
         """The peer was active too: it gives way, gets our state, and hands over what it did."""
         core = self._core
@@ -181,7 +193,7 @@ class PeerLink:
     def _on_leave(self, body: bytes) -> None:
         core, peer = self._core, self.peer
         if peer is not None and peer.server == body:  # else of one that has been started again
-            peer.heard = min(peer.heard, core.now - core.config.peer_timeout_s - 0.001)
+            peer.heard, peer.left = min(peer.heard, core.now - core.config.peer_timeout_s - 0.001), True
             core.turn.fact("peer left", name=peer.name)
 
     # -- the passive's side
@@ -418,7 +430,7 @@ class PeerLink:
         follow.STATE: _on_state, follow.WANT: _on_want, follow.RECORD: _on_record, follow.SYNC_CHUNK: _on_sync,
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
-        follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave,
+        follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
         SCRUB: lambda self, body: self.scrubber.on_scrub(body),
         SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
     }  # fmt: skip

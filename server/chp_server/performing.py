@@ -133,8 +133,10 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
         try:
             perform(core, turn, ports)
         except JournalFull as error:
+            core.pulse.hush()
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
+    core.pulse.done(core.bstate, core.state.proof())
 
 
 def _when_there_is_room(turn: Turn, ports: Ports) -> Iterator[Step]:

@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from chp.numbers import describe
 
 from . import logs
 from .arbiter import Arbiter
+from .beats import Beats
 from .config import Config
 from .copies import Copies
 from .core import CoreConfig, ServerCore
@@ -114,13 +116,24 @@ class Server:
         if self._config.peer is not None:  # looking at a socket costs three system calls
             things.append(s.peer_in)
         polled = [(thing, zmq.POLLIN) for thing in things]
-        while not self._stopping and not self.core.ends:
-            ready = {thing for thing, _ in zmq.zmq_poll(polled, self._timeout_ms())}
-            if self._wake_in in ready:
-                os.read(self._wake_in, 4096)
-            self.turn(ready)
+        with self._beating():
+            while not self._stopping and not self.core.ends:
+                ready = {thing for thing, _ in zmq.zmq_poll(polled, self._timeout_ms())}
+                if self._wake_in in ready:
+                    os.read(self._wake_in, 4096)
+                self.turn(ready)
         if self.core.ends:
             raise CannotStart(Exit.USAGE, self.core.ends)
+
+    def _beating(self) -> AbstractContextManager[object]:
+        """While it lasts, the peer hears that we live in a long turn too."""
+        peer = self._config.peer_endpoint(3)
+        return Beats(self._context, peer, self.core.pulse, self._let_go) if peer else nullcontext()
+
+    def _let_go(self) -> None:
+        """With an arbiter, the other may have the lease."""
+        if self._arbiter is not None:
+            self._arbiter.want(False)
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
@@ -287,12 +300,11 @@ class Server:
         self._journal.sync()
 
     def no_room(self, error: JournalFull) -> None:
-        """The turn waits; with an arbiter, the other may have the lease."""
+        """The turn waits."""
         self._full = error
         self._measure_due, self._journal_full_until = 0.0, time.monotonic() + NO_ROOM_S
         log.limited("the journal has no room; waiting for some", why=str(error))
-        if self._arbiter is not None:
-            self._arbiter.want(False)
+        self._let_go()
 
     def _wait_for_room(self) -> None:
         """Some moments, in which operators are answered."""

@@ -4,7 +4,7 @@
     updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is
     collector  SUB     P+2   everything
     peer_in    ROUTER  P+3   what the peer says
-    peer_out   DEALER        to the peer's P+3; holds nothing while there is no connection
+    peer_out   DEALER        to the peer's P+3; holds nothing while there is no connection; beats.py has another
 
 Each has a limit on message size, so that nobody can ask for memory by a length field.
 """
@@ -34,39 +34,45 @@ _get_option: Any = Backend.get
 _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
+def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 200)  # what was just acknowledged may still leave at the end
+    socket.set(zmq.MAXMSGSIZE, bytes_max)
+    for option, value in KEEPALIVE.items():
+        socket.set(option, value)
+    return socket
+
+
+def peer_dealer(context: zmq.Context[zmq.Socket[bytes]], mark: int) -> zmq.Socket[bytes]:
+    """A socket to the peer's P+3, to be connected by the thread that uses it."""
+    socket = _make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
+    socket.set(zmq.SNDHWM, mark)
+    socket.set(zmq.IMMEDIATE, 1)
+    socket.set(zmq.RECONNECT_IVL, 50)
+    socket.set(zmq.RECONNECT_IVL_MAX, 500)
+    return socket
+
+
 class Sockets:
     """All sockets of a server; made in the thread that runs it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
         self._plain = 0
-        self.snapshot = self._make(context, zmq.ROUTER, limits.question_bytes_max)
+        self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.snapshot.set(zmq.RCVHWM, limits.question_mark)
         self.snapshot.copy_threshold = 0  # whatever is watched goes out without a copy (replies.py)
-        self.updates = self._make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
+        self.updates = _make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
         self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max)
-        self.collector = self._make(context, zmq.SUB, limits.frame_bytes_max)
+        self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
-        self.peer_in = self._make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
+        self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
-        self.peer_out = self._make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
-        self.peer_out.set(zmq.SNDHWM, 100_000)
-        self.peer_out.set(zmq.IMMEDIATE, 1)
-        self.peer_out.set(zmq.RECONNECT_IVL, 50)
-        self.peer_out.set(zmq.RECONNECT_IVL_MAX, 500)
-
-    @staticmethod
-    def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) -> zmq.Socket[bytes]:
-        socket = context.socket(kind)
-        socket.set(zmq.LINGER, 200)  # what was just acknowledged may still leave at the end
-        socket.set(zmq.MAXMSGSIZE, bytes_max)
-        for option, value in KEEPALIVE.items():
-            socket.set(option, value)
-        return socket
+        self.peer_out = peer_dealer(context, 100_000)
 
     def bind(self) -> None:
         """Take the ports; raises zmq.ZMQError if one is not to be had."""

@@ -98,4 +98,5 @@ def _peer_status(core: ServerCore) -> dict[str, Any] | None:
         "version": peer.version,
         "settings_differ": differences(core, peer),
         "silent_s": round(core.now - peer.heard, 3),
+        "turn_ms": peer.turn_ms,
     }

@@ -10,8 +10,9 @@
     replace-chunk    a passive takes over a whole state, and has written a part of it
     replace-commit   all of it, and it is not valid yet
 
-`stop` before a point makes that a SIGSTOP. The file may come and go while the server runs. $FILE_BYTES_MAX, if set,
-limits the size of every file it writes: a disk that is full. Nothing else differs from the real one.
+`stop` before a point makes that a SIGSTOP, and `busy 3` before it so many seconds of work in Python. The file may come
+and go while the server runs. $FILE_BYTES_MAX, if set, limits the size of every file it writes: a disk that is full.
+Nothing else differs from the real one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +52,12 @@ def at(point: str) -> None:
     elif wanted() == f"stop {point}":
         os.unlink(WHEN)
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif wanted().startswith("busy") and wanted().endswith(point):
+        seconds = float(wanted().split()[1])
+        os.unlink(WHEN)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
 
 
 def patch_turn() -> None:

@@ -1,4 +1,7 @@
-"""SIGSTOP: a server that was stopped beyond every timeout, and is continued, acknowledges nothing any more."""
+"""SIGSTOP: a server that was stopped beyond every timeout, and is continued, acknowledges nothing any more.
+
+covers: pulse.py, beats.py too: one that is only busy for as long is not replaced, and one that is stuck is.
+"""
 
 import signal
 from pathlib import Path
@@ -69,6 +72,36 @@ def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing
             assert ear.heard() == [], "an acknowledgement left it after its successor's epoch"
             equal(pair.both)
             assert (stopped.status() or {})["state"] == "passive"
+
+
+def test_an_active_that_is_busy_for_longer_than_every_timeout_is_not_replaced(tmp_path: Path) -> None:
+    """It says that it lives, and when its turn is done it acknowledges at once: nobody else can have served."""
+    with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
+        busy = pair.active()
+        assert isinstance(busy, DyingServer)
+        epoch = wait_active(busy)["epoch"]
+        busy.arm("busy 4 before-append")
+        load.go_on(5)
+        busy.arm("busy 3 before-ack")
+        load.go_on(5)
+        pair.wait_in_sync()
+        assert wait_active(busy)["epoch"] == epoch
+        assert "paused" not in busy.log.read_text()
+        load.end()
+        nothing_lost(pair.both, load)
+
+
+def test_an_active_that_is_stuck_in_a_turn_is_replaced(tmp_path: Path) -> None:
+    with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
+        stuck = pair.active()
+        assert isinstance(stuck, DyingServer)
+        stuck.arm("busy 20 before-append")
+        load.go_on()
+        assert pair.active() is other(pair, stuck)
+        pair.wait_in_sync()
+        load.end()
+        assert "stuck in a turn" in stuck.log.read_text()
+        nothing_lost(pair.both, load)
 
 
 def test_stopping_and_continuing_either_server_under_load_loses_nothing(tmp_path: Path) -> None:

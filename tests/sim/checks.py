@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .world import World
 
 FENCE_S = 0.15  # a delay, a turn and a sync at their longest
+STUCK_S = 12.0  # clocks may run up to 10 % slow
+WELL_S = 8.0  # or fast, and a successor waits for votes
 SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
 DURABILITY = ("applied", "journaled", "replicated")
 TTL_EARLY = 0.85  # clocks may run up to 10 % fast
@@ -89,6 +91,19 @@ class Checks:
         """A server tells of itself. What both hold was looked at by this code too, so it may find nothing new."""
         if fact.event == "contents differ":
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
+        if fact.event == "state" and fact.fields["because"] == "vote_peer_silent":
+            self._was_silent(node)
+
+    def _was_silent(self, node: ServerNode) -> None:
+        """Who takes over: the other one is gone, was stopped, is cut off, waits, or is stuck; and not only busy."""
+        now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
+        whole = max(self.world.whole_since(other.name, node.name), *(n.started_at for n in self.world.servers))
+        ran = max(self.pauses.get(other.name, 0.0), self.pauses.get(node.name, 0.0), whole) < now - WELL_S
+        well = other.running and not other.paused and not other.foreign and not other.misplaced
+        if ran and well and not (other.lacked_room or other.waits) and now - self.began[other.name] < WELL_S:
+            self.fail(
+                f"{node.name} takes over, and {other.name} was busy for {now - self.began[other.name]:.1f} s only"
+            )
 
     def told(self, node: ServerNode, frames: list[bytes]) -> None:
         """A peer message lies in a server's socket."""
@@ -138,6 +153,15 @@ class Checks:
             self.oracle.nodes[msgpack.unpackb(frames[1], strict_map_key=False)[0][3]].public = True
         elif frames[0] == b"CONFIRM":
             self._on_disk(node, "confirms", msgpack.unpackb(frames[1])[1])
+
+    def beats(self, node: ServerNode, frames: list[bytes]) -> None:
+        """In the middle of a turn a server tells of the last one that was done, and not for ever."""
+        _, turn_ms, _, at = msgpack.unpackb(frames[1])
+        if not node.foreign and at[1] != self.last_number[node.name]:
+            done = describe(self.last_number[node.name])
+            self.fail(f"{node.name} vouches for #{describe(at[1])}, and the last turn that was done ended at {done}")
+        if self.world.time.now - self.began[node.name] > STUCK_S:
+            self.fail(f"{node.name} says that it lives, and is stuck for {turn_ms} ms")
 
     def synced(self, node: ServerNode, turn: Turn) -> None:
         """What a turn appended is on the disk."""

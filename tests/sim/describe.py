@@ -40,6 +40,8 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
         said = msgpack.unpackb(frames[1], strict_map_key=False)
         in_sync = " in sync" if said["in_sync"] else ""
         return f"STATE {state_name(said['state'])} {describe(said['number'])}{in_sync}"
+    if name == "BEAT":
+        return f"BEAT {describe(msgpack.unpackb(frames[1])[3][1])}" if chatter else None
     if name == "RECORD":
         return "RECORD " + record(frames[1])
     if name == "HANDOVER":

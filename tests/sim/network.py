@@ -1,7 +1,8 @@
 """The network: TCP connections under ZeroMQ sockets, as far as the difference shows.
 
     kind   who connects   who binds   carries
-    peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected
+    peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected; what
+                                      a server says in a long turn has a connection of its own, in no order with this
     upd    client         server      SUB <-> XPUB on P+1: subscriptions up, publications down
     set    client         server      XPUB <-> SUB on P+2: the server's subscription down, KVSETs up
     req    client         server      DEALER <-> ROUTER on P
@@ -185,6 +186,17 @@ class Network:
         if len(wire.queue) == 1 or wire.due > self._world.time.now:
             self._pump_at(wire, wire.due)
         return True
+
+    def beat(self, src: str, dst: str, frames: Frames) -> None:
+        """What a server says in the middle of a turn: as long as the other connection there is up, and not cut."""
+        conn = self.conns.get(("peer", src, dst))
+        if conn is not None and conn.up and not self.is_cut(conn.wires["up"]):
+            self._world.time.at(self._world.time.now + self._world.delay(), lambda: self._beaten(conn, frames))
+
+    def _beaten(self, conn: Conn, frames: Frames) -> None:
+        if self._world.runs(conn.b):
+            self._world.trace_message(conn.wires["up"], frames, "->")
+            self._world.nodes[conn.b].deliver(conn, frames)
 
     def _loses(self, wire: Wire) -> bool:
         if self.drops:

@@ -194,13 +194,13 @@ class _Maker:
             "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
             "cut": (self._cut, self._cut_pair, self._count_alone, self._crash),
             "loss": (self._loss, self._drop),
-            "pause": (self._pause, self._pause_at, self._stop_over_a_lease),
+            "pause": (self._pause, self._pause_at, self._stop_over_a_lease, self._busy),
             "clock": (self._wall, self._drift, self._crash),
             "reset": (self._reset, self._crash),
         }.get(temper) or (
             self._crash, self._crash_at, self._crash_client, self._crash_both, self._cut, self._cut_pair, self._drop,
-            self._count_alone, self._pause, self._pause_at, self._stop_over_a_lease, self._wall, self._drift,
-            self._reset, self._switch,
+            self._count_alone, self._pause, self._pause_at, self._stop_over_a_lease, self._busy, self._wall,
+            self._drift, self._reset, self._switch,
         )  # fmt: skip
 
     def begin(self) -> list[str]:
@@ -343,6 +343,13 @@ class _Maker:
         name = self.rng.choice("PB")
         point = self.rng.choice(("sync", "sync", *POINTS[:-1]))
         return [f"pause {name} at {point}", self._call(), self._wait(), self._call(), f"resume {name}"]
+
+    def _busy(self) -> list[str]:
+        """A turn takes long; now and then so long that it is stuck."""
+        rng, name = self.rng, self.rng.choice("PB")
+        seconds = rng.choice((0.4, 0.8, 1.3, 2.5, 2.5, 4.0, 13.0))
+        out = [f"busy {name} {seconds} at {rng.choice(POINTS[:-1])}", self._call(), self._wait(), self._call()]
+        return [*out, "tick 12.0", self._call()] if seconds > 10 else out
 
     def _wall(self) -> list[str]:
         return [f"wall {self.rng.choice(('P', 'B', *self.clients))} {self.rng.choice((-7200, -3, 3, 7200, 1e6)):.0f}"]

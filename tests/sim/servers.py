@@ -2,7 +2,8 @@
 
 Recovery, the order of inputs and that of effects are `chp_server.performing`'s, which is pulled a step at a time. With
 a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
-`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped.
+`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped, `busy_at` one that takes
+long: then the thread beside the turns says that the server lives (chp_server.pulse), unless the process is stopped.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ class ServerNode:
         self.started_at = 0.0
         self.core: Any = None
         self.line: Line | None = None  # to the arbiter, if there is one
-        self.crash_at = self.pause_at = ""
+        self.crash_at = self.pause_at = self.busy_at = ""
+        self.busy_s = 0.0
         self.turns = 0
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
+        self.lacked_room = False  # in this turn: it says nothing until it is done
+        self.waits = False  # for its disk: no processor time is taken
         self.performed = Turn()
         self._took = 0
         self._forget()
@@ -68,7 +72,7 @@ class ServerNode:
         """Recover from the journal and take the ports."""
         self._forget()
         self.running, self.paused, self.busy = True, False, False
-        self.crash_at = self.pause_at = ""
+        self.crash_at = self.pause_at = self.busy_at = ""
         self.starts += 1
         self.started_at = self.world.time.now
         server = bytes([ord(self.name)]) + self.starts.to_bytes(15, "big")
@@ -186,7 +190,7 @@ class ServerNode:
         core, world = self.core, self.world
         self.turns += 1
         world.checks.begins(self)
-        self._took = 0
+        self._took, self.lacked_room = 0, False
         if self.line is not None:
             core.arbitration.hear(self.line.until, self.line.members)
         core.begin_turn(self.clock.mono(), self.clock.wall())
@@ -227,7 +231,7 @@ class ServerNode:
             for step in self._steps:
                 if not self._has(step):
                     continue
-                busy_s = self.world.sync_s() if step is Step.SYNC else NO_ROOM_RETRY_S * (step is Step.NO_ROOM)
+                busy_s = self._takes_s(step)
                 if self.pause_at == step:
                     self.paused, self.pause_at = True, ""
                 if busy_s > 0 or self.paused:
@@ -243,10 +247,33 @@ class ServerNode:
         """Whether the turn has something for a step to do."""
         return step is Step.NO_ROOM or bool(getattr(self.performed, Step.JOURNAL if step is Step.SYNC else step))
 
+    def _takes_s(self, step: Step) -> float:
+        """How long a step takes."""
+        if self.busy_at == step:
+            self.busy_at = ""
+            return self.busy_s
+        return self.world.sync_s() if step is Step.SYNC else NO_ROOM_RETRY_S * (step is Step.NO_ROOM)
+
     def _wait(self, busy_s: float, step: Step) -> None:
-        self.busy = True
+        self.busy, self.waits = True, step in (Step.SYNC, Step.NO_ROOM)
         starts = self.starts
         self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
+        if busy_s > self.core.pulse.beat_s / 2:
+            self._beat(starts, self.turns)
+
+    def _beat(self, starts: int, turn: int) -> None:
+        """What the thread beside the turns does (chp_server.beats), and again while this turn goes on."""
+        if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
+            return
+        pulse, world = self.core.pulse, self.world
+        if not self.paused:
+            frames = pulse.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
+            if frames is not None:
+                world.checks.beats(self, frames)
+                world.net.beat(self.name, "B" if self.primary else "P", frames)
+            if pulse.stuck(self.clock.mono()) and self.line is not None:
+                self.line.want(False)
+        world.time.at(world.time.now + pulse.beat_s / 2, lambda: self._beat(starts, turn))
 
     def _waited(self, starts: int, step: Step) -> None:
         if not self.running or self.starts != starts:
@@ -316,6 +343,7 @@ class ServerNode:
 
     def no_room(self, error: JournalFull) -> None:
         """The turn waits."""
+        self.lacked_room = True
         self.world.trace(f"{self.name:10} waits for room")
         if self.line is not None:
             self.line.want(False)

@@ -24,6 +24,7 @@ from chp_server.follow import Follower, Loader
 from chp_server.history import Tenure
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
+from chp_server.pulse import Pulse
 from chp_server.replay import Replay
 from chp_server.snapshots import Snapshotter
 from chp_server.suffix import Ledger, Piece
@@ -98,6 +99,23 @@ def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ServerCore, "in_time", lambda self, acks, now: acks)
+
+
+def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
+    def end_turn(original: Any, self: ServerCore) -> Any:
+        turn = original(self)
+        self.pulse.done(self.bstate, self.state.proof())
+        return turn
+
+    wrap(mp, ServerCore, "end_turn", end_turn)
+
+
+def beats_go_on_while_stuck(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Pulse, "stuck", lambda self, now: False)
+
+
+def busy_and_silent(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Pulse, "due", lambda self, now: None)
 
 
 def recovery_forgets_the_last_row(mp: pytest.MonkeyPatch) -> None:
@@ -328,6 +346,9 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (snapshot_goes_on_after_an_error, "no snapshot is under way"),
         (sync_forgotten, "its journal ends at"),
         (stopped_and_acknowledges_all_the_same, "acknowledges in epoch"),
+        (beats_vouch_for_an_unfinished_turn, "vouches for"),
+        (beats_go_on_while_stuck, "is stuck for"),
+        (busy_and_silent, "takes over, and"),
         (recovery_forgets_the_last_row, "journal"),
         (empty_server_serves, "issued twice"),
         (history_compared_by_number, "foreign store"),
