@@ -25,14 +25,15 @@ from typing import Any
 
 import zmq
 
-from chp import headers
-from chp.batch import decode, packb
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.keys import ETX, STX, session_topic
 from chp.limits import DEFAULT
-from chp.messages import HUGZ, ICANHAZ
+from chp.messages import HUGZ
 from chp.numbers import unpack
-from chp.versions import VERSION
+
+from .errors import Refused
+from .port import Line
+from .question import Question, reply_of
 
 TIMEOUT_S = 2.0
 RETRY_S = 0.5  # a status that is not answered is asked again
@@ -75,17 +76,7 @@ class SpeaksOnlyChp1(AdminError):
         super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
 
 
-class AdminRefused(AdminError):
-    """The server said no: `code` is one of SPEC.md's, `detail` its reason."""
-
-    def __init__(self, server: str, code: str, detail: Any) -> None:
-        why = str(detail) if code == "bad" else f"({code}) {detail}"  # "bad" comes with a text that says it all
-        super().__init__(server, f"refused: {why}")
-        self.code = code
-        self.detail = detail
-
-
-Answer = Reply | AdminError
+Answer = Reply | AdminError | Refused
 
 
 class Admin:
@@ -107,9 +98,9 @@ class Admin:
             raise
 
     def ask(self, server: str, command: str, **arguments: Any) -> Reply:
-        """One server's answer; raises `Unreachable`, `SpeaksOnlyChp1` or `AdminRefused`."""
+        """One server's answer; raises `Unreachable`, `SpeaksOnlyChp1` or `Refused`."""
         answer = self._ask((server,), command, arguments)[server]
-        if isinstance(answer, AdminError):
+        if not isinstance(answer, Reply):
             raise answer
         return answer
 
@@ -131,11 +122,10 @@ class Admin:
         raise AdminError(self.servers[0], "none is active: " + "; ".join(f"{s} {state}" for s, state in states.items()))
 
     def _ask(self, servers: Sequence[str], command: str, arguments: dict[str, Any]) -> dict[str, Answer]:
-        request_id = next(self._ids)
-        frames = [ICANHAZ, STX + command.encode() + ETX, packb({"chp": VERSION, "id": request_id, **arguments})]
+        question = Question(next(self._ids), STX + command.encode() + ETX, arguments)
         lines = [self._lines[server] for server in servers]
         for line in lines:
-            line.begin(request_id, frames, again=command in REPEATABLE)
+            line.begin(question, again=command in REPEATABLE)
         deadline = time.monotonic() + self.timeout_s
         while (waiting := [line for line in lines if line.answer is None]) and time.monotonic() < deadline:
             _turn(waiting, deadline)
@@ -180,18 +170,17 @@ class _Line:
         self.connected = False
         self.answer: Answer | None = None
         self._greeted = False
-        self._request_id = 0
-        self._frames: list[bytes] = []
+        self._question: Question | None = None
         self._again = False
         self._sent_at: float | None = None
         self.snapshot = context.socket(zmq.DEALER)
         self.updates = context.socket(zmq.SUB)
+        self._port = Line(server, self.snapshot)
         self._set_up()
 
     def _set_up(self) -> None:
-        for socket in (self.snapshot, self.updates):
-            socket.linger = 0
-            socket.maxmsgsize = DEFAULT.frame_bytes_max
+        self.updates.linger = 0
+        self.updates.maxmsgsize = DEFAULT.frame_bytes_max
         self.snapshot.immediate = 1  # queue nothing for a server that is not there
         self._topic = session_topic(secrets.token_bytes(16))  # a channel of our own: only a greeting comes on it
         self.updates.subscribe(self._topic)
@@ -204,9 +193,9 @@ class _Line:
             self.close()
             raise BadInput(f"{self.server!r} can't be connected to ({error}); give tcp://host:port") from None
 
-    def begin(self, request_id: int, frames: list[bytes], again: bool) -> None:
+    def begin(self, question: Question, again: bool) -> None:
         """Take up a request; an answer to an earlier one will be dropped."""
-        self._request_id, self._frames, self._again = request_id, frames, again
+        self._question, self._again = question, again
         self._sent_at = self.answer = None
 
     def may_send(self, now: float) -> bool:
@@ -226,37 +215,23 @@ class _Line:
     def send(self, now: float) -> None:
         """The connection takes messages: send the request if it may go."""
         self.connected = True
-        if not self._greeted:
-            return
-        try:
-            self.snapshot.send_multipart(self._frames, zmq.DONTWAIT)
-        except zmq.Again:
-            return  # the connection went away between poll and send
-        self._sent_at = now
+        if self._greeted and self._question is not None and self._port.put(self._question.frames):
+            self._sent_at = now
 
     def receive(self) -> None:
         """Take the answer to this request; what answers an earlier one is dropped."""
+        assert self._question is not None, "begin comes first"
         try:
-            self.answer = parse_answer(self.server, self.snapshot.recv_multipart(zmq.DONTWAIT), self._request_id)
+            told = self._question.hear(self.server, self.snapshot.recv_multipart(zmq.DONTWAIT))
+            if told is not None:
+                self.answer = Reply(self.server, unpack(told.number), reply_of(self.server, told).facts)
         except zmq.Again:
             return
+        except Refused as refused:
+            self.answer = refused
         except BadFrame as bad:
             self.answer = AdminError(self.server, f"answers with something that is not CHP/2 ({bad})")
 
     def close(self) -> None:
         self.snapshot.close()
         self.updates.close()
-
-
-def parse_answer(server: str, frames: list[bytes], request_id: int) -> Answer | None:
-    """The answer in a message, or None if it is to another request; `BadFrame` if it is none at all."""
-    if len(frames) != 5:
-        raise BadFrame(f"an answer has 5 frames, not {len(frames)}")
-    header, _ = decode(frames[4])
-    if not isinstance(header, headers.Reply | headers.Refused):
-        raise BadFrame(f"an answer is a REPLY or REFUSED, not a {headers.name_of(header)}")
-    if headers.request_of(header) != request_id:
-        return None
-    if isinstance(header, headers.Refused):
-        return AdminRefused(server, header.code, header.detail)
-    return Reply(server, unpack(frames[1]), header.facts)

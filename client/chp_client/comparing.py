@@ -23,8 +23,9 @@ from chp.numbers import describe, unpack
 
 from .channel import Channel
 from .checks import endpoints_of
-from .feedlink import Elsewhere, FeedLink
+from .feedlink import FeedLink
 from .mailbox import Mailbox
+from .port import Elsewhere
 
 SILENCE_S = 5.0
 RETRY_S = 0.05
@@ -102,7 +103,7 @@ def _asked(mailbox: Mailbox, address: str, comparison: Comparison, deadline: flo
                 if monotonic() > deadline:
                     raise Elsewhere(f"{address} takes no connection")
                 link.requests.poll(int(RETRY_S * 1000), zmq.POLLOUT)
-            for number, header, items in link.answer(1, min(SILENCE_S, max(0.0, deadline - monotonic()))):
+            for number, header, items in link.answer(min(SILENCE_S, max(0.0, deadline - monotonic()))):
                 _reach(mailbox, comparison, unpack(number), deadline)
                 _told(mailbox, comparison, header, items)
         finally:

@@ -2,13 +2,17 @@
 
     Closed      the Clone has been closed                  Full      the window of unacknowledged sets is full
     Forked      used in a child of the process it lives in  Lagging   a watcher, or the Clone, fell too far behind
-    Refused     the server took none of a batch of sets    Conflict  ... because a key's revision was another
+    Refused     the server took none of a batch of sets, or answers a question with no
+    Conflict    ... because a key's revision was another
     NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
+    Unanswered  no server answered a question, or not to its end
 
 A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from chp.errors import ChpError
 from chp.numbers import Revision, describe
@@ -44,15 +48,22 @@ class NotRetained(ChpError):
 
 
 class Refused(ChpError):
-    """The server took nothing of the batch; `code` is the protocol's word for why, `detail` what it said.
+    """The server took nothing of the batch, or won't answer; `code` is the protocol's word for why, `detail` says more.
 
-    With the code `parted` something of it may be set: two servers were active, and others wrote some of its keys.
+    With the code `parted` something of it may be set: two servers were active, and others wrote some of its keys. Where
+    one server was asked, `server` says which.
     """
 
-    def __init__(self, text: str, code: str = "", detail: object = None) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, code: str = "", detail: Any = None, server: str = "") -> None:
+        super().__init__(f"{server}: {text}" if server else text)
+        self.text = text
         self.code = code
         self.detail = detail
+        self.server = server
+
+
+class Unanswered(ChpError):
+    """No server answered a question, or not to its end."""
 
 
 class Conflict(Refused):

@@ -35,15 +35,17 @@ import zmq
 
 from chp import columns
 from chp.batch import Segment, record_of, segment_of
-from chp.errors import BadFrame, ChpError
-from chp.headers import Batch, Greeting, Header, Heartbeat, Kthxbai, Reply, State, Sync, name_of
+from chp.errors import ChpError
+from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, State, Sync
 from chp.keys import check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
 from .checks import endpoints_of
-from .errors import NotRetained
-from .feedlink import Elsewhere, FeedLink, FeedRefused, deadline_in, wait_any
+from .errors import NotRetained, Refused
+from .feedlink import FeedLink, deadline_in, wait_any
+from .port import Elsewhere
+from .question import Told, reply_of
 from .speaking import LOST_S, NEVER
 
 log = logging.getLogger("chp_client")
@@ -120,13 +122,11 @@ class Feed:
         deadline = deadline_in(timeout_s)
         while True:
             try:
-                [(_, header, _)] = self._ask({"feed": True, "probe": 0}, deadline)
+                [answer] = self._ask({"feed": True, "probe": 0}, deadline)
             except Elsewhere:
                 self.stats["silences"] += 1
                 continue
-            if not isinstance(header, Reply):
-                raise BadFrame(f"{name_of(header)} came to a probe of the feed, and not a REPLY")
-            told = header.facts
+            told = reply_of(self._server.address, answer).facts
             self.store = self.store or told["store"]
             return FeedFacts(told["newest"], told["oldest"], told["store"])
 
@@ -153,7 +153,7 @@ class Feed:
                     if records:
                         self.complete = records[-1].last
                         yield records
-            except FeedRefused as refused:
+            except Refused as refused:
                 if refused.code != "retained":
                     raise
                 oldest = refused.detail if isinstance(refused.detail, int) else None
@@ -277,7 +277,7 @@ class Feed:
 
     # -- asking
 
-    def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[tuple[bytes, Header, list[Any]]]:
+    def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[Told]:
         """One server's answer; the one that says it is active, else each in turn."""
         request_id = next(self._ids)
         self.stats["fetches"] += 1
@@ -287,10 +287,10 @@ class Feed:
             if link.ask(request_id, {**options, **meant}):
                 self._server = link
                 try:
-                    yield from link.answer(request_id, self._silence_s)
+                    yield from link.answer(self._silence_s)
                     link.state = State.ACTIVE
                     return
-                except FeedRefused as refused:
+                except Refused as refused:
                     if refused.code == "store":
                         raise OtherStore(self.store, refused.detail) from None
                     raise

@@ -1,7 +1,7 @@
 """One server as the reader of a feed sees it: a DEALER to P for questions, a SUB to P+1 for what comes.
 
     ask       sends ICANHAZ; False if no connection stands
-    answer    the messages that answer it, with more credit granted as they come; `Elsewhere` when this server won't
+    answer    the messages that answer it; `Elsewhere` when this server won't, and another may
     hear      what has come on the channel, a bounded number of messages
 
 A feed's link knows no rules about numbers; those are in `feed`.
@@ -15,33 +15,20 @@ from typing import Any
 
 import zmq
 
-from chp.batch import decode, packb
-from chp.errors import BadFrame, ChpError
-from chp.headers import Greeting, Header, Heartbeat, Kthxbai, Refused, Reply, request_of
+from chp.batch import decode
+from chp.headers import Greeting, Header, Heartbeat
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
-from chp.messages import ICANHAZ
-from chp.versions import VERSION
 
 from .agent import drain
+from .errors import Refused
+from .port import LATER, Elsewhere, Line
+from .question import Question, Told
 
 CREDIT = 16
 GRANT = 8  # chunks taken before room for as many is granted
 MARK = 20_000  # messages held while the reader is busy; a hole beyond that heals from the log
 MESSAGES_A_TURN = 200
-
-
-class Elsewhere(Exception):
-    """This server doesn't answer, or is not the active: ask another."""
-
-
-class FeedRefused(ChpError):
-    """The active said no; `code` and `detail` are the protocol's."""
-
-    def __init__(self, server: str, code: str, detail: Any) -> None:
-        super().__init__(f"{server} refused to give the feed ({code}): {detail}")
-        self.code = code
-        self.detail = detail
 
 
 class FeedLink:
@@ -55,6 +42,7 @@ class FeedLink:
         self.anew = False  # it was started anew since it was last asked: it may hold another store
         self._run = b""  # which run of the server it is
         self._subtree = subtree.encode()
+        self._question: Question | None = None
         self.requests = context.socket(zmq.DEALER)
         self.updates = context.socket(zmq.SUB)
         for socket in (self.requests, self.updates):
@@ -64,51 +52,30 @@ class FeedLink:
             socket.rcvhwm = MARK
         self.requests.immediate = 1  # a request that waits for a server that is away would be stale
         self.updates.subscribe(channel_topic(subtree))
+        self._line = Line(self.address, self.requests)
         self.requests.connect(endpoints[0])
         self.updates.connect(endpoints[1])
 
     def ask(self, request_id: int, options: dict[str, Any]) -> bool:
         """Put a question: the feed, a probe of it, or a snapshot, by its options."""
         drain(self.requests, 1 << 30)  # what answers somebody who no longer waits
-        request = packb({"chp": VERSION, "id": request_id, "from": 0, "credit": CREDIT, **options})
-        try:
-            self.requests.send_multipart([ICANHAZ, self._subtree, request], zmq.DONTWAIT)
-        except zmq.Again:
+        self._question = Question(request_id, self._subtree, {"from": 0, "credit": CREDIT, **options}, grant=GRANT)
+        if not self._line.put(self._question.frames):
             return False
         self.anew = False
         return True
 
-    def answer(self, request_id: int, silence_s: float) -> Iterator[tuple[bytes, Header, list[Any]]]:
-        """(number frame, header, items) of each message of the answer; KTHXBAI or a REPLY is the last."""
-        taken = 0
-        while True:
-            if not self.requests.poll(int(silence_s * 1000)):
-                raise Elsewhere(f"{self.address} said nothing for {silence_s:g} s")
-            frames = self.requests.recv_multipart()
-            if len(frames) != 5:
-                raise BadFrame(f"{self.address} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
-            header, items = decode(frames[4])
-            if request_of(header) != request_id:
-                continue
-            if isinstance(header, Refused):
-                self._refused(header.code, header.detail)
-            yield frames[1], header, items
-            if isinstance(header, Kthxbai | Reply):
-                return
-            taken += 1
-            if taken % GRANT == 0:
-                more = packb({"chp": VERSION, "id": request_id, "more": GRANT})
-                try:
-                    self.requests.send_multipart([ICANHAZ, self._subtree, more], zmq.DONTWAIT)
-                except zmq.Again:
-                    raise Elsewhere(f"{self.address} went away in the middle of an answer") from None
-
-    def _refused(self, code: str, detail: Any) -> None:
-        if code == "passive":
-            self.state = int(detail)
-        if code in ("passive", "busy"):
-            raise Elsewhere(f"{self.address} refused ({code})")
-        raise FeedRefused(self.address, code, detail)
+    def answer(self, silence_s: float) -> Iterator[Told]:
+        """Each message that answers what was asked; KTHXBAI or a REPLY is the last."""
+        assert self._question is not None, "ask first"
+        try:
+            yield from self._line.answer(self._question, silence_s)
+        except Refused as refused:
+            if refused.code == "passive":
+                self.state = int(refused.detail)
+            if refused.code in LATER:
+                raise Elsewhere(str(refused)) from None
+            raise
 
     def hear(self) -> Iterator[tuple[Header, list[Any]]]:
         """(header, items) of what has come on the channel; greetings and heartbeats are noted."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chp_client import Refused
 from chp_client.admin import Admin, AdminError
 from chp_server.testing import free_port
 
@@ -66,7 +67,7 @@ class ServerProcess:
         with Admin([self.address], timeout_s=timeout) as admin:
             try:
                 return admin.ask(self.address, "status").facts
-            except AdminError:
+            except (AdminError, Refused):
                 return None
 
 

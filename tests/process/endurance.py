@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chp_client import Clone, Conflict
+from chp_client import Clone, Conflict, Refused
 from chp_client.admin import Admin, AdminError
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
@@ -167,7 +167,7 @@ def _switch(pair: ProcessPair) -> bool:
     with Admin([active.address], timeout_s=5) as admin:
         try:
             admin.ask(active.address, "switch")
-        except AdminError:
+        except (AdminError, Refused):
             return False
     return True
 

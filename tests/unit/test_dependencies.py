@@ -25,7 +25,7 @@ PURE = {
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",
-        "events", "backlog", "speaking",
+        "events", "backlog", "speaking", "question",
     ],
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from chp.errors import BadInput, ChpError
 
-from ..admin import Admin, AdminError, Reply
+from ..admin import Admin, Answer, Reply
 from .faults import Misused, NoServer, Refused
 from .pair import view
 from .probe import why_silent
@@ -151,8 +151,6 @@ def explained(settings: Settings, if_heard: str = "") -> Iterator[None]:
         raise NoServer(why_no_server(settings, if_heard)) from None
     except BadInput as error:
         raise Misused(str(error)) from None
-    except AdminError as error:
-        raise Refused(str(error)) from None
     except ChpError as error:
         raise Refused(_refusal(error)) from None
 
@@ -185,7 +183,7 @@ def why_no_server(settings: Settings, if_heard: str = "") -> str:
     return f"{waited}: {found}; " + (f"{if_heard}, " if if_heard else "") + "see `chp status`"
 
 
-def _found_there(answer: Reply | AdminError) -> str:
+def _found_there(answer: Answer) -> str:
     if isinstance(answer, Reply):
         state = view(answer.server, answer).state
         return "is ACTIVE but took too long: give more --timeout" if state == "ACTIVE" else f"is {state}"

@@ -1,0 +1,76 @@
+"""One question to a server's port P, from its ICANHAZ to the last message of the answer (SPEC.md, section 17).
+
+    frames      what to send
+    hear        what a message of P tells; None if it answers something else; `Refused` if the server won't
+    granted     what to send when that was taken, so that more come; None when there is still room
+
+Pure: port.py has the sockets, and who asks several servers at once has its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from chp.batch import decode, packb
+from chp.errors import BadFrame
+from chp.headers import Header, Kthxbai, Refused, Reply, name_of, request_of
+from chp.messages import ICANHAZ
+from chp.versions import VERSION
+
+from . import errors
+
+
+class Told(NamedTuple):
+    """A message of an answer."""
+
+    number: bytes  # the frame: the number of what it holds
+    header: Header
+    items: list[Any]
+
+
+class Question:
+    """A subtree, or a command, and the options. `grant` chunks are taken before room for as many is granted."""
+
+    def __init__(self, request_id: int, subject: bytes, options: dict[str, Any], *, grant: int = 1) -> None:
+        self.id = request_id
+        self.over = False  # the last message of the answer was heard
+        self._subject, self._grant = subject, grant
+        self._taken = 0
+        self.frames = [ICANHAZ, subject, packb({"chp": VERSION, "id": request_id, **options})]
+
+    def hear(self, server: str, frames: list[bytes]) -> Told | None:
+        """A message that came from `server`; `BadFrame` if it is none of CHP/2."""
+        if len(frames) != 5:
+            raise BadFrame(f"{server} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
+        header, items = decode(frames[4])
+        request = request_of(header)
+        if request is None:
+            raise BadFrame(f"{server} sent {name_of(header)}, which answers nothing, where an answer was due")
+        if request != self.id:
+            return None
+        if isinstance(header, Refused):
+            raise refused(server, header)
+        self._taken += 1
+        self.over = isinstance(header, Kthxbai | Reply)
+        return Told(frames[1], header, items)
+
+    def granted(self) -> list[bytes] | None:
+        """Room for more, each time that enough were taken."""
+        if self.over or not self._taken or self._taken % self._grant:
+            return None
+        return [ICANHAZ, self._subject, packb({"chp": VERSION, "id": self.id, "more": self._grant})]
+
+
+def refused(server: str, header: Refused) -> errors.Refused:
+    """What a server said no with; "bad" comes with a text that says it all."""
+    why = str(header.detail) if header.code == "bad" else f"({header.code}) {header.detail}"
+    return errors.Refused(f"refused: {why}", header.code, header.detail, server)
+
+
+def reply_of(server: str, told: Told) -> Reply:
+    """The one message that answers a question for facts."""
+    if not isinstance(told.header, Reply):
+        raise BadFrame(
+            f"{server} answered with {name_of(told.header)} where a REPLY was due; is it of an older version?"
+        )
+    return told.header

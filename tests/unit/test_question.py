@@ -1,0 +1,140 @@
+"""One question to P and what answers it. covers: chp_client.question, chp_client.port"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from chp.batch import GREETING, KTHXBAI, REFUSED, REPLY, SYNC, join, unpackb
+from chp.errors import BadFrame
+from chp.headers import Kthxbai, Sync
+from chp.keys import RESERVED_KEY
+from chp.messages import ICANHAZ
+from chp.numbers import number, pack
+from chp_client.errors import Refused, Unanswered
+from chp_client.port import Elsewhere, Line, Port
+from chp_client.question import Question, reply_of
+from chp_server.testing import Pair, free_port
+
+
+def message(*header: Any) -> list[bytes]:
+    """A message of P."""
+    return [RESERVED_KEY, pack(number(1, 7)), b"", b"", join(list(header))]
+
+
+def end(request: int) -> list[bytes]:
+    return message(KTHXBAI, request, 8, 0, 0, None, False)
+
+
+def sync(request: int, chunk: int) -> list[bytes]:
+    return message(SYNC, request, chunk, 0)
+
+
+def test_a_question_is_an_icanhaz_with_its_id_and_options() -> None:
+    command, subject, body = Question(5, b"/a/", {"from": 0, "credit": 2}).frames
+    assert (command, subject) == (ICANHAZ, b"/a/")
+    options = unpackb(body, "options")
+    assert {name: options[name] for name in ("id", "from", "credit")} == {"id": 5, "from": 0, "credit": 2}
+
+
+def test_an_answer_to_an_earlier_question_is_dropped() -> None:
+    question = Question(2, b"", {})
+    assert question.hear("s", message(REPLY, 1, {})) is None
+    assert not question.over
+    told = question.hear("s", message(REPLY, 2, {"a": 1}))
+    assert told is not None and reply_of("s", told).facts == {"a": 1} and question.over
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"x"],
+        [RESERVED_KEY, pack(1), b"", b"", b"\xc1"],
+        message(REPLY, 2, []),
+        message(GREETING, 3, 3, 7, 250, bytes(16), "fake"),
+    ],
+)
+def test_what_answers_nothing_is_a_bad_frame(frames: list[bytes]) -> None:
+    with pytest.raises(BadFrame):
+        Question(2, b"", {}).hear("s", frames)
+
+
+def test_chunks_are_no_reply() -> None:
+    told = Question(2, b"", {}).hear("s", sync(2, 0))
+    assert told is not None
+    with pytest.raises(BadFrame, match="s answered with SYNC where a REPLY was due"):
+        reply_of("s", told)
+
+
+def test_room_is_granted_for_as_many_as_were_taken_and_not_after_the_end() -> None:
+    question = Question(3, b"/a/", {}, grant=2)
+    granted = []
+    for frames in (
+        sync(3, 0),
+        sync(3, 1),
+        sync(9, 2),
+        sync(3, 2),
+        sync(3, 3),
+        end(3),
+    ):
+        heard = question.hear("s", frames)
+        granted.append(question.granted() if heard is not None else None)
+    more = [None if frames is None else unpackb(frames[2], "options")["more"] for frames in granted]
+    assert more == [None, 2, None, None, 2, None]
+    assert question.over
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [("bad", "tcp://a:1: refused: no"), ("full", r"tcp://a:1: refused: (full) no")]
+)
+def test_a_refusal_names_the_server_the_code_and_the_detail(code: str, text: str) -> None:
+    with pytest.raises(Refused) as found:
+        Question(1, b"", {}).hear("tcp://a:1", message(REFUSED, 1, code, "no"))
+    error = found.value
+    assert (str(error), error.code, error.detail, error.server) == (text, code, "no", "tcp://a:1")
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Line, zmq.Socket[bytes]]]:
+    """A line, and the server's end of it."""
+    context = zmq.Context()
+    server, socket = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    server.linger = 0
+    port = server.bind_to_random_port("tcp://127.0.0.1")
+    socket.connect(f"tcp://127.0.0.1:{port}")
+    made = Line("server", socket)
+    yield made, server
+    made.close()
+    server.close()
+    context.term()
+
+
+def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Line, zmq.Socket[bytes]]) -> None:
+    mine, server = line
+    question = Question(4, b"/a/", {}, grant=2)
+    assert mine.put(question.frames)
+    identity, *asked = server.recv_multipart()
+    assert asked == question.frames
+    for frames in (sync(3, 7), sync(4, 0), sync(4, 1), end(4)):
+        server.send_multipart([identity, *frames])
+    kinds = [type(told.header) for told in mine.answer(question, 10.0)]
+    assert kinds == [Sync, Sync, Kthxbai]
+    assert unpackb(server.recv_multipart()[3], "options")["more"] == 2 and not server.poll(0)
+
+
+def test_a_line_on_which_nothing_comes_is_said_to_be_silent(line: tuple[Line, zmq.Socket[bytes]]) -> None:
+    mine, _ = line
+    with pytest.raises(Elsewhere, match=r"^server said nothing for 0\.05 s$"):
+        mine.hear(Question(1, b"", {}), 0.05)
+
+
+def test_a_port_walks_from_one_that_is_passive_to_the_one_that_serves() -> None:
+    with Pair() as pair, Port([pair.backup.address, pair.primary.address], 30.0) as port:
+        assert port.ask("", feed=True, probe=0)["newest"] >= 0
+
+
+def test_a_port_that_reaches_nobody_names_the_servers_and_the_remedy() -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with Port([address], 0.2) as port, pytest.raises(Unanswered, match=f"no server of {address} serves.*chp status"):
+        port.ask("", feed=True, probe=0)
