@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone
-from chp_client.spark.snapshot_port import SnapshotPort
+from chp_client.port import Port
 from chp_client.spark.stream import read_changes
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | No
 
     A server without a journal that began again knows no more than since it had the state of the other.
     """
-    with SnapshotPort(servers, 60) as port:
+    with Port(servers, 60) as port:
         facts = port.ask("", **{"from": 0, "feed": True, "probe": 0})
         found: list[Any] = []
         for updates in read_changes(port, subtree, facts["oldest"], facts["newest"]):

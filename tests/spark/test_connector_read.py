@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 
 from chp.limits import Limits
 from chp_client import Clone
-from chp_client.spark.snapshot_port import ReadFailed, SnapshotPort
+from chp_client.errors import Unanswered
+from chp_client.spark.read import port_of
 from chp_server.testing import Pair, TestServer
 
 pytestmark = pytest.mark.spark
@@ -154,12 +155,12 @@ def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
 
 def test_an_active_that_dies_in_the_middle_of_an_answer_is_noticed_at_once(server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{i}": bytes(1 << 20) for i in range(60)}).wait(30)
-    with SnapshotPort([server.address], timeout_s=3600) as port:
+    with port_of({"servers": [server.address], "timeout": 3600}) as port:
         chunks = port.stream("", image=bytes(16), part=0)
         port.ask("", image=bytes(16), parts=1)
         next(chunks)
         server.kill()
-        with pytest.raises(ReadFailed, match=r"went away in the middle of an answer; load\(\) the data frame again"):
+        with pytest.raises(Unanswered, match=r"went away in the middle of an answer; load\(\) the data frame again"):
             list(chunks)
 
 

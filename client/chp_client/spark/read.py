@@ -21,14 +21,23 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
 
 from chp import columns
+from chp.errors import ChpError
 from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
+from ..errors import Refused
+from ..port import Port
 from .columns import Layout, Updates, packed_column
-from .snapshot_port import ReadFailed, ReadRefused, SnapshotPort
 from .worker import settle
 
 KEYS_A_TASK, TASKS_MAX = 500_000, 64
+
+
+AGAIN = "load() the data frame again, or start the query again"
+
+
+class ReadFailed(ChpError):
+    """What was to be read can't be had."""
 
 
 class Slice(InputPartition):
@@ -38,7 +47,12 @@ class Slice(InputPartition):
         self.image, self.part, self.number = image, part, number
 
 
-def make_image(port: SnapshotPort, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
+def port_of(options: dict[str, Any]) -> Port:
+    """What asks the servers that the options name."""
+    return Port(options["servers"], options["timeout"], again=AGAIN)
+
+
+def make_image(port: Port, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
     """An image of what begins with `prefix` in a subtree, and its slices."""
     name = secrets.token_bytes(16)
     facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
@@ -48,7 +62,7 @@ def make_image(port: SnapshotPort, subtree: str, prefix: str, partitions: int | 
     return [Slice(name, i, facts["number"]) for i in range(partitions)]
 
 
-def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool = False) -> Iterator[Updates]:
+def read_slice(port: Port, subtree: str, piece: Slice, *, packed: bool = False) -> Iterator[Updates]:
     """The updates of a slice, chunk by chunk; `packed` with keys and values in Arrow's form."""
     at = describe(piece.number)
     try:
@@ -57,7 +71,7 @@ def read_slice(port: SnapshotPort, subtree: str, piece: Slice, *, packed: bool =
                 yield from map(updates_of, items)
             elif isinstance(header, Kthxbai) and header.number != piece.number:
                 raise ReadFailed(f"the servers hold the snapshot at {describe(header.number)}, not at {at}; read again")
-    except ReadRefused as refused:
+    except Refused as refused:
         raise ReadFailed(
             f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
             "another server is active now. A data frame keeps to its snapshot, so load() it again and run that, and "
@@ -94,14 +108,14 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: one image for all tasks."""
         settle()
-        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+        with port_of(self._options) as port:
             return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
         assert isinstance(partition, Slice)
         settle()
-        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+        with port_of(self._options) as port:
             for updates in read_slice(port, self._options["subtree"], partition, packed=True):
                 yield self._layout.batch(updates)
 

@@ -22,9 +22,10 @@ from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
 from chp.parts import Parts
 
+from ..errors import Refused
+from ..port import Port
 from .columns import Layout, Updates
-from .read import Slice, make_image, read_slice
-from .snapshot_port import ReadFailed, ReadRefused, SnapshotPort
+from .read import ReadFailed, Slice, make_image, port_of, read_slice
 
 log = logging.getLogger(__name__)
 Offset = dict[str, Any]
@@ -65,14 +66,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._subtree: str = options["subtree"]
         self._layout = Layout(schema, options["codec"], options["mode"])
-        self._port: SnapshotPort | None = None  # of the driver; tasks open their own
+        self._port: Port | None = None  # of the driver; tasks open their own
         self._ceiling: int | None = None
 
     # -- beside the driver
 
     def _probe(self, after: int, most: int) -> dict[str, Any]:
         if self._port is None:
-            self._port = SnapshotPort(self._options["servers"], self._options["timeout"])
+            self._port = port_of(self._options)
         return self._port.ask(self._subtree, **{"from": after, "feed": True, "probe": most})
 
     def initialOffset(self) -> Offset:
@@ -104,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, after: int, most: int, facts: dict[str, Any]) -> int:
         try:
             return int(self._probe(after, most)["number"])
-        except ReadRefused as refused:
+        except Refused as refused:
             if refused.code != "retained":
                 raise
             there = f"those there are begin after {describe(facts['oldest'])} and end with {describe(facts['newest'])}"
@@ -155,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The changes of a partition, as record batches."""
-        with SnapshotPort(self._options["servers"], self._options["timeout"]) as port:
+        with port_of(self._options) as port:
             found: Iterator[Updates]
             if isinstance(partition, HeldThen):
                 found = (_unchanged(u, partition.until) for u in read_slice(port, self._subtree, partition.piece))
@@ -166,16 +167,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if updates.keys:
                     yield self._layout.batch(updates)
 
-    def _changes(self, port: SnapshotPort, wanted: Changes) -> Iterator[Updates]:
+    def _changes(self, port: Port, wanted: Changes) -> Iterator[Updates]:
         store = bytes.fromhex(wanted.store)
         try:
             yield from read_changes(port, self._subtree, wanted.after, wanted.until, store)
-        except ReadRefused as refused:
+        except Refused as refused:
             oldest = self._oldest(refused, wanted)
             if oldest < wanted.until:
                 yield from read_changes(port, self._subtree, oldest, wanted.until, store)
 
-    def _oldest(self, refused: ReadRefused, wanted: Changes) -> int:
+    def _oldest(self, refused: Refused, wanted: Changes) -> int:
         """Where to go on if some of it is gone; `DataLoss` unless the option allows that."""
         what = f"the changes after {describe(wanted.after)}"
         if refused.code == "store":
@@ -190,9 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return refused.detail if type(refused.detail) is int else wanted.until
 
 
-def read_changes(
-    port: SnapshotPort, subtree: str, after: int, until: int, store: bytes | None = None
-) -> Iterator[Updates]:
+def read_changes(port: Port, subtree: str, after: int, until: int, store: bytes | None = None) -> Iterator[Updates]:
     """The updates of the records after `after` up to `until`; those of one record have its revision."""
     parts = Parts()  # each is passed on as it comes, with its record's revision
     for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until, "store": store}):
