@@ -163,20 +163,21 @@ class Hashmap:
         """When to ask `expired` next; may be early, never late."""
         return self._due[0][0] if self._due else None
 
-    def expired(self, now: float, items_max: int) -> list[str]:
-        """At most about `items_max` keys whose deadline has passed; they stay until a segment deletes them."""
+    def expired(self, now: float, most: int) -> tuple[list[str], int]:
+        """Keys whose deadline has passed, of `most` that are looked at, and how many were; they stay until a segment
+        deletes them."""
         out: dict[str, None] = {}
-        while self._due and self._due[0][0] <= now and len(out) < items_max:
-            deadline, _, keys = heapq.heappop(self._due)
-            self._due_keys -= len(keys)
-            room = items_max - len(out)
-            if len(keys) > room:
-                self._ties += 1
-                heapq.heappush(self._due, (deadline, self._ties, keys[room:]))
-                self._due_keys += len(keys) - room
-            get = self.deadlines.get
-            out.update((key, None) for key in keys[:room] if get(key) == deadline)
-        return list(out)
+        looked, get = 0, self.deadlines.get
+        while self._due and self._due[0][0] <= now and looked < most:
+            deadline, _, keys = self._due[0]
+            some = keys[looked - most :]
+            del keys[looked - most :]  # from its end: what is left need not be copied
+            if not keys:
+                heapq.heappop(self._due)
+            looked += len(some)
+            out.update((key, None) for key in some if get(key) == deadline)
+        self._due_keys -= looked
+        return list(out), looked
 
     def remaining_ms(self, key: str, now: float) -> int | None:
         """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""

@@ -55,6 +55,7 @@ class Committer(Committed):
         self.suffix_due = 0.0  # until then another server may hand over what a session did there
         self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
         self.room = Room()
+        self.ends_left = limits.ending_keys_max  # keys that may still be deleted in this turn as what held them ended
         self.version = VERSION  # of the pair: the lower one of its two
         self._clear()
 
@@ -261,8 +262,14 @@ class Committer(Committed):
 
     def end_lease(self, lease_id: bytes, now: float) -> None:
         """A lease's time is over: its keys go, and then itself."""
-        self.add_ended(sorted(self.state.leases[lease_id].keys), now)
+        self.delete_ended(lease_id, now)
         self.add_segment(Segment([], [], {columns.UNLEASE: lease_id, columns.ENDED: True}), now)
+
+    def delete_ended(self, lease_id: bytes, now: float) -> None:
+        """Delete what this turn may of the keys of a lease that has ended."""
+        keys = self.state.leases.some_keys(lease_id, self.ends_left)
+        self.ends_left -= len(keys)
+        self.add_ended(keys, now)
 
     def close_lease(self, lease_id: bytes, now: float) -> None:
         """Somebody ends a lease: its keys go, and then itself."""
@@ -270,8 +277,10 @@ class Committer(Committed):
         self.add_segment(Segment([], [], {columns.UNLEASE: lease_id}), now)
 
     def _delete_leased(self, lease_id: bytes, now: float) -> None:
-        lease = self.state.leases.get(lease_id)
-        for segment in deletes(sorted(lease.keys), self.limits) if lease is not None else ():
+        """As many of a lease's keys as this turn may; what is left goes with the turns to come (ending.py)."""
+        keys = self.state.leases.some_keys(lease_id, self.ends_left)
+        self.ends_left -= len(keys)
+        for segment in deletes(keys, self.limits):
             self.add_segment(segment, now)
 
     # -- CHP/1 updates gather into one segment

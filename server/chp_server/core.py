@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chp import columns, headers
+from chp import headers
 from chp.batch import Segment, encode
 from chp.errors import BadInput
 from chp.headers import Epoch, State
@@ -33,6 +33,7 @@ from .arbitration import Arbitration
 from .binary_star import Event, step
 from .channels import alive, greeting
 from .commit import Committer
+from .ending import Endings
 from .epochs import Epochs
 from .journal import cut_short
 from .peerlink import SAY_AGAIN_S, PeerLink
@@ -96,6 +97,7 @@ class ServerCore:
         self.pulse = Pulse(server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.link = PeerLink(self)
         self.resting = Resting(self)
+        self.endings = Endings(self)
         self.requests = Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
         self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
@@ -151,6 +153,7 @@ class ServerCore:
         """Decide what is due, and hand over everything that is to be done."""
         self._alone()
         self._expire()
+        self.endings.end_turn()
         self._give_up_handover()
         self.commit()
         self.resting.look()
@@ -165,6 +168,8 @@ class ServerCore:
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
         if self.requests.ready or self.link.ready or self.state.late or self.state.gathering:
+            return self.now
+        if self.endings.ready and self.now >= self._hold_until:
             return self.now
         due = min(self._next_beat, self._next_hugz)
         expiry = self.state.map.next_deadline() if self.active else None
@@ -405,22 +410,12 @@ class ServerCore:
     # -- what is due at the end of a turn
 
     def _expire(self) -> None:
+        self.endings.ready &= self.serving
         if not self.serving or self.state.late:  # the turn is to leave before a large commit is put into the map
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return
-        self.commits.flush_plain(self.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
-        keys = self.state.map.expired(self.now, self.limits.batch_items_max)
-        if keys:
-            self.commits.add_ended(keys, self.now)
-            self.counts["expired"] += len(keys)
-        if self.now >= self._next_beat:
-            for lease_id in self.state.expired_leases(self.now):
-                self.commits.end_lease(lease_id, self.now)
-                self.counts["expired_leases"] += 1
-            for transaction_id in self.state.staging.idle(self.now):
-                self.commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), self.now)
-                self.counts["expired_transactions"] += 1
+        self.endings.step(scan=self.now >= self._next_beat)
 
     def _release(self) -> None:
         if not self.active or self.now < self._hold_until:

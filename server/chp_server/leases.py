@@ -4,6 +4,9 @@ A lease belongs to the client that opened it: the first part of its sessions' pu
 too. Readers see the names of leases beside the keys, so a name is no right to it. Another client that refreshes, uses
 or ends one is refused. What opens or refreshes a lease stands in the record with its owner, whom everybody who follows
 the record needs; a client can't write that itself.
+
+Its keys go a slice a turn (ending.py). One that has ended and still has keys is `ending`: its ttl is 0, nobody can
+refresh it or set with it, and it is forgotten with the last key.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 from chp import columns
@@ -33,7 +37,7 @@ class Lease:
     ttl_ms: int
     deadline: float
     owner: bytes = b""  # the client; nobody's if a record does not say
-    keys: set[str] = field(default_factory=set)
+    keys: dict[str, None] = field(default_factory=dict)
 
     def facts(self, now: float) -> dict[str, Any]:
         """What an operator is shown."""
@@ -47,6 +51,7 @@ class Leases(dict[bytes, Lease]):
     def __init__(self) -> None:
         super().__init__()
         self.of_client: Counter[bytes] = Counter()
+        self.ending: dict[bytes, None] = {}  # those whose keys are still to go, the longest first
 
     def keep(self, lease_id: bytes, ttl_ms: int, owner: bytes, now: float) -> None:
         """Open a lease, or refresh it; one of another owner stays as it is."""
@@ -54,24 +59,51 @@ class Leases(dict[bytes, Lease]):
         if lease is None:
             self[lease_id] = Lease(ttl_ms, now + ttl_ms / 1000, owner)
             self.of_client[owner] += 1
-        elif lease.owner == owner:
+        elif lease.owner == owner and lease_id not in self.ending:
             lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
 
     def refresh(self, lease_id: bytes, now: float) -> None:
         """Its full time again for a lease that is there."""
         lease = self.get(lease_id)
-        if lease is not None:
+        if lease is not None and lease_id not in self.ending:
             lease.deadline = now + lease.ttl_ms / 1000
 
-    def end(self, lease_id: bytes) -> set[str]:
-        """Forget a lease; its keys."""
-        lease = self.pop(lease_id, None)
+    def lives(self, lease_id: bytes) -> bool:
+        """Whether it is there, and is not at its end."""
+        return lease_id in self and lease_id not in self.ending
+
+    def some_keys(self, lease_id: bytes, most: int) -> list[str]:
+        """Some of a lease's keys, the oldest first."""
+        lease = self.get(lease_id)
+        return [] if lease is None else list(islice(lease.keys, most))
+
+    def end(self, lease_id: bytes) -> None:
+        """A lease is over: it is forgotten when it has no key any more."""
+        lease = self.get(lease_id)
         if lease is None:
-            return set()
+            return
+        if lease.keys:
+            lease.ttl_ms, lease.deadline = 0, 0.0
+            self.ending[lease_id] = None
+            return
+        del self[lease_id]
+        self.ending.pop(lease_id, None)
         self.of_client[lease.owner] -= 1
         if not self.of_client[lease.owner]:
             del self.of_client[lease.owner]
-        return lease.keys
+
+    def without(self, lease_id: bytes, key: str) -> None:
+        """A key is no longer a lease's: it was deleted, or set anew."""
+        lease = self.get(lease_id)
+        if lease is not None:
+            lease.keys.pop(key, None)
+            if not lease.keys and lease_id in self.ending:
+                self.end(lease_id)
+
+    def expired(self, now: float, most: int) -> list[bytes]:
+        """At most so many leases that nobody refreshed in time."""
+        due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
+        return list(islice(due, most))
 
     def check(self, extras: dict[str, Any], client: bytes, limits: Limits) -> None:
         """Refuse what names a lease that is not there, is another client's, or is one too many."""
@@ -82,9 +114,11 @@ class Leases(dict[bytes, Lease]):
         for lease in map(self.get, [*named, opened[0]]):
             if lease is not None and lease.owner != client:
                 raise Refusal("lease", NOT_YOURS)
-        if columns.LEASED in extras and extras[columns.LEASED] not in self and extras[columns.LEASED] != opened[0]:
+        if opened[0] in self.ending:
             raise Refusal("lease", NOT_HERE)
-        if columns.REFRESH in extras and extras[columns.REFRESH] not in self:
+        if columns.LEASED in extras and not self.lives(extras[columns.LEASED]) and extras[columns.LEASED] != opened[0]:
+            raise Refusal("lease", NOT_HERE)
+        if columns.REFRESH in extras and not self.lives(extras[columns.REFRESH]):
             raise Refusal("lease", NOT_HERE)
         if opened[0] is not None and opened[0] not in self:
             self._check_room(client, limits)

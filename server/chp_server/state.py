@@ -155,8 +155,7 @@ class ReplicatedState:
         if columns.LEASED in extras and extras[columns.LEASED] in self.leases:
             self._attach(extras[columns.LEASED], segment)
         if columns.UNLEASE in extras:
-            for key in self.leases.end(extras[columns.UNLEASE]):
-                self.lease_of.pop(key, None)
+            self.leases.end(extras[columns.UNLEASE])
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
             self.staging.note_done(application, version, revision)
@@ -179,14 +178,12 @@ class ReplicatedState:
     def _attach(self, lease_id: bytes, segment: Segment) -> None:
         gone = set(self._map.deleted_by(segment))
         keys = [key for key in segment.keys if key not in gone]
-        self.leases[lease_id].keys.update(keys)
+        self.leases[lease_id].keys |= dict.fromkeys(keys)
         self.lease_of.update(dict.fromkeys(keys, lease_id))
 
     def _detach(self, segment: Segment) -> None:
         for key in self.lease_of.keys() & set(segment.keys):
-            lease = self.leases.get(self.lease_of.pop(key))
-            if lease is not None:
-                lease.keys.discard(key)
+            self.leases.without(self.lease_of.pop(key), key)
 
     def note_epoch(self, told: Epoch, digest: int) -> None:
         """An EPOCH record: from now on its server's, and of the store that it names."""
@@ -268,10 +265,6 @@ class ReplicatedState:
 
     # -- deadlines
 
-    def expired_leases(self, now: float) -> list[bytes]:
-        """Leases that nobody refreshed in time."""
-        return [i for i, lease in self.leases.items() if lease.deadline <= now]
-
     def renew_leases(self, now: float) -> None:
         """Give every lease its full time again, as a new active does: its holder may have been looking for us."""
         for lease in self.leases.values():
@@ -287,7 +280,7 @@ class ReplicatedState:
         """Everything but the map, as a STATE body: number, history, sessions, leases, uuids."""
         sessions = [[i, s.no, round((now - s.seen) * 1000), list(s.runs)] for i, s in self.sessions.items()]
         leases = [
-            [i, v.ttl_ms, round((v.deadline - now) * 1000), sorted(v.keys), v.owner] for i, v in self.leases.items()
+            [i, v.ttl_ms, round((v.deadline - now) * 1000), list(v.keys), v.owner] for i, v in self.leases.items()
         ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
         rest = [self.number, to_list(self.history), sessions, leases, list(self.uuids), versions]
@@ -310,7 +303,9 @@ class ReplicatedState:
         self.leases = Leases()
         for i, ttl_ms, left_ms, keys, owner in leases:
             self.leases.keep(i, ttl_ms, owner, now)
-            self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, set(keys)
+            self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, dict.fromkeys(keys)
+            if not ttl_ms:
+                self.leases.end(i)
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:
@@ -326,6 +321,7 @@ class ReplicatedState:
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
+        assert all(self.leases[i].keys for i in self.leases.ending), "one that has ended is forgotten with its last key"
         ends = max(self.history.values(), default=Tenure())
         assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 

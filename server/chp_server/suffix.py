@@ -259,7 +259,7 @@ class Ledger:
             extras = segment.extras or {}
             opened |= {extras[columns.LEASE][0]} if columns.LEASE in extras else set()
             lease = extras.get(columns.LEASED)
-            held = lease is None or lease in opened or lease in state.leases
+            held = lease is None or lease in opened or state.leases.lives(lease)
             for update, uuid in zip(column, extras.get(columns.UUIDS) or [b""] * len(column), strict=True):
                 update.outcome = REPLAYED if held and self._free(update.key, state, written) else CONFLICT
                 whole &= update.outcome == REPLAYED

@@ -149,7 +149,8 @@ class Accounts:
             return self._in_history(line.value, end)
         if line.key not in self._oracle.nodes[end].values:
             return True
-        return any((line.key, None) in node.writes for node in self._branch(file.end, end))
+        branch = self._branch(file.end, end)  # a delete of a key that is not there leaves no trace
+        return any((line.key, None) in node.writes or line.key not in node.values for node in branch)
 
     def _in_history(self, value: bytes, end: int) -> bool:
         return value in self._oracle.nodes[end].names

@@ -235,6 +235,25 @@ class Checks:
         for keys, _, extras in items:
             for i in (extras or {}).get("d", ()) if not (extras or {}).get("u") else ():
                 self._lived_its_time(parent.revisions.get(keys[i]), keys[i], node.name)
+                if (extras or {}).get("ended"):
+                    self._had_an_end(parent.revisions.get(keys[i]), keys[i], node.name)
+
+    def _had_an_end(self, revision: int | None, key: str, name: str) -> None:
+        """What a server deletes by itself was last written with a ttl or a lease."""
+        record = self.oracle.by_first.get(revision or 0)
+        if record is not None and key not in record.leased and not record.ttls.get(key):
+            self.fail(f"{name} deletes {key}, which was set anew without a ttl or a lease")
+
+    def _leased_keys_went(self) -> None:
+        """A key that was last written with a lease has not outlived it."""
+        for node in self.world.servers:
+            state = node.core.state
+            for key, revision in state.map.revisions.items():
+                record = self.oracle.by_first.get(revision)
+                if record is not None and key in record.leased and state.lease_of.get(key) not in state.leases:
+                    self.fail(f"{node.name} has {key}, whose lease has ended")
+            if state.leases.ending:
+                self.fail(f"{node.name} has {len(state.leases.ending)} leases that have not come to their end")
 
     def _lived_its_time(self, revision: int | None, key: str, name: str) -> None:
         record = self.oracle.by_first.get(revision or 0)
@@ -383,6 +402,7 @@ class Checks:
         self._promises_kept(end)
         self.accounts.check(end)
         self._reads_true()
+        self._leased_keys_went()
         ops = [op for client in self.world.clients for op in client.ops]
         promised = 1 if self.world.gentle and not self.discarded else 2
         linear.check(self.oracle, end, ops, promised, self.saved | self.replayed)

@@ -36,6 +36,7 @@ class Node:
     writes: list[tuple[str, bytes | None]] = field(default_factory=list)
     ttls: dict[str, int] = field(default_factory=dict)
     leases: list[tuple[str, bytes]] = field(default_factory=list)  # ("lease" or "unlease", id)
+    leased: set[str] = field(default_factory=set)  # keys that this record left with a lease
     parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
     revision: int = 0
 
@@ -104,6 +105,7 @@ class Oracle:
                 node.values[key], node.revisions[key] = value, node.revision
                 node.writes.append((key, value))
                 names.add(value)
+        (node.leased.update if "l" in extras else node.leased.difference_update)(keys)
         ttl = extras.get("t")
         node.ttls.update((key, ttl if type(ttl) is int else 0) for i, key in enumerate(keys) if i not in deletes)
 

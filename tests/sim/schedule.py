@@ -16,6 +16,8 @@ KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
 TTL_KEYS = ("/t/1", "/t/2")
 TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
+MANY = tuple(f"/l/{i}" for i in range(1, 10))
+ENDING_SHARE = 0.5
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
@@ -37,13 +39,14 @@ class Plan:
     log_records: int = 100_000
     chunk_items: int = 8192
     part_bytes: int = 1 << 20
+    ending_keys: int = 4096
 
     @property
     def line(self) -> str:
         """All but the commands, as a scenario's `seed` says it."""
         return (
             f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
-            f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes}"
+            f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes} ending={self.ending_keys}"
         )
 
     @staticmethod
@@ -81,6 +84,7 @@ def plan(seed: int) -> Plan:
         made.commands.insert(0, "scrub 1")
     if temper != "gentle" and random.Random(seed * 104_729 + 13).random() < DISK_SHARE:
         made = with_full_disks(made)
+    made = with_endings(made)
     forged = random.Random(seed * 104_729 + 11)
     if forged.random() < STRANGER_SHARE:
         for _ in range(forged.randint(1, 6)):
@@ -90,6 +94,26 @@ def plan(seed: int) -> Plan:
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def with_endings(made: Plan) -> Plan:
+    """The same, but that keys of leases and ttls go by ones or twos; here and there a lease of many ends, and a fault
+    comes while it does."""
+    rng = random.Random(made.seed * 104_729 + 17)
+    if rng.random() > ENDING_SHARE:
+        return made
+    out = list(made.commands)
+    for n in range(rng.randint(1, 3)):
+        client, lease = "c1", f"M{n}"
+        fault = rng.choice((("tick 0.05",), ("crash P", "tick 1.5", "start P"), ("crash B", "tick 1.5", "start B")))
+        at = rng.randint(len(out) // 4, len(out) - 1)
+        out[at:at] = [
+            f"lease {client} {lease} {rng.choice((900, 3000))}", f"set {client} {' '.join(MANY)} lease={lease}",
+            f"tick {rng.choice((0.1, 0.5))}", rng.choice((f"unlease {client} {lease}", f"forsake {client} {lease}")),
+            f"tick {rng.choice((0.01, 0.02, 1.0))}", f"set {client} {rng.choice(MANY)}",
+            *(fault if made.temper != "gentle" else ()),
+        ]  # fmt: skip
+    return replace(made, commands=out, ending_keys=rng.choice((1, 2)))
 
 
 def with_journals_cut_short(made: Plan) -> Plan:

@@ -22,6 +22,7 @@ from chp_server.commit import Committer
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
 from chp_server.history import Tenure
+from chp_server.leases import Leases
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
 from chp_server.pulse import Pulse
@@ -235,6 +236,23 @@ def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Hashmap, "set_deadlines", lambda original, self, keys, deadline: original(self, keys, deadline - 0.6))
 
 
+def rest_of_a_lease_forgotten(mp: pytest.MonkeyPatch) -> None:
+    """Only the first slice of a lease's keys goes."""
+    mp.setattr(Committer, "delete_ended", lambda self, lease_id, now: None)
+
+
+def lets_a_key_go_that_was_set_anew(mp: pytest.MonkeyPatch) -> None:
+    """The keys of a lease are listed when it ends, and go by that list."""
+    listed: dict[tuple[int, bytes], list[str]] = {}
+
+    def some_keys(original: Any, self: Leases, lease_id: bytes, most: int) -> list[str]:
+        left = listed.setdefault((id(self), lease_id), original(self, lease_id, 1 << 30))
+        some, left[:most] = left[:most], []
+        return some or original(self, lease_id, most)
+
+    wrap(mp, Leases, "some_keys", some_keys)
+
+
 def conditions_not_checked(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Committer, "_check_conditions", lambda self, segment: None)
 
@@ -370,6 +388,8 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (passive_never_asks, "not in sync"),
         (stale_active_goes_on, "acknowledges in epoch"),
         (ttl_too_short, "expires"),
+        (rest_of_a_lease_forgotten, "wakes again and again"),
+        (lets_a_key_go_that_was_set_anew, "set anew"),
         (conditions_not_checked, "was to be set only at"),
         (refusals_forgotten, "acknowledged"),
         (goes_back, "goes back"),

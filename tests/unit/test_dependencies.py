@@ -21,7 +21,7 @@ PURE = {
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
-        "scrubber", "arbitration", "room", "resting", "pulse",
+        "scrubber", "arbitration", "room", "resting", "pulse", "ending",
     ],
     "chp_client": [
         "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",

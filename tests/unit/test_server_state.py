@@ -16,11 +16,11 @@ LEASE = b"L" * 16
 def test_a_lease_ends_its_ttl_after_it_was_opened_or_refreshed() -> None:
     state = ReplicatedState(DEFAULT)
     state.apply(Segment([], [], {"lease": [LEASE, 5000]}), 1, 0.0)
-    assert state.expired_leases(4.999) == [] and state.expired_leases(5.0) == [LEASE]
+    assert state.leases.expired(4.999, 9) == [] and state.leases.expired(5.0, 9) == [LEASE]
     state.apply(Segment([], [], {"lease": [LEASE, 4000]}), 2, 3.0)
-    assert state.expired_leases(6.999) == [] and state.expired_leases(7.0) == [LEASE]
+    assert state.leases.expired(6.999, 9) == [] and state.leases.expired(7.0, 9) == [LEASE]
     state.renew_leases(6.0)
-    assert state.expired_leases(9.999) == [] and state.expired_leases(10.0) == [LEASE]
+    assert state.leases.expired(9.999, 9) == [] and state.leases.expired(10.0, 9) == [LEASE]
 
 
 def test_no_more_uuids_are_remembered_than_may_be() -> None:
