@@ -233,7 +233,9 @@ def _check_extras(extras: object, n: int) -> None:
 
 
 def _indices(column: object, n: int) -> bool:
-    return type(column) is list and all(type(i) is int and 0 <= i < n for i in column)
+    if type(column) is not list:
+        return False
+    return not column or (set(map(type, column)) == {int} and min(column) >= 0 and max(column) < n)
 
 
 def _ttl_ok(ms: object) -> bool:

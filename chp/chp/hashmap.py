@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
@@ -69,16 +70,20 @@ class Hashmap:
     def apply(self, segment: Segment, revision: int, now: float) -> None:
         """Apply a segment whose updates all get `revision`; `now` is where its ttls count from."""
         self.note(segment, revision, now)
-        self.values.update(zip(segment.keys, segment.values, strict=True))
-        for key in self.deleted_by(segment):
-            self.values.pop(key, None)
+        if not deletes_all(segment):
+            self.values.update(zip(segment.keys, segment.values, strict=True))
+        deque(map(self.values.pop, self.deleted_by(segment), repeat(None)), 0)
 
     def note(self, segment: Segment, revision: int, now: float) -> None:
         """Everything of `apply` but the values: revisions, fingerprint and deadlines."""
-        self._note_revisions(segment.keys, revision)
         if self.deadlines:
             for key in self.deadlines.keys() & set(segment.keys):
                 del self.deadlines[key]
+        if deletes_all(segment):
+            self._noted += len(segment.keys)
+            self._sum -= sum(map(self.revisions.pop, segment.keys, repeat(0)))
+            return
+        self._note_revisions(segment.keys, revision)
         if segment.extras is not None:
             self._note_extras(segment, now)
 
@@ -109,12 +114,12 @@ class Hashmap:
                     self.set_deadlines([key], now + ms / 1000)
 
     def deleted_by(self, segment: Segment) -> Iterable[str]:
-        """The keys that a segment leaves deleted: whose last item in it is a delete."""
+        """The keys that a segment leaves deleted: whose last item in it is a delete. One may be there twice."""
         deletes = (segment.extras or {}).get(columns.DELETES)
         if not deletes:
             return ()
-        if len(deletes) == len(segment.keys):
-            return dict.fromkeys(segment.keys)
+        if deletes_all(segment):
+            return segment.keys
         places = set(deletes)
         last = dict(zip(segment.keys, range(len(segment.keys)), strict=True))
         return [key for key, i in last.items() if i in places]
@@ -196,6 +201,12 @@ class Hashmap:
             for key in keys:
                 due.setdefault(key, set()).add(deadline)
         assert all(d in due.get(k, ()) for k, d in self.deadlines.items()), "each deadline will be asked for"
+
+
+def deletes_all(segment: Segment) -> bool:
+    """Whether each of its items is a delete."""
+    deletes = (segment.extras or {}).get(columns.DELETES)
+    return deletes is not None and 0 < len(deletes) == len(segment.keys)
 
 
 def ms_until(deadline: float, now: float) -> int:

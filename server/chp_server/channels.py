@@ -108,7 +108,7 @@ class Channel:
         old = before.revisions
         self.count += len(written) - sum(map(old.__contains__, written))
         self.revision_sum += revision * len(written) - sum(map(old.get, written, repeat(0)))
-        gone = len(tuple(before.deleted_by(part)))
+        gone = len(set(before.deleted_by(part)))
         self.count -= gone
         self.revision_sum -= revision * gone
 

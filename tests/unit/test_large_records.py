@@ -1,12 +1,13 @@
 """What the server writes by itself may be as large as the map: it goes in parts that fit a frame and a row."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from chp.batch import BATCH, Segment, packb, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session
-from chp.limits import DEFAULT
+from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.commit import Committer
 from chp_server.copies import difference
@@ -24,8 +25,8 @@ A_BATCH = 10_000
 class Lone:
     """A server alone, whose records are followed by a replica and stored as a journal would."""
 
-    def __init__(self) -> None:
-        self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0, limits)
         self.replica = Committer(DEFAULT, 0)
         self.no = 0
         self.largest = 0
@@ -50,6 +51,11 @@ class Lone:
             self.core.collect([RESERVED_KEY, pack(self.no), SECRET, b"", segment.encode()])
         self.end(now)
 
+    def to_the_end(self, now: float) -> None:
+        """Turns for as long as there is something to do at once."""
+        while self.core.next_deadline() <= now:
+            self.turn(now)
+
     def fill(self, **extras: object) -> None:
         for i, start in enumerate(range(0, len(KEYS), A_BATCH)):
             part = KEYS[start : start + A_BATCH]
@@ -71,24 +77,28 @@ def lone() -> Lone:
 def test_keys_whose_ttl_ends_at_once(lone: Lone) -> None:
     lone.fill(t=5000)
     lone.turn(9.0)
+    lone.to_the_end(9.0)
     lone.check(set())
 
 
 def test_a_lease_that_nobody_refreshes(lone: Lone) -> None:
     lone.fill(l=LEASE, lease=[LEASE, 5000])
     lone.turn(9.0)
+    lone.to_the_end(9.0)
     lone.check(set())
 
 
 def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
     lone.fill(l=LEASE, lease=[LEASE, 60_000])
     lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
+    lone.to_the_end(9.0)
     lone.check({"/left"})
     assert lone.replica.state.sessions[SESSION].no == lone.no
 
 
-def test_the_last_part_of_a_large_record_says_whose_batches_it_holds(lone: Lone) -> None:
+def test_the_last_part_of_a_large_record_says_whose_batches_it_holds() -> None:
     """Who is not told goes on holding its own value of a key over what others set after it."""
+    lone = Lone(replace(DEFAULT, ending_keys_max=1 << 20))
     lone.fill(l=LEASE, lease=[LEASE, 60_000])
     lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
     assert len(lone.published) > 1
