@@ -114,10 +114,11 @@ class Sync(NamedTuple):
 
 
 class Records(NamedTuple):
-    """A chunk of records: its items are whole BATCH bodies."""
+    """A chunk of records: its items are whole BATCH bodies; `opener` is of the epoch of the last of them."""
 
     request: int
     chunk: int
+    opener: bytes | None = None
 
     def describe(self, what: str = "") -> str:
         """`RECORDS` and what they are."""

@@ -17,7 +17,9 @@ changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothi
 - `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history (updates that only a
   server that died had seen). Never a silent gap. `snapshot()` gives where to begin anew.
 - `OtherStore`: the servers hold another store than before, where the same number means something else: another pair, or
-  one without a journal that was started anew. Who goes on later keeps `feed.store` beside the number, and gives both.
+  one without a journal that was started anew. Who goes on later keeps `feed.store` and `feed.opener` beside the number,
+  and gives all three: the opener tells a number of a history that a split has ended from the same number of the one
+  that is (SPEC.md, section 11).
 - One thread, no background agent: sockets are read while you iterate. Not to be shared by threads or processes.
 """
 
@@ -36,7 +38,7 @@ import zmq
 from chp import columns
 from chp.batch import Segment, record_of, segment_of
 from chp.errors import ChpError
-from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, State, Sync
+from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, Records, State, Sync
 from chp.keys import check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
@@ -69,6 +71,8 @@ class FeedFacts:
     newest: int  # the store's number
     oldest: int  # the lowest number after which records can be had
     store: bytes  # the store's id: as long as it stays, numbers mean the same
+    opener: bytes  # who opened the epoch of `newest`
+    oldest_opener: bytes  # and of `oldest`
 
 
 @dataclass(slots=True)
@@ -91,6 +95,7 @@ class FeedSnapshot:
     number: int
     chunks: list[FeedRecord]  # `first` and `last` are the number; `revisions` has each key's own
     revisions: list[list[int]]
+    opener: bytes = b""  # who opened the epoch of `number`
 
 
 class Feed:
@@ -103,8 +108,8 @@ class Feed:
         self.subtree = check_subtree(subtree)
         self.store = store  # whose numbers these are; that of the first answer, unless it is given
         self.complete = 0  # the number up to which everything was given
-        self._whose: list[bytes] | None = None  # proves numbers of the epoch that `_whose_epoch` is
-        self._whose_epoch = 0
+        self.opener = b""  # who opened the epoch of `complete`, if that is known
+        self._openers: dict[int, bytes] = {}  # of numbers that were told last, from which a reader may begin
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
         self._ids = itertools.count(1)
@@ -128,14 +133,25 @@ class Feed:
                 continue
             told = reply_of(self._server.address, answer).facts
             self.store = self.store or told["store"]
-            return FeedFacts(told["newest"], told["oldest"], told["store"])
+            facts = FeedFacts(*map(told.__getitem__, FeedFacts.__dataclass_fields__))
+            self._openers = {facts.oldest: facts.oldest_opener, facts.newest: facts.opener}
+            return facts
 
-    def fetch(self, after: int, timeout_s: float | None = 30.0) -> Iterator[list[FeedRecord]]:
+    def fetch(self, after: int, timeout_s: float | None = 30.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
         """The records after `after` that the store has now; `complete` is how far that reached.
 
-        Raises `NotRetained`, `OtherStore`, or `TimeoutError` when no server answers for `timeout_s` (None: never).
+        `opener` is what `feed.opener` was at `after`, if that number was kept. Raises `NotRetained`, `OtherStore`, or
+        `TimeoutError` when no server answers for `timeout_s` (None: never).
         """
+        self._begin(after, opener)
+        yield from self._fetch(timeout_s)
+
+    def _begin(self, after: int, opener: bytes) -> None:
+        if opener or after != self.complete:
+            self.opener = opener or self._openers.get(after, b"")
         self.complete = after
+
+    def _fetch(self, timeout_s: float | None) -> Iterator[list[FeedRecord]]:
         deadline = deadline_in(timeout_s)
         if not self.store:
             self.facts(timeout_s)
@@ -145,13 +161,14 @@ class Feed:
                 for _, header, items in self._ask({"feed": True, "from": self.complete, **self._proof()}, deadline):
                     deadline = deadline_in(timeout_s)
                     if isinstance(header, Kthxbai):
-                        self.complete = max(self.complete, header.number)
-                        self._note_whose(header)
+                        opener = header.proof[1] if header.proof else b""
+                        self._reach(max(self.complete, header.number), header.number, opener)
                         return
                     found = [parts.add(*record_of(item)) for item in items]
                     records = [_feed_record(record) for record in found if record is not None]
                     if records:
-                        self.complete = records[-1].last
+                        told = header.opener if isinstance(header, Records) else b""
+                        self._reach(records[-1].last, parts.last or records[-1].last, told)
                         yield records
             except Refused as refused:
                 if refused.code != "retained":
@@ -161,20 +178,24 @@ class Feed:
             except Elsewhere:
                 self.stats["silences"] += 1
 
-    def _note_whose(self, header: Kthxbai) -> None:
-        self._whose, self._whose_epoch = header.proof, epoch_of(header.number)
+    def _reach(self, complete: int, told_of: int, opener: bytes | None) -> None:
+        """Everything up to a number was given; who opened the epoch of `told_of` was told."""
+        if epoch_of(complete) == epoch_of(told_of) and opener:
+            self.opener = opener
+        elif epoch_of(complete) != epoch_of(self.complete):
+            self.opener = b""
+        self.complete = complete
 
     def _proof(self) -> dict[str, Any]:
-        """What proves `complete`, if we were told; a number that was kept from an earlier run has its store alone."""
-        known = self._whose is not None and self._whose_epoch == epoch_of(self.complete)
-        return {"proof": self._whose} if known else {}
+        """What proves `complete`, if we were told."""
+        return {"proof": [self.store, self.opener]} if self.opener else {}
 
-    def follow(self, after: int, idle_s: float = 1.0) -> Iterator[list[FeedRecord]]:
+    def follow(self, after: int, idle_s: float = 1.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
         """The records after `after`, then what comes; an empty list when nothing came for `idle_s`. Never ends.
 
-        It waits for ever for a server to be active; raises `NotRetained` and `OtherStore` as `fetch` does.
+        It waits for ever for a server to be active; `opener`, and what it raises otherwise, are as of `fetch`.
         """
-        self.complete = after
+        self._begin(after, opener)
         while True:
             yield from self._fetch_idly(idle_s)
             yield from self._live(idle_s)
@@ -190,6 +211,9 @@ class Feed:
                     if isinstance(header, Sync):
                         for item in items:
                             _add_chunk(found, segment_of(item))
+                    elif isinstance(header, Kthxbai) and header.proof:
+                        found.opener = header.proof[1]
+                self._openers = {found.number: found.opener}
                 return found
             except Elsewhere:
                 self.stats["silences"] += 1
@@ -198,7 +222,7 @@ class Feed:
         """As `fetch`, without an end to trying; says so with an empty list now and then."""
         while True:
             try:
-                yield from self.fetch(self.complete, idle_s)
+                yield from self._fetch(idle_s)
                 self._tell("")
                 return
             except TimeoutError as error:

@@ -21,6 +21,7 @@
   where something is missing, and a replay ends with the right map.
 - A recording is of one store: each file, and `_position`, has its id. Servers with another one are refused, at the
   beginning and later (servers without a journal that are started anew are another store): two histories are not one.
+  They have the opener of their last number's epoch too: what a split has ended is not gone on from, but a `gap`.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -200,12 +201,15 @@ def _begin(feed: Feed, writer: Writer, start: str, tell: Say) -> None:
         tell(f"begins with a snapshot at {describe(writer.reached)}, {writer.rows} keys")
     else:
         facts = feed.facts(None)
+        writer.be_told(facts.oldest, facts.oldest_opener)
+        writer.be_told(facts.newest, facts.opener)
         writer.begin(facts.newest if start == "now" else facts.oldest)
         tell(f"begins after {describe(writer.reached)}")
 
 
 def _follow(feed: Feed, writer: Writer, stop: Event) -> None:
-    for records in feed.follow(writer.reached, min(IDLE_S, writer.every_s)):
+    for records in feed.follow(writer.reached, min(IDLE_S, writer.every_s), opener=writer.opener):
+        writer.be_told(feed.complete, feed.opener)
         for each in records:
             writer.take(each)
         writer.reached = feed.complete
@@ -217,9 +221,11 @@ def _follow(feed: Feed, writer: Writer, stop: Event) -> None:
 def _catch_up(feed: Feed, writer: Writer) -> None:
     """Take what the store has at the end; what can't be had now is asked for when recording goes on."""
     try:
-        for records in feed.fetch(writer.reached, FINISH_S):
+        for records in feed.fetch(writer.reached, FINISH_S, opener=writer.opener):
+            writer.be_told(feed.complete, feed.opener)
             for each in records:
                 writer.take(each)
+        writer.be_told(feed.complete, feed.opener)
         writer.reached = feed.complete
     except (NotRetained, TimeoutError) as error:
         log.info("the recording ends at %s: %s", describe(writer.reached), error)
@@ -240,6 +246,7 @@ def _snapshot(feed: Feed, writer: Writer, gap: bool) -> None:
         chunk.first = chunk.last = found.number
         chunk.wall_ms = now_ms
         writer.add(chunk, SNAPSHOT, revisions)
+    writer.be_told(found.number, found.opener)
     writer.begin(found.number)
     writer.rotate_if_due()
 
@@ -269,17 +276,31 @@ class Writer:
         self._file: Any = None
         self._file_bytes = 0
         self._opened_at = self._noted_at = time.monotonic()
+        self._openers: dict[int, bytes] = {}  # of the last epochs
         done = files(folder)
         position, self.store = self._read_position()
         self._start = done[-1].until if done else 0  # where the next file begins
         self.reached = max(self._start, position)  # up to here all is added
         self._check(done)
 
+    @property
+    def opener(self) -> bytes:
+        """Who opened the epoch of `reached`; nothing if that is not known."""
+        return self._openers.get(epoch_of(self.reached), b"")
+
+    def be_told(self, number: int, opener: bytes) -> None:
+        """Who opened the epoch of a number."""
+        if opener:
+            self._openers.pop(epoch_of(number), None)
+            self._openers = dict(list(self._openers.items())[-1:]) | {epoch_of(number): opener}
+
     def _check(self, done: list[RecordingFile]) -> None:
         if done:
             with readable(done[-1].path, "record into another directory"):
-                metadata = opened(done[-1].path).schema_arrow.metadata or {}
+                metadata = opened(done[-1].path).metadata.metadata or {}
             self.store = metadata.get(b"chp.store", b"").decode()
+            if self._start == self.reached:
+                self.be_told(self._start, bytes.fromhex(metadata.get(b"chp.opener", b"").decode()))
             theirs = metadata.get(b"chp.subtree", b"").decode()
             if theirs != self.subtree:
                 raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
@@ -339,6 +360,7 @@ class Writer:
         if self._file is None:
             return
         with self._writing():
+            self._file.add_key_value_metadata({"chp.opener": self._openers.get(epoch_of(until), b"").hex()})
             self._file.close()
             self._file, self._file_bytes = None, 0
             part = self.folder / PART
@@ -380,14 +402,18 @@ class Writer:
     def _read_position(self) -> tuple[int, str]:
         try:
             position = json.loads((self.folder / POSITION).read_text())
-            return int(Revision(str(position["number"]))), str(position["store"])
+            reached, store = int(Revision(str(position["number"]))), str(position["store"])
+            self.be_told(reached, bytes.fromhex(position.get("opener", "")))
+            return reached, store
         except (OSError, ValueError, KeyError, TypeError, BadInput):  # not there, or not ours
             return 0, ""
 
     def _write_position(self) -> None:
         self._noted_at = time.monotonic()
         draft = self.folder / (POSITION + ".part")
-        draft.write_text(json.dumps({"number": describe(self.reached), "store": self.store}))
+        draft.write_text(
+            json.dumps({"number": describe(self.reached), "store": self.store, "opener": self.opener.hex()})
+        )
         os.replace(draft, self.folder / POSITION)
 
 

@@ -171,8 +171,10 @@ class Requests:
 
     def _whose(self, number: int) -> list[Any]:
         """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
-        state = self._core.state
-        return [state.store, opener_of(state.history, number)]
+        return [self._core.state.store, self._opener_of(number)]
+
+    def _opener_of(self, number: int) -> bytes:
+        return opener_of(self._core.state.history, number)
 
     def _is_ours(self, after: int, proof: list[bytes]) -> bool:
         """Whether what a reader has is part of our history, as far as a number and whose it is can tell."""
@@ -228,7 +230,7 @@ class Requests:
             yield from gathered(image)
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
-        yield from resume_parts(iter(records), after, subtree, end, core.limits)
+        yield from resume_parts(iter(records), after, subtree, end, core.limits, opener=self._opener_of)
 
     # -- images
 
@@ -295,8 +297,9 @@ class Requests:
             return
         if most and sequence_of(newest) - sequence_of(after) > most:
             number = self._boundary(after, newest, most)
-        facts = {"number": number, "newest": newest, "oldest": self._oldest(), "store": core.state.store}
-        self.answer(identity, request_id, facts)
+        oldest, opener = self._oldest(), self._opener_of
+        facts = {"number": number, "newest": newest, "oldest": oldest, "store": core.state.store}
+        self.answer(identity, request_id, {**facts, "opener": opener(number), "oldest_opener": opener(oldest)})
 
     def _boundary(self, after: int, newest: int, most: int) -> int:
         best = after
@@ -317,7 +320,8 @@ class Requests:
         core.counts["feeds"] += 1
         until = min(_number(options, "until", core.state.number), core.state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, self._whose(until))
-        return resume_parts(self._records(after, until), after, subtree, end, core.limits)
+        records = self._records(after, until)
+        return resume_parts(records, after, subtree, end, core.limits, opener=self._opener_of)
 
     def _is_fed(self, after: int, options: Options) -> bool:
         """Whether a feed can go on from a number: the store was compared, its epoch's opener is if the reader knows."""

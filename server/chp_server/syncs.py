@@ -77,13 +77,22 @@ def gathered(image: Image) -> Iterator[list[Frames]]:
 
 
 def resume_parts(
-    records: Iterator[Record], after: int, subtree: str, end: headers.Kthxbai, limits: Limits
+    records: Iterator[Record],
+    after: int,
+    subtree: str,
+    end: headers.Kthxbai,
+    limits: Limits,
+    *,
+    opener: Callable[[int], bytes],
 ) -> Iterator[list[Frames]]:
-    """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out."""
+    """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out.
+
+    `opener` tells who opened the epoch of a number.
+    """
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
-    index = size = 0
+    index = size = last = 0
     for record in records:
         header, kept = narrow_items(record.body, subtree)
         if not isinstance(header, headers.Batch):
@@ -95,12 +104,13 @@ def resume_parts(
         body = encode(header._replace(prev=prev, first=header.first if unfinished else first), kept)
         prev, unfinished = record.last, header.more
         if bodies and size + len(body) > limits.sync_chunk_bytes:
-            yield [reply(number, encode(headers.Records(request_id, index), bodies))]
+            yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
             bodies, size, index = [], 0, index + 1
+        last = record.last
         bodies.append(body)
         size += len(body)
     if bodies:
-        yield [reply(number, encode(headers.Records(request_id, index), bodies))]
+        yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
     yield [reply(number, encode(end))]
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from chp_client import Clone
 from chp_client.port import Port
-from chp_client.spark.stream import read_changes
+from chp_client.spark.stream import Place, read_changes
 
 ROOT = Path(__file__).parents[2]
 GENEROUS_S = 400.0
@@ -136,7 +136,9 @@ def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | No
     with Port(servers, 60) as port:
         facts = port.ask("", **{"from": 0, "feed": True, "probe": 0})
         found: list[Any] = []
-        for updates in read_changes(port, subtree, facts["oldest"], facts["newest"]):
+        for updates in read_changes(
+            port, subtree, Place(facts["oldest"]), Place(facts["newest"]), facts["store"].hex()
+        ):
             found += zip(updates.revisions.tolist(), updates.keys, updates.values, strict=True)
         return found
 

@@ -1,17 +1,18 @@
 """Reading the changes as a stream: the servers' retained log, from offset to offset, the same each time.
 
-    offset   {"epoch": 1, "sequence": 4711, "store": "9f..."}      the number up to which everything has been delivered
+    offset   {"epoch": 1, "sequence": 4711, "store": "9f...", "opener": "3c..."}   all up to there has been delivered
     batch    the records after one offset up to another; both lie on the border of a record, so none is ever cut
 
-The store id in an offset tells a checkpoint of another store, where the same number means something else; a task says
-whose numbers it means, so a batch that was planned before the servers were replaced is not read from the new. A query
-that starts with "snapshot" has everything held as its first batch, as sets, and then the changes from that number
-on. If that first batch is run again, keys changed meanwhile are left out of it: they come with the changes.
+The store id in an offset tells a checkpoint of another store, where the same number means something else, and the
+opener of its epoch one of a history that a split has ended; a task says whose numbers it means, so a batch that was
+planned before the servers were replaced, or gave way, is not read from the new ones. A query that starts with
+"snapshot" has everything held as its first batch, as sets, and then the changes from that number on. If that first
+batch is run again, keys changed meanwhile are left out of it: they come with the changes.
 """
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,15 +30,36 @@ from .read import ReadFailed, Slice, make_image, port_of, read_slice
 
 log = logging.getLogger(__name__)
 Offset = dict[str, Any]
+NOT_RETAINED = "are not retained any more, or are of a history that another server's has replaced"
 
 
 class DataLoss(ReadFailed):
     """Changes that the query has not seen are not there any more."""
 
 
-def offset_of(at: int, store: str) -> Offset:
-    """A number as an offset."""
-    return {"epoch": epoch_of(at), "sequence": sequence_of(at), "store": store}
+class Place(NamedTuple):
+    """A number, and who opened its epoch; nobody for 0, and where that is not known."""
+
+    number: int
+    opener: bytes = b""
+
+
+START = Place(0)
+
+
+def offset_of(at: Place, store: str) -> Offset:
+    """A place as an offset."""
+    return {"epoch": epoch_of(at.number), "sequence": sequence_of(at.number), "store": store, "opener": at.opener.hex()}
+
+
+def place_of(offset: Offset) -> Place:
+    """An offset as a place; those of a user, and of older checkpoints, do not tell the opener."""
+    return Place(number_of(offset), bytes.fromhex(offset.get("opener", "")))
+
+
+def proof_of(place: Place, store: str) -> dict[str, Any]:
+    """What proves it, as an option of a question."""
+    return {"proof": [bytes.fromhex(store), place.opener]} if place.opener else {}
 
 
 def number_of(offset: Offset) -> int:
@@ -48,7 +70,7 @@ def number_of(offset: Offset) -> int:
 class Changes(InputPartition):
     """The records of a store after one number up to another."""
 
-    def __init__(self, after: int, until: int, store: str) -> None:
+    def __init__(self, after: Place, until: Place, store: str) -> None:
         self.after, self.until, self.store = after, until, store
 
 
@@ -67,24 +89,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subtree: str = options["subtree"]
         self._layout = Layout(schema, options["codec"], options["mode"])
         self._port: Port | None = None  # of the driver; tasks open their own
-        self._ceiling: int | None = None
+        self._ceiling: Place | None = None
 
     # -- beside the driver
 
-    def _probe(self, after: int, most: int) -> dict[str, Any]:
+    def _probe(self, after: Place = START, most: int = 0, store: str = "") -> dict[str, Any]:
         if self._port is None:
             self._port = port_of(self._options)
-        return self._port.ask(self._subtree, **{"from": after, "feed": True, "probe": most})
+        proof = proof_of(after, store)
+        return self._port.ask(self._subtree, **{"from": after.number, "feed": True, "probe": most, **proof})
 
     def initialOffset(self) -> Offset:
         """Where a new query starts, by the option startingOffsets."""
-        facts = self._probe(0, 0)
+        facts = self._probe()
         start, store = self._options["startingOffsets"], facts["store"].hex()
         if isinstance(start, dict):
             return {**start, "store": store}
         if start == "snapshot":
-            return {**offset_of(0, store), "snapshot": True}
-        return offset_of(facts["oldest"] if start == "earliest" else facts["newest"], store)
+            return {**offset_of(START, store), "snapshot": True}
+        return offset_of(_oldest(facts) if start == "earliest" else _newest(facts), store)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the option maxOffsetsPerTrigger."""
@@ -94,55 +117,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        facts = self._probe(0, 0)
+        facts = self._probe()
         store = facts["store"].hex()
-        after = number_of(start)
+        after = place_of(start)
         if start["store"] != store:
             after = self._lost(f"the checkpoint is of the store {start['store']}, and the servers hold {store}", facts)
-        end = facts["newest"] if start.get("snapshot") else self._end(after, most, facts)
+        end = _newest(facts) if start.get("snapshot") else self._end(after, most, facts)
         return offset_of(end if self._ceiling is None else min(end, self._ceiling), store)
 
-    def _end(self, after: int, most: int, facts: dict[str, Any]) -> int:
+    def _end(self, after: Place, most: int, facts: dict[str, Any]) -> Place:
+        store = facts["store"].hex()
         try:
-            return int(self._probe(after, most)["number"])
+            return _reached(self._probe(after, most, store))
         except Refused as refused:
             if refused.code != "retained":
                 raise
             there = f"those there are begin after {describe(facts['oldest'])} and end with {describe(facts['newest'])}"
-            said = "are not retained any more" if after < facts["newest"] else "never were in this store"
-            after = self._lost(f"the changes after {describe(after)} {said}; {there}", facts)
-            return int(self._probe(after, most)["number"])
+            said = NOT_RETAINED if after.number < facts["newest"] else "never were in this store"
+            after = self._lost(f"the changes after {describe(after.number)} {said}; {there}", facts)
+            return _reached(self._probe(after, most, store))
 
-    def _lost(self, what: str, facts: dict[str, Any]) -> int:
+    def _lost(self, what: str, facts: dict[str, Any]) -> Place:
         if self._options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint (startingOffsets=snapshot loses nothing still held), or go on "
                 "with what there is: failOnDataLoss=false. Servers keep more with --retain-bytes and --retain-s"
             )
         log.warning("%s; going on with the oldest changes there are", what)
-        return int(facts["oldest"])
+        return _oldest(facts)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where "now" is; the batches go that far."""
-        self._ceiling = int(self._probe(0, 0)["newest"])
+        self._ceiling = _newest(self._probe())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """One task, as the order of changes matters; for a snapshot as many as for a batch read."""
-        after, until = number_of(start), number_of(end)
+        after, until = place_of(start), place_of(end)
         if start.get("snapshot"):
-            facts = self._probe(0, 0)
+            facts = self._probe()
             if facts["store"].hex() != end["store"]:
                 self._lost(
                     f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}", facts
                 )
             assert self._port is not None, "a probe opens it"
             pieces = make_image(self._port, self._subtree, self._subtree, self._options["partitions"])
-            return [HeldThen(piece, until) for piece in pieces]
+            return [HeldThen(piece, until.number) for piece in pieces]
         if start["store"] != end["store"]:
-            after = 0  # said already, by latestOffset
-        elif after > until:
-            after = 0  # it never was in this store: said there too
-        return [Changes(after, until, end["store"])] if after < until else []
+            after = START  # said already, by latestOffset
+        elif after.number > until.number:
+            after = START  # it never was in this store: said there too
+        return [Changes(after, until, end["store"])] if after.number < until.number else []
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go of: what is retained is the servers' own decision."""
@@ -168,36 +192,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._layout.batch(updates)
 
     def _changes(self, port: Port, wanted: Changes) -> Iterator[Updates]:
-        store = bytes.fromhex(wanted.store)
         try:
-            yield from read_changes(port, self._subtree, wanted.after, wanted.until, store)
+            yield from read_changes(port, self._subtree, wanted.after, wanted.until, wanted.store)
         except Refused as refused:
             oldest = self._oldest(refused, wanted)
-            if oldest < wanted.until:
-                yield from read_changes(port, self._subtree, oldest, wanted.until, store)
+            if oldest < wanted.until.number:
+                yield from read_changes(port, self._subtree, Place(oldest), wanted.until, wanted.store)
 
     def _oldest(self, refused: Refused, wanted: Changes) -> int:
         """Where to go on if some of it is gone; `DataLoss` unless the option allows that."""
-        what = f"the changes after {describe(wanted.after)}"
+        what = f"the changes after {describe(wanted.after.number)}"
         if refused.code == "store":
             said = f"{what} are of the store {wanted.store}, and the servers hold {refused.detail.hex()}"
         elif refused.code == "retained":
-            said = f"{what} are not retained any more"
+            said = f"{what} {NOT_RETAINED}"
         else:
             raise refused
         if self._options["failOnDataLoss"]:
             raise DataLoss(f"{said}. Start with a new checkpoint, or leave them out: failOnDataLoss=false") from None
         log.warning("%s; they are left out", said)
-        return refused.detail if type(refused.detail) is int else wanted.until
+        return refused.detail if type(refused.detail) is int else wanted.until.number
 
 
-def read_changes(port: Port, subtree: str, after: int, until: int, store: bytes | None = None) -> Iterator[Updates]:
-    """The updates of the records after `after` up to `until`; those of one record have its revision."""
+def _newest(facts: dict[str, Any]) -> Place:
+    return Place(facts["newest"], facts["opener"])
+
+
+def _oldest(facts: dict[str, Any]) -> Place:
+    return Place(facts["oldest"], facts["oldest_opener"])
+
+
+def _reached(facts: dict[str, Any]) -> Place:
+    return Place(facts["number"], facts["opener"])
+
+
+def read_changes(port: Port, subtree: str, after: Place, until: Place, store: str) -> Iterator[Updates]:
+    """The updates of the records after one place up to another; those of one record have its revision."""
     parts = Parts()  # each is passed on as it comes, with its record's revision
-    for header, items in port.stream(subtree, **{"from": after, "feed": True, "until": until, "store": store}):
+    meant = {"from": after.number, "until": until.number, "store": bytes.fromhex(store), **proof_of(after, store)}
+    for header, items in port.stream(subtree, feed=True, **meant):
         if isinstance(header, Kthxbai):
-            if header.number < until:
-                raise ReadFailed(f"the server's history ends with {describe(header.number)}, before {describe(until)}")
+            if header.number < until.number or (until.opener and header.proof and header.proof[1] != until.opener):
+                raise ReadFailed(
+                    f"{describe(until.number)} is no part of the server's history, which is at "
+                    f"{describe(header.number)}: another server's took its place; run the query again"
+                )
             return
         for head, *segments in items:
             batch = expect(Batch, head)
