@@ -118,6 +118,7 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
             retain_bytes=config.retain_bytes,
             retain_s=config.retain_s,
             catch_up=config.peer is not None,
+            beside=config.data,
         )
     except OSError as error:
         text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"

@@ -3,8 +3,10 @@
 The one module that knows all stores; they know of a journal only what journal.py says.
 """
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zlib import crc32
 
 from .journal import MIB, Journal, JournalError, Options
 from .journal_mark import JournalMark
@@ -24,13 +26,15 @@ def open_journal(
     interval_s: float = 1.0,
     store_id: bytes | None = None,
     catch_up: bool = False,
+    beside: str | Path | None = None,
 ) -> Journal:
     """The journal at `url`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
     below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
     the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from.
+    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from. A
+    store that is no file has its mark in the directory `beside`, if that is given.
     """
     options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
     scheme = urlsplit(url).scheme
@@ -39,7 +43,7 @@ def open_journal(
     if scheme == "sqlite":
         return sqlite_journal(url, options)
     if scheme in ("postgresql", "postgres"):
-        return postgres_journal(url, options)
+        return postgres_journal(url, options, beside=beside)
     raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")
 
 
@@ -58,15 +62,34 @@ def look_at(url: str) -> SqlJournal[Any]:
 def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[SqliteDatabase]:
     """The journal in a file; with `writable=False` one that a server may be using, only to be read."""
     database = SqliteDatabase(url, options, writable=writable)
-    mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
+    try:
+        mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
+    except BaseException:
+        database.close()
+        raise
     journal = SqlJournal(database, options, mark)
     if writable:
         journal.check_writable()
     return journal
 
 
-def postgres_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[Any]:
+def postgres_journal(
+    url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
+) -> SqlJournal[Any]:
     """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
     from .postgres import PostgresDatabase  # here: psycopg is an extra
 
-    return SqlJournal(PostgresDatabase(url, options, writable=writable), options)
+    database = PostgresDatabase(url, options, writable=writable)
+    path = Path(beside, f"postgresql-{_place_id(url, database.schema)}") if beside is not None and writable else None
+    try:
+        mark = JournalMark(database.place, path, options, owned=writable, same_host=False)
+    except BaseException:
+        database.close()
+        raise
+    return SqlJournal(database, options, mark)
+
+
+def _place_id(url: str, schema: str) -> str:
+    """Which schema of which database, in eight characters; whoever it is that connects."""
+    parts = urlsplit(url)
+    return f"{crc32(f'{parts.hostname}:{parts.port}{parts.path}/{schema}'.encode()):08x}"

@@ -107,7 +107,7 @@ class SqliteDatabase:
             aside = Path(f"{aside_path(self.path)}-wal")  # SQLite would take it for the new file's
             os.rename(log, aside)
             self.note = f"; the database is gone, and its log was moved to {aside.name}"
-        mark = read_mark(self.path) if self.options.mark else None
+        mark = read_mark(self.path) if self.options.mark and strict else None
         if mark and mark.number and strict and not self.options.catch_up:
             number = describe(mark.number)
             raise JournalDamaged(

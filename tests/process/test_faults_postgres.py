@@ -13,7 +13,7 @@ import pytest
 
 from chp_client import Clone
 from chp_server.exits import Exit
-from chp_server.journal import JournalError
+from chp_server.journal import JournalDamaged, JournalError
 from chp_server.opening import open_journal
 from chp_server.recordlog import Row
 
@@ -204,3 +204,27 @@ def test_while_its_database_is_full_the_other_serves_and_then_it_is_back_by_itse
         load.end()
         pair.wait_in_sync()
         nothing_lost(pair.both, load)
+
+
+def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_path: Path, database: Postgres) -> None:
+    """The mark in the data directory knows how far the journal had been."""
+
+    def opened(**options: str) -> int:
+        with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:  # type: ignore[arg-type]
+            found = journal.load()
+            if not found.number:
+                journal.append([Row(EPOCH | 1, EPOCH | 1, b"kept"), Row(EPOCH | 2, EPOCH | 2, b"lost")])
+                journal.sync()
+            return found.number
+
+    opened()
+    assert opened() == EPOCH | 2
+    database.run(f"DELETE FROM chp.rows WHERE first > {EPOCH | 1}")
+    with pytest.raises(JournalDamaged, match=r"ends at 1\.1, and its mark says that it had been at 1\.2"):
+        opened()
+    assert opened(recover="prefix") == EPOCH | 1
+    assert opened() == EPOCH | 1, "what was accepted once is not asked again"
+    (mark,) = tmp_path.glob("postgresql-*.mark")
+    mark.write_bytes(b"?")
+    with pytest.raises(JournalDamaged, match="is damaged"):
+        opened()
