@@ -25,6 +25,7 @@ from typing import Any
 
 import zmq
 
+from chp.addresses import FORMS, beside
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.keys import ETX, STX, session_topic
 from chp.limits import DEFAULT
@@ -186,12 +187,11 @@ class _Line:
         self.updates.subscribe(self._topic)
         self.updates.subscribe(HUGZ)
         try:
-            host, _, port = self.server.rpartition(":")
             self.snapshot.connect(self.server)
-            self.updates.connect(f"{host}:{int(port) + 1}")
+            self.updates.connect(beside(self.server, 1))
         except (zmq.ZMQError, ValueError) as error:
             self.close()
-            raise BadInput(f"{self.server!r} can't be connected to ({error}); give tcp://host:port") from None
+            raise BadInput(f"{self.server!r} can't be connected to ({error}); give {FORMS}") from None
 
     def begin(self, question: Question, again: bool) -> None:
         """Take up a request; an answer to an earlier one will be dropped."""

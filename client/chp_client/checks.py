@@ -6,35 +6,32 @@ Each error names the thing and what to do about it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chp import addresses
 from chp.errors import BadInput, BadKey, BadTtl, BadValue
 from chp.keys import check_key, check_subtree
 from chp.limits import DEFAULT, Limits
 from chp.numbers import Revision
 from chp.properties import ttl_ms
 
-_TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
 SERVERS_MAX = 2  # of a pair
 _VALUE_MAX = DEFAULT.value_bytes_max
 FOR_EVER_S = 1e9  # more than a lock can be waited for
 
 
 def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
-    """The three endpoints of each server, from `tcp://host:P` each (or one text with commas between)."""
+    """The three endpoints of each server, from `tcp://host:P` or `ipc://dir/P` (or one text with commas between)."""
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
     for server in given:
-        match = _TCP.fullmatch(server.strip()) if isinstance(server, str) else None
-        port = int(match[2]) if match else 0
-        if match is None or not 0 < port <= 65_533:
-            raise BadInput(f"server {server!r} is not tcp://host:port with a port of 1 to 65533; such as tcp://a:5556")
-        if match[1].startswith("["):
-            raise BadInput(f"server {server!r}: IPv6 addresses are not served yet; give a host name or an IPv4 address")
-        found.append(tuple(f"tcp://{match[1]}:{port + i}" for i in range(3)))
+        try:
+            addresses.parse(address := str(server).strip())
+        except ValueError as error:
+            raise BadInput(f"server {server!r} {error}; give one such as tcp://a:5556") from None
+        found.append(tuple(addresses.beside(address, i) for i in range(3)))
     if not found:
         raise BadInput("no server is given; name one or two, such as ['tcp://a:5556', 'tcp://b:5566']")
     if len(found) > SERVERS_MAX:

@@ -66,7 +66,7 @@ class Pin(NamedTuple):
 class Clone(Reading, Worth, MutableMapping[str, Any]):
     """A replicated dictionary; see the module for how it is used.
 
-    servers        one or two addresses `tcp://host:P`, or one text with a comma between
+    servers        one or two addresses, `tcp://host:P` or (of this host) `ipc://dir/P`; or one text, a comma between
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
     codec          "raw" (bytes), "text", "json", "msgpack", or an object with encode and decode
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is

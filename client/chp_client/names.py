@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from threading import Thread
 
+from chp.addresses import is_file
+
 
 def unresolved(address: str) -> str:
     """Why the host of `tcp://host:port` can't be resolved; "" if it can be."""
@@ -23,7 +25,7 @@ def unresolved(address: str) -> str:
 
 def look_up(addresses: list[str], tell: Callable[[int, str], object]) -> None:
     """Call `tell(i, why)` for each address whose name can't be resolved; on a thread, if there are names at all."""
-    named = [i for i, address in enumerate(addresses) if not _is_number(address)]
+    named = [i for i, address in enumerate(addresses) if not (is_file(address) or _is_number(address))]
     if named:
         Thread(target=partial(_look_up, addresses, named, tell), name="chp-names", daemon=True).start()
 

@@ -73,7 +73,7 @@ def check(args: list[str]) -> int:
 
 
 def _check(where: str, asked: argparse.Namespace) -> int:
-    if where.startswith("tcp://"):
+    if _is_server(where):
         if not asked.against:
             print(
                 f"chp check: {where} is a server; say with --against which other one to compare it with",
@@ -85,13 +85,17 @@ def _check(where: str, asked: argparse.Namespace) -> int:
     return _check_one(url, asked.json) or (_compare(url, asked) if asked.against else SOUND)
 
 
+def _is_server(where: str) -> bool:
+    return where.startswith(("tcp://", "ipc://"))
+
+
 def _compare(where: str, asked: argparse.Namespace) -> int:
     from . import against
 
     shown = without_password(where)
     try:
         other = against.of_server(asked.against, asked.timeout)
-        server = where.startswith("tcp://")
+        server = _is_server(where)
         one = against.of_server(where, asked.timeout) if server else against.of_journal(where, other.number)
         found = against.compared(one, other, lambda: against.of_server(asked.against, asked.timeout))
     except ChpError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from chp import addresses
 from chp.errors import ChpError
 
 from .flags import FILE_VARIABLE, Flags, parse_flags, suggest
@@ -41,6 +42,7 @@ class Config:
 
     role: str = "alone"
     bind: str = "tcp://127.0.0.1:5556"
+    ipc: str | None = None
     insecure: bool = False
     peer: str | None = None
     arbiter: str | None = None
@@ -75,6 +77,11 @@ class Config:
         return None if self.peer is None else _offset(self.peer, offset)
 
     @property
+    def ipc_address(self) -> str:
+        """The address of the files beside the ports, where `ipc` names their directory."""
+        return f"ipc://{self.ipc}/{split_endpoint(self.bind)[1]}"
+
+    @property
     def exposed(self) -> bool:
         """Whether other hosts can reach it, so that whoever does may do everything."""
         return not is_loopback(self.bind)
@@ -87,6 +94,7 @@ class Config:
         """What the log says of it at the start."""
         return {
             "role": self.role, "bind": self.bind, "peer": self.peer or "none",
+            **({"ipc": self.ipc_address} if self.ipc else {}),
             "store": without_password(self.store), "heartbeat_s": self.heartbeat_s,
         }  # fmt: skip
 
@@ -232,6 +240,11 @@ def _disagreements(values: Mapping[str, object], given: Mapping[str, Given]) -> 
         found.append(line("peer", f"that is another host, which can't reach this server at {bind}; add --bind "
                                   f"'tcp://*:{split_endpoint(bind)[1]}' --insecure, on a network you trust, "
                                   "or name the peer by 127.0.0.1 if it is on this host"))  # fmt: skip
+    if values["ipc"]:
+        try:
+            addresses.parse(f"ipc://{values['ipc']}/{split_endpoint(bind)[1]}")
+        except ValueError as error:
+            found.append(line("ipc", f"an address there {error}; give another directory"))
     if role == "alone" and peer:
         found.append(line("peer", "a server with a peer has a role; add --primary or --backup"))
     if role == "backup" and not peer:

@@ -171,6 +171,13 @@ def name(text: str) -> object:
     return text
 
 
+def directory(text: str) -> object:
+    """A directory that addresses can name: absolute, without blanks and commas."""
+    if not re.match(r"/[^\s,\0]*\Z", text):
+        raise ValueError("give a directory from / on, without blanks and commas, such as /run/chp")
+    return "/" + text.strip("/") if text.strip("/") else text
+
+
 def path(text: str) -> object:
     """A directory; whether it can be written is found out when it is opened."""
     if "\0" in text:

@@ -54,6 +54,9 @@ SETTINGS = (
             shown="tcp://127.0.0.1:5556, or tcp://127.0.0.1:5566 for a backup"),
     Setting("peer", _PAIR, "tcp://HOST:P", None, read.endpoint(wildcard=False),
             "the other server's --bind, as seen from here", shown="none: run alone"),
+    Setting("ipc", _PAIR, "DIR", None, read.directory,
+            "also listen on files in this directory, named P, P+1 and P+2: programs of this host and user give "
+            "ipc://DIR/P and save a part of each round trip", shown="none: ports only"),
     Setting("insecure", _PAIR, "yes|no", False, read.switch,
             "let other hosts reach this server (--bind tcp://*:P, or an address): there is no access control, so "
             "all that reach it may read, set, replace and hand over"),

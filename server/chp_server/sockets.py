@@ -12,6 +12,7 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -19,6 +20,7 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import Limits
 
+from . import files
 from .config import Config
 from .subscribers import MESSAGE_BYTES, Subscribers
 
@@ -59,6 +61,7 @@ class Sockets:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
         self._config, self._limits = config, limits
         self._plain = 0
+        self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.snapshot.set(zmq.RCVHWM, limits.question_mark)
@@ -75,7 +78,7 @@ class Sockets:
         self.peer_out = peer_dealer(context, 100_000)
 
     def bind(self) -> None:
-        """Take the ports; raises zmq.ZMQError if one is not to be had."""
+        """Take the ports and the files; raises zmq.ZMQError or `CannotStart` if one is not to be had."""
         self.snapshot.bind(self._config.endpoint(0))
         self.updates.bind(self._config.endpoint(1))
         self.collector.bind(self._config.endpoint(2))
@@ -83,6 +86,8 @@ class Sockets:
         if peer is not None:
             self.peer_in.bind(self._config.endpoint(3))
             self.peer_out.connect(peer)
+        if self._config.ipc is not None:
+            self._files = files.listen([self.snapshot, self.updates, self.collector], self._config.ipc_address)
 
     def mark_for(self, plain_joins: int, now: float) -> None:
         """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
@@ -98,6 +103,8 @@ class Sockets:
     def close(self) -> None:
         """Close them all."""
         self.subscribers.close()
+        for file in self._files:  # libzmq leaves them; as long as we listen they are nobody else's
+            file.unlink(missing_ok=True)
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
             socket.close()
 

@@ -74,7 +74,7 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "replica_timeout_s": "3", "pending_bytes_max": "2M", "scrub_s": "60", "metrics": "0.0.0.0:1",
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
-        "insecure": "yes", "backup_dir": "b",
+        "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp",
     }  # fmt: skip
     assert values.keys() == {s.name for s in SETTINGS}
     by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config

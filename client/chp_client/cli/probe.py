@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import socket
 
+from chp.addresses import is_file
+
 from ..admin import Answer, Unreachable
 from .pair import View
 
@@ -18,7 +20,7 @@ UNKNOWN = "its host name is not known here; mend the address"
 
 def why_silent(server: str, answer: Answer) -> str:
     """A better reason than `answer` gives for there being none, or an empty text."""
-    if not isinstance(answer, Unreachable) or answer.connected:
+    if not isinstance(answer, Unreachable) or answer.connected or is_file(server):
         return ""
     host, _, port = server.removeprefix("tcp://").rpartition(":")
     try:

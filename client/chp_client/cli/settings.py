@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
+from chp import addresses
+
 from .faults import Misused
 from .out import Out
 from .text import read_duration, read_revision
@@ -24,7 +26,6 @@ DEFAULT_SERVERS = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
 TIMEOUT_S = 5.0
 SERVERS_MAX = 2
 VARIABLE = "CHP_SERVERS"
-_ENDPOINT = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+):(?P<port>[0-9]{1,5})\Z")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -58,13 +59,10 @@ def read_servers(text: str) -> tuple[str, ...]:
     found = []
     for word in filter(None, re.split(r"[,\s]+", text)):
         endpoint = word if "://" in word else f"tcp://{word}"
-        match = _ENDPOINT.match(endpoint)
-        if not match or not 0 < int(match["port"]) <= 65_533:
-            raise ValueError(f"{word!r} is not tcp://host:port; name a server's first port, as {DEFAULT_SERVERS[0]}")
-        if "[" in endpoint:
-            raise ValueError(
-                f"{word!r} is an IPv6 address, which does not work yet; give a host name or an IPv4 address"
-            )
+        try:
+            addresses.parse(endpoint)
+        except ValueError as error:
+            raise ValueError(f"{word!r} {error}; name a server's first port, as {DEFAULT_SERVERS[0]}") from None
         found.append(endpoint)
     if not 1 <= len(found) <= SERVERS_MAX:
         raise ValueError(f"{len(found)} servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
