@@ -1,6 +1,7 @@
 """How long one thing takes: a set until it is acknowledged; an update until a watcher in another process has it.
 
-    awaited   one set after another, each awaited       beside Redis SET, and a bare pyzmq relay there and back
+    awaited   one set after another, each awaited       beside Redis SET, and a bare pyzmq relay there and back;
+                                                        by ports, and by the files of --ipc
     watched   1,000 sets a second, not awaited          beside Redis SET + PUBLISH; from the call to the watcher's loop
 
 Both processes read the same monotonic clock. The relay is the floor under anything that is built of these sockets.
@@ -9,6 +10,7 @@ Both processes read the same monotonic clock. The relay is the floor under anyth
 from __future__ import annotations
 
 import struct
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +42,7 @@ def awaited(quick: bool) -> dict[str, Any]:
     """One set, awaited."""
     sets, rounds = (500, 2) if quick else (3000, 5)
     with closing_all() as keep:
-        contenders = {"chp": keep(Awaited("chp")), "relay": keep(Awaited("relay"))}
+        contenders = {name: keep(Awaited(name)) for name in ("chp", "chp by a file", "relay")}
         if redis_program():
             contenders["redis"] = keep(Awaited("redis"))
         for lane in contenders.values():
@@ -54,14 +56,17 @@ class Awaited:
 
     def __init__(self, store: str) -> None:
         self.server: Any
+        self._files = tempfile.TemporaryDirectory(prefix="chp-")
         if store == "relay":
             port = free_port()
             self.server = Role(relay_helpers, port=port)
             self.server.hear()
         else:
-            self.server = ChpServer() if store == "chp" else Redis()
+            files = {"ipc": self._files.name} if store == "chp by a file" else {}  # older servers know none
+            self.server = Redis() if store == "redis" else ChpServer(**files)
             port = self.server.port
-        self.client = Role(awaiter, kind=store, port=port)
+        address = f"ipc://{self._files.name}/{port}" if store == "chp by a file" else f"tcp://127.0.0.1:{port}"
+        self.client = Role(awaiter, kind=store.partition(" ")[0], address=address)
         self.client.hear()
 
     def round(self, sets: int, size: int = len(VALUE)) -> Round:
@@ -74,11 +79,12 @@ class Awaited:
         """End both."""
         self.client.close()
         self.server.close()
+        self._files.cleanup()
 
 
-def awaiter(pipe: Pipe, kind: str, port: int) -> None:
+def awaiter(pipe: Pipe, kind: str, address: str) -> None:
     """Set and wait, again and again; answers with the time of each."""
-    put = {"chp": _chp, "redis": _redis, "relay": _relay}[kind](port)
+    put = {"chp": _chp, "redis": _redis, "relay": _relay}[kind](address)
     pipe.say(up=True)
     while True:
         todo, took = pipe.hear(), []
@@ -90,23 +96,27 @@ def awaiter(pipe: Pipe, kind: str, port: int) -> None:
         pipe.say(took=took)
 
 
-def _chp(port: int) -> Callable[[str, bytes], Any]:
+def _chp(address: str) -> Callable[[str, bytes], Any]:
     from chp_client import Clone
 
-    clone = Clone(f"tcp://127.0.0.1:{port}")
+    clone = Clone(address)
     clone.wait_until_synced(timeout=30)
     return lambda key, value: clone.set(key, value).wait(30)
 
 
-def _redis(port: int) -> Callable[[str, bytes], Any]:
+def _redis(address: str) -> Callable[[str, bytes], Any]:
     import redis
 
-    client = redis.Redis("127.0.0.1", port)
+    client = redis.Redis("127.0.0.1", _port(address))
     return client.set
 
 
-def _relay(port: int) -> Callable[[str, bytes], Any]:
-    context = zmq.Context()
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _relay(address: str) -> Callable[[str, bytes], Any]:
+    context, port = zmq.Context(), _port(address)
     out, back = context.socket(zmq.XPUB), context.socket(zmq.SUB)
     back.subscribe(b"")
     back.connect(f"tcp://127.0.0.1:{port + 1}")
