@@ -117,7 +117,7 @@ class Agent:
             if not batch.sleeping:
                 os.eventfd_write(self._bell, 1)
         except BaseException:  # Ctrl-C: this is the application's thread
-            batch.mend(draft, core.has)
+            batch.mend(draft, core.own.has)
             os.eventfd_write(self._bell, 1)
             raise
 
@@ -150,7 +150,7 @@ class Agent:
     def _end(self, failure: Exception | None) -> None:
         mailbox, batch = self._mailbox, self._batch
         with mailbox.lock:
-            mailbox.core.settle_held(all_of_them=True)
+            mailbox.core.session.settle_held(all_of_them=True)
             effects = mailbox.core.take()
         self._report(effects, mailbox.watches)
         mailbox.shut(failure)

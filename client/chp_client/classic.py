@@ -14,24 +14,26 @@ server is joined is sent again. Conditional sets and leases have no form in CHP/
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from chp import columns
 from chp.batch import Segment
 from chp.errors import BadFrame, ChpError
 from chp.hashmap import Hashmap
 from chp.keys import CLIENT_BYTES
+from chp.limits import Limits
 from chp.messages import HUGZ, KTHXBAI, Kvpub, icanhaz, kvset, parse_hugz, parse_kthxbai, parse_kvpub, parse_kvsync
 from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 
 from .channel import Channel, changed_by
+from .events import Sink
+from .holding import Holding
 from .link import Link
 from .outbox import Batch
-
-if TYPE_CHECKING:
-    from .corestate import CoreState
+from .session import Session
+from .timing import NEVER, Timing
 
 ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
 SETTLE_S = 0.1  # a HUGZ that comes later than this after a subscription was sent after it
@@ -44,9 +46,23 @@ UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, colu
 class Classic:
     """The part of the core that follows CHP/1 servers; idle as long as there is none."""
 
-    def __init__(self, core: CoreState) -> None:
-        self._core = core
+    def __init__(
+        self,
+        links: list[Link],
+        holding: Holding,
+        session: Session,
+        *,
+        limits: Limits,
+        timing: Timing,
+        stats: Counter[str],
+        out: Sink,
+    ) -> None:
+        self._links, self._holding, self._session = links, holding, session
+        self._limits, self._timing = limits, timing
+        self._stats, self._out = stats, out
         self.following = False
+        self.acked: list[tuple[Batch, int]] = []  # taken out of the outbox, with their numbers; for the core to settle
+        self.unsupported: list[Batch] = []  # the same, and refused: CHP/1 has no form for them
         self._link: Link | None = None  # the server asked or followed
         self._subscribed: dict[int, float] = {}
         self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
@@ -66,42 +82,39 @@ class Classic:
 
     # -- from P+1
 
-    def on_update(self, link: Link, frames: Sequence[bytes], now: float) -> None:
-        """A HUGZ or KVPUB."""
-        core = self._core
+    def on_update(self, link: Link, frames: Sequence[bytes], now: float, *, needed: bool) -> None:
+        """A HUGZ or KVPUB; `needed`: no server of CHP/2 is followed."""
         if frames[0] == HUGZ:
-            self._hugz(link, frames, now)
+            self._hugz(link, frames, now, needed)
             return
         if not self.following or link.protocol != 1:
             return
         update = parse_kvpub(frames)
         if link is not self._link:
             if now - self._asked_at >= ANSWER_S:  # only the active publishes
-                core.stats["failovers"] += 1
+                self._stats["failovers"] += 1
                 self._join(link, now)
             return
         link.heard_at = now
         if self._todo:
             self._held_bytes += UPDATE_BYTES + len(update[0]) + len(update[4])
-            if self._held_bytes <= core.limits.join_buffer_bytes:
+            if self._held_bytes <= self._limits.join_buffer_bytes:
                 self._held.append(update)
         else:
             self._apply(update, now)
-        core.update_state(now)
 
-    def _hugz(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+    def _hugz(self, link: Link, frames: Sequence[bytes], now: float, needed: bool) -> None:
         hugz = parse_hugz(frames)
         if link.protocol == 2 or parse_properties(hugz.properties).get("chp") == "2":
             return  # its greeting will come, or has
         link.protocol, link.heard_at, link.heartbeat_s = 1, now, 1.0
-        core = self._core
-        if core.active is not None:
+        if not needed:
             return
         if link.index not in self._subscribed:
             self._subscribed[link.index] = now
-            topics = [b""] if core.write_only else [c.subtree.encode() for c in core.channels]
-            core.effects.subscribe += [(link.index, topic) for topic in topics]
-            core.effects.notes.append(f"{link.address} speaks CHP/1")
+            topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
+            self._out.effects.subscribe += [(link.index, topic) for topic in topics]
+            self._out.effects.notes.append(f"{link.address} speaks CHP/1")
         if not self.following:
             self.following = True
             self.pump()
@@ -110,37 +123,34 @@ class Classic:
                 self._join(link, now)
         elif link is self._link and not self._todo:
             self._compare(hugz.sequence, now)
-        core.update_state(now)
 
     def _compare(self, number: int, now: float) -> None:
         """What a HUGZ's number tells of the map."""
-        core = self._core
-        at = max(channel.at for channel in core.channels)
-        if not number or core.write_only or self._link is None:
+        at = max(channel.at for channel in self._holding.all)
+        if not number or self._holding.write_only or self._link is None:
             return
         if number < at:
-            core.stats["histories_restarted"] += 1
-            for channel in core.channels:
+            self._stats["histories_restarted"] += 1
+            for channel in self._holding.all:
                 channel.anew = True
             self._join(self._link, now)
-        elif number > at and self._hugz_is_number and core.channels[0].subtree == "":
-            core.stats["holes"] += 1
+        elif number > at and self._hugz_is_number and self._holding.all[0].subtree == "":
+            self._stats["holes"] += 1
             self._hugz_is_number = False  # until a join shows that there was one
             self._join(self._link, now)
 
     def _apply(self, update: Kvpub, now: float) -> None:
         key, sequence, uuid, properties, value = update
-        core = self._core
         batch = self._uuids.pop(uuid, None) if uuid else None
-        for channel in core.channels:
-            if not core.write_only and key.startswith(channel.subtree) and sequence > channel.at:
+        for channel in self._holding.all:
+            if not self._holding.write_only and key.startswith(channel.subtree) and sequence > channel.at:
                 segment = segment_of(key, value, properties)
                 done = batch.no if batch is not None and self._left.get(batch.no) == {uuid} else 0
                 channel.replica.apply([segment], sequence, done, batch is not None, now)
                 channel.at = sequence
-                core.stats["updates_applied"] += 1
+                self._stats["updates_applied"] += 1
                 if channel.watching and (changed := changed_by(segment, sequence)) is not None:
-                    core.effects.changes.append(changed)
+                    self._out.effects.changes.append(changed)
         if batch is not None:
             self._echoed(batch, uuid, sequence, now)
 
@@ -152,8 +162,8 @@ class Classic:
         left.discard(uuid)
         if not left:
             del self._left[batch.no]
-            if self._core.outbox.take(batch.no) is not None:
-                self._core.settle(batch, sequence, "applied")
+            if self._session.outbox.take(batch.no) is not None:
+                self.acked.append((batch, sequence))
             self.pump()
 
     # -- joining
@@ -165,30 +175,28 @@ class Classic:
 
     def is_alive(self, now: float) -> bool:
         """Whether it has been heard lately."""
-        silence_s = max(self._core.timing.silence_s, SILENT_HUGZ * 1.0)
+        silence_s = max(self._timing.silence_s, SILENT_HUGZ * 1.0)
         return self._link is not None and now - self._link.heard_at <= silence_s
 
     def _join(self, link: Link, now: float) -> None:
         """Ask this server for everything."""
-        core = self._core
         self._link = link
         self._held.clear()
         self._held_bytes = 0
-        for channel in core.channels:
-            channel.live = core.write_only
-            channel.synced_once = channel.synced_once or core.write_only
-        self._todo = [] if core.write_only else list(core.channels)
-        core.effects.notes.append(f"asking {link.address} for a snapshot (CHP/1)")
+        for channel in self._holding.all:
+            channel.live = self._holding.write_only
+            channel.synced_once = channel.synced_once or self._holding.write_only
+        self._todo = [] if self._holding.write_only else list(self._holding.all)
+        self._out.effects.notes.append(f"asking {link.address} for a snapshot (CHP/1)")
         self._ask(now)
-        if core.write_only:
+        if self._holding.write_only:
             self._resend(now)
-        core.update_state(now)
 
     def _ask(self, now: float) -> None:
         self._asked_at = now
         if self._todo and self._link is not None:
             self._fresh = Hashmap()
-            self._core.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
+            self._out.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
 
     def on_reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
         """A KVSYNC or KTHXBAI."""
@@ -203,54 +211,51 @@ class Classic:
             self._fresh.load(Segment([key], [value], {columns.REVISIONS: [[sequence, 1]]}), now)
 
     def _kthxbai(self, sequence: int, now: float) -> None:
-        core, fresh = self._core, self._fresh
+        fresh = self._fresh
         assert fresh is not None, "on_reply looked"
         channel = self._todo.pop(0)
         differs = fresh.revisions != channel.replica.map.revisions
         changed = channel.replica.replace(fresh, 0, sequence if channel.watching else 0, anew=channel.anew)
         channel.anew = False
         if changed is not None and changed.keys:
-            core.effects.changes.append(changed._replace(first=not channel.synced_once))
+            self._out.effects.changes.append(changed._replace(first=not channel.synced_once))
         channel.at, channel.live, channel.synced_once = sequence, True, True
-        core.stats["updates_synced"] += len(fresh)
+        self._stats["updates_synced"] += len(fresh)
         self._hugz_is_number = self._hugz_is_number or differs
         self._fresh = None
         if self._todo:
             self._ask(now)
             return
-        core.stats["resyncs_snapshot"] += 1
+        self._stats["resyncs_snapshot"] += 1
         held, self._held = self._held, []
         for update in held:
             self._apply(update, now)
-        if self._held_bytes > core.limits.join_buffer_bytes and self._link is not None:
-            core.stats["join_overflows"] += 1
+        if self._held_bytes > self._limits.join_buffer_bytes and self._link is not None:
+            self._stats["join_overflows"] += 1
             self._join(self._link, now)
             return
         self._resend(now)
-        core.update_state(now)
 
     # -- own sets
 
     def pump(self) -> None:
         """Send to each collector what it has not had yet."""
-        core = self._core
-        for link in core.links:
+        for link in self._links:
             if link.protocol == 1 and link.collector_up:
-                for batch in [b for no, b in core.outbox.batches.items() if no > link.sent]:
+                for batch in [b for no, b in self._session.outbox.batches.items() if no > link.sent]:
                     link.sent = batch.no
                     self._send(link, batch)
 
     def _send(self, link: Link, batch: Batch) -> None:
-        core = self._core
         segment = batch.columns()
         extras = segment.extras or {}
         if not UNSUPPORTED.isdisjoint(extras):
-            core.outbox.take(batch.no)
-            core.refuse(batch, "unsupported", "the server speaks CHP/1, which has no conditions and no leases", 0.0)
+            self._session.outbox.take(batch.no)
+            self.unsupported.append(batch)
             return
         if not segment.keys:  # nothing that could come back
-            core.outbox.take(batch.no)
-            core.settle(batch, 0, "applied")
+            self._session.outbox.take(batch.no)
+            self.acked.append((batch, 0))
             return
         uuids = self._name(batch, len(segment.keys))
         properties = ttl_properties(segment)
@@ -259,7 +264,7 @@ class Classic:
         for i, (key, value, uuid) in enumerate(zip(segment.keys, segment.values, uuids, strict=True)):
             if uuid in left:
                 frames = kvset(key, b"" if i in deletes else value, uuid=uuid, properties=properties.get(i, b""))
-                core.effects.publish.append((link.index, frames))
+                self._out.effects.publish.append((link.index, frames))
 
     def _name(self, batch: Batch, n: int) -> list[bytes]:
         """A uuid for each set of a batch, the same each time it is sent."""
@@ -274,18 +279,18 @@ class Classic:
 
     def _uuids_of(self, batch: Batch, n: int) -> list[bytes]:
         """Out of the session, which nobody else knows: who guessed the next would take its place."""
-        client, start = self._core.outbox.session[:CLIENT_BYTES], batch.uuids_from
+        client, start = self._session.outbox.session[:CLIENT_BYTES], batch.uuids_from
         return [sha256(client + i.to_bytes(8)).digest()[:16] for i in range(start, start + n)]
 
     def _resend(self, now: float) -> None:
         """What has no echo goes to the server that is followed again."""
-        core, link = self._core, self._link
+        link = self._link
         self._echo_at = now
         if link is None or not link.collector_up:
             return
-        for batch in list(core.outbox.batches.values()):
+        for batch in list(self._session.outbox.batches.values()):
             if batch.no in self._left and batch.no <= link.sent:
-                core.stats["resends"] += 1
+                self._stats["resends"] += 1
                 self._send(link, batch)
         self.pump()
 
@@ -294,9 +299,8 @@ class Classic:
     def lost(self, link: Link) -> None:
         """This server speaks CHP/2 now, or one that does is followed."""
         if self._subscribed.pop(link.index, None) is not None:
-            core = self._core
-            topics = [b""] if core.write_only else [c.subtree.encode() for c in core.channels]
-            core.effects.unsubscribe += [(link.index, topic) for topic in topics]
+            topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
+            self._out.effects.unsubscribe += [(link.index, topic) for topic in topics]
         if link is self._link:
             self.stop()
 
@@ -308,16 +312,16 @@ class Classic:
         self._todo, self._held = [], []
         self._uuids.clear()
         self._left.clear()
-        for channel in self._core.channels:
+        for channel in self._holding.all:
             channel.live, channel.at = False, 0
-        for link in self._core.links:
+        for link in self._links:
             link.sent = 0
 
     def next_deadline(self) -> float:
         """When to look again."""
         if not self.following or self._link is None:
-            return float("inf")
-        due = [self._link.heard_at + max(self._core.timing.silence_s, SILENT_HUGZ * 1.0) + 0.001]
+            return NEVER
+        due = [self._link.heard_at + max(self._timing.silence_s, SILENT_HUGZ * 1.0) + 0.001]
         if self._todo or due[0] <= self._asked_at:
             due = [self._asked_at + ANSWER_S]
         if self._left and not self._todo:
@@ -328,20 +332,18 @@ class Classic:
         """No answer, or silence: ask the next server. No echo: send again."""
         if not self.following or self._link is None:
             return
-        core = self._core
         if self._todo or not self.is_alive(now):
             if now - self._asked_at >= ANSWER_S:
                 if not self._todo:
-                    core.stats["failovers"] += 1
-                core.stats["sync_retries"] += 1
+                    self._stats["failovers"] += 1
+                self._stats["sync_retries"] += 1
                 self._join(self._next_server(), now)
         elif self._left and now - self._echo_at >= ECHO_S:
             self._resend(now)
-        core.update_state(now)
 
     def _next_server(self) -> Link:
         """The next of the servers that speak CHP/1 or have not been heard."""
-        links = self._core.links
+        links = self._links
         start = links.index(self._link) if self._link is not None else -1
         for i in range(1, len(links) + 1):
             link = links[(start + i) % len(links)]

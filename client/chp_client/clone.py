@@ -277,7 +277,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         with mailbox.lock:
             mailbox.check_open()
             if start == "snapshot":
-                queue.preload(core.held(prefix, mailbox.batch.shown_keys()))
+                queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
             mailbox.add_watch(queue)
             if isinstance(start, int):
                 core.catch_up(queue, prefix, start)

@@ -93,3 +93,17 @@ class Effects:
     notes: list[str] = field(default_factory=list)  # one line a fact, for logs and transcripts
     warnings: list[str] = field(default_factory=list)  # the same, of what somebody should see to
     lags: list[float] = field(default_factory=list)  # seconds behind, each time it exceeded the bound
+
+
+class Sink:
+    """The effects gathered since they were last taken; the parts of a core share it, and only add to them."""
+
+    __slots__ = ("effects",)
+
+    def __init__(self) -> None:
+        self.effects = Effects()
+
+    def take(self) -> Effects:
+        """All of them."""
+        effects, self.effects = self.effects, Effects()
+        return effects

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chp.headers import State
+from chp.headers import Greeting, State
 
 STATE_NAMES = {
     0: "unheard",
@@ -58,6 +58,24 @@ class Link:
     def ready(self, own_topic: bytes) -> bool:
         """Whether a KVSET sent now will be taken and its acknowledgement heard."""
         return self.collector_up and (self.protocol == 1 or own_topic in self.greeted)
+
+    def introduce(self, header: Greeting) -> bool:
+        """What a greeting says of it; whether it is another process than the one that we knew."""
+        restarted = self.server not in {b"", header.server}
+        self.unspoken = ""
+        self.heartbeat_s = max(0.001, header.heartbeat_ms / 1000)
+        self.server, self.name = header.server, header.name[:200]
+        if restarted:
+            self.greeted.clear()
+            self.beats = 0
+        return restarted
+
+    def has(self, topic: bytes) -> bool:
+        """It has our subscription to this topic; whether that is news."""
+        news = topic not in self.greeted
+        self.greeted.add(topic)
+        self.refused.pop(topic, None)
+        return news
 
     @property
     def refuses(self) -> str:

@@ -99,7 +99,7 @@ class Mailbox:
 
     def is_own(self, key: str) -> bool:
         """Locked: whether what is shown of a key is an own set that is not confirmed, here or in the core."""
-        return self.batch.shows(key) or self.core.channel_of(key).replica.is_own(key)
+        return self.batch.shows(key) or self.core.holding.of(key).replica.is_own(key)
 
     def is_confirmed(self, key: str) -> bool:
         """Whether no own set or delete of this key is on its way."""
@@ -189,7 +189,7 @@ class Mailbox:
     def add_watch(self, queue: WatchQueue) -> None:
         """Locked: it is told of all that is applied from here on."""
         self.watches = [*self.watches, queue]
-        self.core.watch(True)
+        self.core.holding.watch(True)
 
     def end_watch(self, queue: WatchQueue) -> None:
         """It is told of nothing more."""
@@ -204,7 +204,7 @@ class Mailbox:
 
     def _drop(self, queue: WatchQueue) -> None:
         self.watches = [other for other in self.watches if other is not queue]
-        self.core.watch(bool(self.watches))
+        self.core.holding.watch(bool(self.watches))
 
     # -- the agent's side
 
@@ -267,7 +267,7 @@ def _after_fork_in_child() -> None:
         mailbox.forked, batch.room, batch.sleeping = True, SHUT, False
         mailbox.lock = batch.lock = Lock()  # the old one may be held by a thread that is not here
         mailbox.changed = Condition(mailbox.lock)
-        mailbox.core.state = State.CLOSED  # what is held can be read, and grows old
+        mailbox.core.closed = True  # what is held can be read, and grows old
         for ticket in [batch.ticket, *batch.outstanding]:
             ticket.forked(mailbox.why_not())
         for watch in mailbox.watches:

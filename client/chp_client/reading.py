@@ -121,7 +121,7 @@ class Reading(Mapping[str, Any]):
             value = self._shown.get(key)
             if value is None:
                 return None
-            hashmap = self._core.channel_of(key).replica.map
+            hashmap = self._core.holding.of(key).replica.map
             own = self._mailbox.is_own(key)
             revision = UNKNOWN if own else Revision(hashmap.revisions.get(key, 0))
             left = None if own else hashmap.remaining_ms(key, monotonic())

@@ -69,13 +69,13 @@ class Worth:
     @property
     def staleness_s(self) -> float:
         """For how long the copy has not been known to be current; inf before the first sync."""
-        current_at = self._core.current_at
+        current_at = self._core.freshness.current_at
         return float("inf") if current_at is None else max(0.0, monotonic() - current_at)
 
     @property
     def lag_s(self) -> float:
         """How much later than at its best the last message came."""
-        return self._core.lag_s
+        return self._core.freshness.lag_s
 
     @property
     def revision(self) -> Revision:
@@ -136,7 +136,7 @@ class Worth:
         """
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
-            sums = self._core.verify()
+            sums = self._core.holding.verify()
         if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
             return Check(*sums)
         found = comparing.compared(mailbox, timeout)

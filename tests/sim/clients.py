@@ -89,7 +89,7 @@ class Production(ClientCore):
         segment = Segment(list(keys), list(values), extras)
         shown = not (extras and "c" in extras)
         if shown:
-            self.show(segment)
+            self.holding.show(segment)
         self.submit(segment, op, now, shown=shown)
 
     def revision_of(self, key: str) -> int:

@@ -13,6 +13,8 @@ from chp.headers import Batch
 from chp_client import outbox
 from chp_client.channel import Channel
 from chp_client.core import ClientCore
+from chp_client.holding import Holding
+from chp_client.leadership import Leadership
 from chp_server import core as server_core
 from chp_server import meeting, pending, performing
 from chp_server.answers import Answers
@@ -71,7 +73,7 @@ def order(mp: pytest.MonkeyPatch, first: Step, then: Step) -> None:
 
 
 def told_before_the_copy_holds_it(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ClientCore, "_lacking", lambda self, batch, upto: [])
+    mp.setattr(Holding, "lacking", lambda self, batch, upto: [])
 
 
 def published_before_the_sync(mp: pytest.MonkeyPatch) -> None:
@@ -213,7 +215,7 @@ def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
 
 
 def client_never_votes(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ClientCore, "_vote", lambda self, now: setattr(self, "_vote_at", now + 0.2))
+    mp.setattr(Leadership, "electorate", lambda self, now: setattr(self, "vote_at", now + 0.2) or [])
 
 
 def passive_never_asks(mp: pytest.MonkeyPatch) -> None:
@@ -302,7 +304,7 @@ def sessions_are_told(mp: pytest.MonkeyPatch) -> None:
 
 
 def spins(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ClientCore, "_put_off", lambda self, now: None)
+    mp.setattr(ClientCore, "_put_off", lambda self, until: None)
 
 
 def empty_server_serves(mp: pytest.MonkeyPatch) -> None:

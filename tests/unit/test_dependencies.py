@@ -24,8 +24,8 @@ PURE = {
         "scrubber", "arbitration", "room", "resting", "pulse", "ending",
     ],
     "chp_client": [
-        "core", "corestate", "following", "sending", "classic", "channel", "link", "outbox", "replica", "leases",
-        "events", "backlog", "speaking", "question",
+        "core", "leadership", "session", "freshness", "ownsets", "channels", "holding", "timing", "classic", "channel",
+        "link", "outbox", "replica", "leases", "events", "backlog", "speaking", "question",
     ],
 }  # fmt: skip
 

@@ -85,7 +85,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what:
         prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
-            core._progress_at = now - WAIT_S  # what was not sent is sent now, not in two seconds
+            core.session.progress_at = now - WAIT_S  # what was not sent is sent now, not in two seconds
 
         while going_on:
             clone.clear()

@@ -24,7 +24,7 @@ def test_a_sub_socket_that_is_connected_anew_subscribes_again() -> None:
         mailbox = clone.mailbox
         for again in range(1, 4):
             with mailbox.lock:
-                mailbox.core._effects.reconnect.append(0)  # as it says when it hears nothing
+                mailbox.core.out.effects.reconnect.append(0)  # as it says when it hears nothing
             clone.set("/wake", b"%d" % again).wait(60)
             until(lambda: seen.count(b"\x01" + TOPIC) == again)  # noqa: B023
             writer.set("/last", b"%d" % again).wait(60)

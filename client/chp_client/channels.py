@@ -1,0 +1,355 @@
+"""How the channels of a client get complete at the server that is followed, and stay so.
+
+    a server is followed         ask it on every channel, for what changed since `at` or for everything
+    a hole, a difference         ask again, at once the first time, then ever later
+    no answer                    ask again                   nobody is heard    later, with the next vote
+    nothing comes on a channel   subscribe to it again; in the end, connect anew
+
+It is told whom to ask, decides nothing about servers, and adds requests and subscriptions to the effects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+from zlib import crc32
+
+from chp import headers
+from chp.batch import Segment, packb, peek
+from chp.errors import ChpError
+from chp.limits import Limits
+from chp.messages import ICANHAZ
+from chp.numbers import describe
+from chp.versions import VERSION
+
+from .backlog import Backlogs
+from .channel import CREDIT, Channel, Verdict, own_number
+from .events import Sink
+from .holding import Holding
+from .link import Link
+from .outbox import Batch, echoed
+from .timing import AGAIN, NEVER, Chance, Timing
+
+Answer = headers.Sync | headers.Records | headers.Kthxbai
+
+
+class Channels:
+    """The channels of one client, and the requests under way for them."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        own_batches: Callable[[int, int], list[Batch]],
+        *,
+        limits: Limits,
+        timing: Timing,
+        chance: Chance,
+        stats: Counter[str],
+        out: Sink,
+    ) -> None:
+        self.all, self.write_only = holding.all, holding.write_only
+        self.by_topic = {channel.topic: channel for channel in self.all}
+        self.backlogs = Backlogs(limits.join_buffer_bytes)
+        self.session = b""  # our public id, which servers tell of in what they send
+        self._holding = holding
+        self._own_batches = own_batches
+        self._timing, self._chance = timing, chance
+        self._stats, self._out = stats, out
+        self._requests: dict[int, Channel] = {}
+        self._votes: dict[int, int] = {}  # the newest vote by server
+        self._last_id = 0
+
+    # -- own sets
+
+    def undo(self, batch: Batch, later: set[str], server: Link | None, now: float) -> None:
+        """A batch that was shown came to nothing: bring the confirmed values back; `later` own sets stay shown."""
+        for channel in self.all:
+            keys = {key for key in batch.keys if key.startswith(channel.subtree)}
+            channel.replica.orphans |= keys
+            channel.replica.pending.drop(keys - later)
+            if keys and server is not None:
+                channel.live = False
+                self.ask(channel, server.index, 0, now)
+
+    def renumbered(self, batches: Sequence[Batch], session: bytes, server: Link, now: float) -> None:
+        """Own batches have new numbers, in another session; what is shown and among none of them is lost."""
+        self.session = session
+        waiting = [channel.replica.pending.keys() for channel in self.all]
+        for channel in self.all:
+            channel.replica.pending.forget()
+        for batch in batches:
+            if batch.shown:
+                self._holding.show(
+                    batch.columns()
+                )  # a server that is gone may have confirmed it, and others' sets after it
+                self._holding.pend(batch)
+        for channel, keys in zip(self.all, waiting, strict=True):
+            lost = keys - channel.replica.pending.keys()
+            if lost:  # acknowledged, and gone with the server that did so
+                channel.replica.orphans |= lost
+                channel.live = False
+                self.ask(channel, server.index, 0, now)
+
+    # -- whom to ask
+
+    def follow(self, server: Link, anew: bool, now: float) -> None:
+        """This server is followed; `anew`: its numbers may mean something else."""
+        for channel in self.all:
+            channel.stop()
+            channel.heard_at = now
+            channel.troubles = channel.told_keys = 0
+            if anew:
+                channel.at, channel.anew = 0, True
+            if self.write_only:
+                channel.live = channel.synced_once = True
+            elif channel.topic in server.greeted:
+                self.ask(channel, server.index, channel.at, now)
+        self._votes.clear()
+
+    def stop(self) -> None:
+        """Nobody is followed."""
+        for channel in self.all:
+            channel.stop()
+
+    def ask(self, channel: Channel, server: int, start: int, now: float) -> None:
+        """ICANHAZ of CHP/2: a snapshot, or what changed since `start`."""
+        self._give_up(channel)
+        if channel.replica.orphans or channel.differs:
+            start = 0  # only a snapshot tells what they are
+        channel.ask(self._next_id(channel), server, start, now).session = self.session
+        self._send_request(server, channel, start, CREDIT)
+
+    def _give_up(self, channel: Channel) -> None:
+        if channel.sync is not None:
+            self._requests.pop(channel.sync.id, None)
+
+    def _next_id(self, channel: Channel | None = None) -> int:
+        self._last_id += 1
+        if channel is not None:
+            self._requests[self._last_id] = channel
+        return self._last_id
+
+    def _send_request(self, server: int, channel: Channel, start: int, credit: int) -> None:
+        body = {
+            "chp": VERSION, "id": self._last_id, "from": start, "proof": channel.whose,
+            "session": self.session, "credit": credit,
+        }  # fmt: skip
+        self._out.effects.request.append((server, [ICANHAZ, channel.subtree.encode(), packb(body)]))
+
+    def vote(self, server: int) -> None:
+        """Ask for the first channel; a passive takes it as a vote."""
+        channel = self.all[0]
+        self._requests.pop(self._votes.get(server, 0), None)
+        self._votes[server] = self._next_id(channel)
+        self._send_request(server, channel, channel.at, 1)
+        self._stats["votes"] += 1
+
+    def refetch(self, server: Link, now: float) -> None:
+        """Fetch everything anew, as after a lag: what is queued is dropped unread."""
+        for channel in self.all:
+            if not self.write_only and channel.sync is None:
+                channel.live = False
+                self.ask(channel, server.index, 0, now)
+
+    # -- answers
+
+    def requested(self, request: int) -> Channel | None:
+        """What a request was made for, if it was not given up."""
+        return self._requests.get(request)
+
+    def voted(self, channel: Channel, request: int, server: Link) -> bool:
+        """Whether this answers a vote: who serves is active."""
+        if channel.sync is not None and channel.sync.id == request:
+            return False
+        self._requests.pop(request, None)
+        self._votes.pop(server.index, None)
+        return True
+
+    def answered(self, channel: Channel, header: Answer, items: list[Any], server: Link, now: float) -> ChpError | None:
+        """What comes of a request; what was wrong with it, after which it is made again."""
+        sync = channel.sync
+        if sync is None or sync.server != server.index:
+            return None
+        server.heard_at = channel.heard_at = now
+        if isinstance(header, headers.Kthxbai):
+            del self._requests[sync.id]
+            server.refusal = ""
+            self.obey(channel, channel.on_kthxbai(header, self.session, now), server, now)
+            return None
+        try:
+            more = channel.on_chunk(header, items, self.session, now)
+        except ChpError as error:
+            self._mend(channel, server, now)
+            return error
+        if more:
+            body = packb({"chp": VERSION, "id": header.request, "more": more})
+            self._out.effects.request.append((server.index, [ICANHAZ, channel.subtree.encode(), body]))
+        return None
+
+    def refused(self, channel: Channel, header: headers.Refused, server: Link, now: float) -> None:
+        """A request was refused; why is kept for who asks how the server looks."""
+        del self._requests[header.number]
+        if header.code == "passive":
+            return
+        server.refusal = f"{header.code}: {header.detail}"[:200]
+        self._stats["requests_refused"] += 1
+        self._out.effects.notes.append(f"{server.address} refused {channel.subtree!r}: {server.refusal}")
+        if channel.sync is not None and channel.sync.id == header.number:  # `retry` asks again
+            channel.sync.progress_at = now - self._timing.sync_retry_s + self._timing.refused_retry_s
+
+    def obey(self, channel: Channel, verdict: Verdict, server: Link | None, now: float) -> None:
+        """What a channel made of a message."""
+        if verdict is not Verdict.FINE and server is not None:
+            self._out.effects.notes.append(
+                f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}, {channel.why}"
+            )
+            channel.live = False
+            channel.differs = channel.differs or verdict is Verdict.REFETCH
+            self._mend(channel, server, now)
+
+    def _mend(self, channel: Channel, server: Link, now: float) -> None:
+        """Ask for what is missing: at once, but ever later if that does not help."""
+        channel.troubles += 1
+        if channel.troubles == 1:
+            self.ask(channel, server.index, channel.at, now)
+            return
+        wait_s = self._timing.put_off_s(self._timing.mend_s, channel.troubles - 1, self._chance)
+        self._stats["mends_put_off"] += 1
+        self._give_up(channel)
+        # as one that was not answered: see `retry`
+        channel.ask(0, server.index, 0, now + wait_s - self._timing.sync_retry_s)
+
+    # -- what comes on a channel
+
+    def greeted(self, channel: Channel, server: Link, news: bool, now: float) -> None:
+        """The server that is followed has our subscription."""
+        channel.heard_at, channel.refusals = now, 0
+        if news and not channel.live and channel.sync is None:
+            self.ask(channel, server.index, channel.at, now)
+
+    def not_subscribed(
+        self, channel: Channel, server: Link, header: headers.Refused, now: float, put_off: bool
+    ) -> None:
+        """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
+        why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
+        self._stats["subscriptions_refused"] += 1
+        if channel.topic not in server.refused:
+            self._out.effects.warnings.append(f"{server.address} refused {why}; trying on")
+        server.refused[channel.topic] = why
+        server.greeted.discard(channel.topic)
+        if put_off:
+            channel.refusals += 1
+            wait_s = self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
+            channel.again_at = now + wait_s
+
+    def echo(self, channel: Channel, body: bytes, now: float) -> headers.Batch | None:
+        """The header of a record of nothing but own batches, which needs no unpacking to be confirmed; it is now."""
+        if channel.watching or not channel.live or len(self.all) > 1:
+            return None
+        header, start = peek(body) or (None, 0)
+        if not isinstance(header, headers.Batch) or not header.origins:
+            return None
+        own = own_number(header.origins, self.session)
+        known = self._own_batches(channel.replica.pending.confirmed, own) if own else []
+        if not known or not echoed(known, body, start):
+            return None
+        segments = [Segment(batch.keys, [], batch.extras) for batch in known]
+        return header if channel.on_echo(header, segments, crc32(body), now) else None
+
+    def heard(
+        self,
+        channel: Channel,
+        header: headers.Batch | headers.Heartbeat,
+        items: list[Any],
+        *,
+        body: bytes,
+        server: Link,
+        now: float,
+    ) -> None:
+        """A BATCH or HEARTBEAT of the server that is followed."""
+        if self.write_only:
+            channel.live = channel.synced_once = True
+            number = header.number if isinstance(header, headers.Heartbeat) else header.last
+            channel.at = max(channel.at, number)
+        elif isinstance(header, headers.Heartbeat):
+            self.obey(channel, channel.on_heartbeat(header, now), server, now)
+            if not channel.live and channel.sync is None:
+                self.ask(channel, server.index, channel.at, now)
+        else:
+            size, crc = len(body), crc32(body)
+            verdict = channel.on_batch(header, items, size=size, crc=crc, session=self.session, now=now)
+            self.obey(channel, verdict, server, now)
+
+    # -- what watches have missed
+
+    def missed(
+        self, server: Link, request: int, header: Answer | headers.Refused, items: list[Any], now: float
+    ) -> None:
+        """What answers the question of a watch for what it missed; else of a request given up."""
+        log = self.backlogs.of(request)
+        if log is None or log.server != server.index:
+            return
+        log.due_at = now + self._timing.sync_retry_s
+        more, result = self.backlogs.on_reply(log, header, items, now + self._timing.refused_retry_s)
+        if more:
+            body = packb({"chp": VERSION, "id": log.id, "more": more})
+            self._out.effects.request.append((server.index, [ICANHAZ, b"", body]))
+        if result is not None:
+            self._out.effects.missed.append((log.handle, result))
+
+    def ask_missed(self, server: Link, now: float) -> None:
+        """Ask the active for what watches have missed."""
+        for log in self.backlogs.due(server.index, now):
+            log.asked(self._next_id(), server.index, now + self._timing.sync_retry_s)
+            frames = [ICANHAZ, log.channel.subtree.encode(), packb(log.options())]
+            self._out.effects.request.append((server.index, frames))
+
+    # -- time
+
+    def next_deadline(self) -> float:
+        """When a request is made again."""
+        started = [channel.sync.progress_at for channel in self.all if channel.sync is not None]
+        return min(started) + self._timing.sync_retry_s if started else NEVER
+
+    def next_hearing(self, silence_s: float, synced: bool) -> float:
+        """When a channel will have been silent for too long."""
+        again = [max(channel.heard_at + AGAIN * silence_s, channel.again_at) for channel in self.all]
+        if synced:
+            again += [channel.heard_at + silence_s + 0.001 for channel in self.all]
+        return min(again)
+
+    def retry(self, server: Link, now: float) -> None:
+        """Make the requests again that were not answered."""
+        for channel in self.all:
+            if channel.sync is not None and now - channel.sync.progress_at >= self._timing.sync_retry_s:
+                self._stats["sync_retries"] += 1
+                self.ask(channel, server.index, channel.at, now)
+
+    def put_off(self, until: float) -> None:
+        """Nobody is there to ask before."""
+        self.backlogs.put_off(until)
+        for channel in self.all:
+            if channel.sync is not None:
+                channel.sync.progress_at = max(channel.sync.progress_at, until - self._timing.sync_retry_s)
+
+    def hear_again(self, server: Link, silence_s: float, silent: bool, now: float) -> None:
+        """Subscribe again to a channel on which nothing comes, though its server may live.
+
+        What a server knows of our subscriptions may have been taken from it, by a cancel that somebody else sent.
+        """
+        for channel in self.all:
+            if now < max(channel.heard_at + AGAIN * silence_s, channel.again_at):
+                continue
+            channel.again_at = now + silence_s
+            deaf = now - channel.heard_at > max(self._timing.deaf_s, 2 * silence_s) and not silent
+            if deaf and channel.topic not in server.refused:
+                self._out.effects.reconnect.append(server.index)
+                self._stats["reconnects"] += 1
+            self.subscribe_again(server, channel.topic)
+
+    def subscribe_again(self, server: Link, topic: bytes) -> None:
+        """Take a subscription back and give it again."""
+        self._stats["subscribed_again"] += 1
+        self._out.effects.unsubscribe.append((server.index, topic))
+        self._out.effects.subscribe.append((server.index, topic))

@@ -1,0 +1,109 @@
+"""What a client holds: its channels as one map, and its own sets on top of that.
+
+It asks nobody and is told nothing by servers: `channels` does that. Everything here is a question, or an own set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from chp import columns
+from chp.batch import Segment
+from chp.limits import Limits
+from chp.numbers import U64_MASK
+
+from .channel import Channel
+from .events import Changed, in_order
+from .outbox import Batch
+
+PULSE = "/.chp/pulse/"  # a write-only client holds nothing; on this channel it hears the active's heartbeats
+
+
+class Holding:
+    """The channels of one client, none inside another."""
+
+    def __init__(
+        self,
+        subtrees: Sequence[str],
+        shown: dict[str, bytes],
+        own_batches: Callable[[int, int], list[Batch]],
+        limits: Limits,
+        stats: Counter[str],
+    ) -> None:
+        self.write_only = not subtrees
+        self.shown = shown
+        self.all = [Channel(s, shown, stats, limits, own_batches) for s in (subtrees or (PULSE,))]
+
+    @property
+    def live(self) -> bool:
+        """Whether nothing is missing."""
+        return all(channel.live for channel in self.all)
+
+    @property
+    def position(self) -> int:
+        """The highest number up to which everything held is complete."""
+        return min(channel.at for channel in self.all)
+
+    def of(self, key: str) -> Channel:
+        """The channel a key belongs to (the first for one that is not held)."""
+        return next((channel for channel in self.all if key.startswith(channel.subtree)), self.all[0])
+
+    def watch(self, on: bool) -> None:
+        """Whether changes are to be told at all: it costs a little a record."""
+        for channel in self.all:
+            channel.watching = on and not self.write_only
+
+    def held(self, prefix: str, unsent: set[str]) -> Changed:
+        """What is confirmed under a prefix, by revision; no key of an own set that is not (`unsent`, and others)."""
+        return in_order([channel.replica.held(prefix, unsent) for channel in self.all])
+
+    def verify(self) -> tuple[bool, int, int, int]:
+        """Whether each channel's sums are those of its map; keys and revision sum in all; the number last compared."""
+        ok, keys, total, compared = True, 0, 0, []
+        for channel in self.all:
+            revisions = channel.replica.map.revisions
+            summed = sum(revisions.values())
+            ok = ok and summed == channel.replica.map.revision_sum
+            ok = ok and not revisions.keys() - self.shown.keys() - channel.replica.pending.keys()
+            keys, total = keys + len(revisions), total + summed
+            compared.append(channel.compared[0] if channel.compared else 0)
+        return ok, keys, total & U64_MASK, min(compared)
+
+    # -- own sets
+
+    def show(self, segment: Segment) -> None:
+        """Make an own set visible at once."""
+        if not self.write_only:
+            self.all[0].replica.show(segment)
+
+    def pend(self, batch: Batch) -> None:
+        """What is shown of an own batch waits for its confirmation."""
+        if not batch.shown:
+            return
+        if len(self.all) == 1:
+            self.all[0].replica.pending.add(batch.keys, batch.no)
+            return
+        for channel in self.all:
+            keys = [key for key in batch.keys if key.startswith(channel.subtree)]
+            if keys:
+                channel.replica.pending.add(keys, batch.no)
+
+    def lacking(self, batch: Batch, upto: int) -> list[Channel]:
+        """The channels of the batch's keys that are not complete up to a number."""
+        extras = batch.extras or {}
+        if self.write_only or columns.STAGE in extras or not (batch.keys or columns.COMMIT in extras):
+            return []
+        behind = [channel for channel in self.all if not channel.live or channel.at < upto]
+        if columns.COMMIT in extras:
+            return behind
+        return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
+
+    def are_heard(self, since: float) -> bool:
+        """Whether something has come on each of them."""
+        return self.write_only or all(channel.heard_at >= since for channel in self.all)
+
+    def check(self) -> None:
+        """Assert the invariants of each channel."""
+        for channel in self.all:
+            channel.check()

@@ -1,0 +1,86 @@
+"""Whom a client follows: each cell of the table, by what servers say; and the tables of the documents are the code's.
+
+covers: leadership.py, freshness.py
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chp.headers import State as S
+from chp.numbers import number
+from chp_client import leadership as module
+from chp_client.events import State
+from chp_client.freshness import Freshness
+from chp_client.leadership import TABLE, Event, Leadership, Move, Standing
+from chp_client.link import Link
+from chp_client.timing import Timing
+
+ROOT = Path(__file__).parents[2]
+SILENCE_S = 1.0
+
+
+def place(standing: Standing, *, late: bool) -> tuple[Leadership, Link, Link, float]:
+    """Of epoch 5; the server followed (or that was), another, and the time."""
+    links = [Link(0, "a", heartbeat_s=0.1), Link(1, "b")]
+    lead, now = Leadership(links, Timing(silence_s=SILENCE_S), 0.0), 100.0
+    assert lead.told(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
+    lead.follow(links[0])
+    if standing is Standing.NOBODY:
+        lead.leave(now)
+    now += 0.0 if standing is Standing.HEARD else 3 * SILENCE_S + 0.1 if late else SILENCE_S + 0.1
+    assert lead.standing(now) is standing
+    return lead, *links, now
+
+
+@pytest.mark.parametrize("standing", Standing)
+@pytest.mark.parametrize("event", Event)
+def test_each_cell_of_the_table(event: Event, standing: Standing) -> None:
+    lead, ours, other, now = place(standing, late=event is Event.LATE)
+    if event in (Event.SAME, Event.AGAIN, Event.GONE):
+        if standing is Standing.NOBODY:
+            return  # nobody is the one that we follow
+        state = S.PASSIVE if event is Event.GONE else S.ACTIVE
+        move = lead.told(ours, state, number(5, 9), now, restarted=event is Event.AGAIN)
+    else:
+        epoch = {Event.HIGHER: 6, Event.EQUAL: 5}.get(event, 4)
+        move = lead.told(other, S.ACTIVE, number(epoch, 9), now)
+    assert move is TABLE[event][standing.value]
+
+
+def test_who_is_not_active_and_not_followed_changes_nothing() -> None:
+    lead, _, other, now = place(Standing.HEARD, late=False)
+    assert lead.told(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5
+
+
+def test_who_speaks_another_version_is_not_believed() -> None:
+    lead, _, other, now = place(Standing.NOBODY, late=False)
+    other.unspoken = "its version is not ours"
+    assert lead.told(other, S.ACTIVE, number(9, 1), now) is Move.STAY
+
+
+@pytest.mark.parametrize("text", [(ROOT / "SPEC.md").read_text(encoding="utf-8"), module.__doc__ or ""])
+def test_the_documents_have_the_table_of_the_code(text: str) -> None:
+    for event, moves in TABLE.items():
+        row = next(line for line in text.splitlines() if re.match(rf"(\| |    ){event.name}\b", line))
+        found = re.findall(r"(?<=[ |])(FOLLOW|ANEW|LEAVE|-)(?=[ |]|$)", row.replace(event.name, "", 1))
+        wanted = [move.value for move in moves]
+        assert found == wanted[-len(found) :], f"{event.name} is {found} where the code has {wanted}"
+
+
+def test_a_copy_is_current_stale_or_nothing_yet() -> None:
+    fresh = Freshness(max_lag_s=0.5)
+    assert fresh.told(False, 1.0) is None and fresh.state is State.CONNECTING
+    assert fresh.told(True, 2.0) is State.SYNCED and fresh.told(True, 3.0) is None and fresh.current_at == 3.0
+    assert fresh.told(False, 4.0) is State.STALE and fresh.current_at == 3.0
+    assert fresh.told(True, 5.0) is State.SYNCED
+
+
+def test_lag_is_measured_from_the_best_message() -> None:
+    fresh = Freshness(max_lag_s=0.5)
+    assert not fresh.measure(1_000, 51.2) and fresh.lag_s == 0.0
+    assert not fresh.measure(2_000, 52.1) and fresh.measure(3_000, 53.7)
+    assert fresh.lag_s == pytest.approx(0.6)
+    fresh.measure_anew()
+    assert not fresh.measure(4_000, 59.0)
