@@ -189,7 +189,10 @@ def persistent(pipe: Pipe, addresses: list[str]) -> None:
             if pipe.waiting():
                 killed = pipe.hear()["killed"]
         last = max(at for at in times if at <= killed)
-        pipe.say(outage=min(at for at in times if at > killed) - last, lost=sum(clone.get(k) != v for k, v in acknowledged.items()))
+        pipe.say(
+            outage=min(at for at in times if at > killed) - last,
+            lost=sum(clone.get(k) != v for k, v in acknowledged.items()),
+        )
 
 
 def flooder(pipe: Pipe, addresses: list[str]) -> None:

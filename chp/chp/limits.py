@@ -44,6 +44,7 @@ class Limits:
     pending_bytes_max: int = 64 * MIB  # of a passive: sets not yet seen published
     pending_batches_max: int = 100_000
     pending_age_s_max: float = 60.0  # a set older than this was lost or answered elsewhere
+    pending_slice_bytes: int = 2 * MIB  # of it that who takes over applies a turn: about 30 ms of sets of 100 bytes
     sync_chunk_items: int = 8192  # one snapshot chunk: about 1 MiB of 100-byte values
     sync_chunk_bytes: int = MIB
     sync_credit_max: int = 64  # chunks a client may ask for ahead

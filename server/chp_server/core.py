@@ -155,7 +155,7 @@ class ServerCore:
         self._expire()
         self.endings.end_turn()
         self._give_up_handover()
-        self.commit()
+        self._go_on_with_pending()
         self.resting.look()
         self.link.end_turn()
         self._release()
@@ -167,7 +167,7 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
-        if self.requests.ready or self.link.ready or self.state.late or self.state.gathering:
+        if self.requests.ready or self.link.ready or self.state.late or self.state.gathering or self.pending.taken:
             return self.now
         if self.endings.ready and self.now >= self._hold_until:
             return self.now
@@ -211,7 +211,7 @@ class ServerCore:
         except BadInput as error:
             self._garbage("collector", error)
         else:
-            self._collect(known)
+            self.pending.taken.append(known) if self.pending.taken else self._collect(known)
 
     def _collect(self, frames: list[bytes]) -> None:
         try:
@@ -318,7 +318,8 @@ class ServerCore:
         self.arbitration.begin(self.now)
         self.state.renew_leases(self.now)
         self.link.replay.own()
-        taken = self._apply_pending()
+        taken = self.pending.take(self.now)
+        self._go_on_with_pending()
         self.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
         self._greet_all()
         self.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
@@ -348,13 +349,10 @@ class ServerCore:
             self._greet_all()
             self.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
 
-    def _apply_pending(self) -> int:
-        self.pending.expire(self.now)
-        taken = self.pending.take()
-        for frames in taken:
+    def _go_on_with_pending(self) -> None:
+        for frames in self.pending.slice():
             self._collect(frames)
         self.commit()
-        return len(taken)
 
     def _become_passive(self) -> None:
         self.commit()
@@ -364,6 +362,8 @@ class ServerCore:
         self._late_acks = []
         self.commits.answers.waiting.clear()  # never to be acknowledged: their clients send them to the active again
         self.requests.clear()
+        while self.pending.taken:
+            self._collect(self.pending.taken.popleft())
         self._greet_all()
         self.turn.fact("passive", number=describe(self.state.number))
 
@@ -403,7 +403,7 @@ class ServerCore:
             self.link.handover_until = None
             self.turn.fact("handover given up", "warning", number=describe(self.state.number))
             if self.arbitration.leased(self.now):
-                self._apply_pending()
+                self.pending.take(self.now)
             else:
                 self.step(Event.LEASE_LOST)
 
@@ -411,7 +411,7 @@ class ServerCore:
 
     def _expire(self) -> None:
         self.endings.ready &= self.serving
-        if not self.serving or self.state.late:  # the turn is to leave before a large commit is put into the map
+        if not self.serving or self.state.late or self.pending.taken:  # nothing outruns what came before it
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return

@@ -4,11 +4,15 @@ If the active dies with a set on its way, the passive applies it when it takes o
 publishes it. Entries are known by their UUID (CHP/1) or by session and batch number (CHP/2). The list is bounded in
 number, bytes and age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published,
 so it is not kept: replaying it might undo something newer.
+
+Who takes over has a second's worth of everybody's sets to apply. It does so a slice a turn, so that the oldest, for
+which somebody waits since the active died, are answered at once; what clients send meanwhile queues up behind.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chp.errors import BadFrame
@@ -37,6 +41,7 @@ class Pending:
         self._limits = limits
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._sessions: dict[bytes, deque[bytes]] = {}  # the batches of a session, in their order
+        self.taken: deque[Frames] = deque()  # by who serves now: to be applied, in this order
         self.bytes = 0
         self.dropped = 0
 
@@ -84,15 +89,24 @@ class Pending:
         while self._entries and now - next(iter(self._entries.values())).since > self._limits.pending_age_s_max:
             self._drop_oldest()
 
-    def take(self) -> list[Frames]:
-        """Everything, in the order of arrival, but for sessions that their clients replaced; the list is empty then."""
+    def take(self, now: float) -> int:
+        """All is `taken`, in the order of arrival, but for sessions that their clients replaced; how many that are."""
+        self.expire(now)
         newest = {session[:CLIENT_BYTES]: session for session in sorted(self._sessions)}
         replaced = {session for session in self._sessions if newest[session[:CLIENT_BYTES]] != session}
-        frames = [entry.frames for identity, entry in self._entries.items() if identity[:16] not in replaced]
+        before = len(self.taken)
+        self.taken += (entry.frames for identity, entry in self._entries.items() if identity[:16] not in replaced)
         self._entries.clear()
         self._sessions.clear()
         self.bytes = 0
-        return frames
+        return len(self.taken) - before
+
+    def slice(self) -> Iterator[Frames]:
+        """What of `taken` is to be applied this turn."""
+        size = 0
+        while self.taken and size < self._limits.pending_slice_bytes:
+            size += sum(map(len, self.taken[0]))
+            yield self.taken.popleft()
 
 
 def batch_identity(session: bytes, no_frame: bytes) -> bytes:

@@ -40,6 +40,7 @@ class Plan:
     chunk_items: int = 8192
     part_bytes: int = 1 << 20
     ending_keys: int = 4096
+    slice_bytes: int = 2 << 20
 
     @property
     def line(self) -> str:
@@ -47,6 +48,7 @@ class Plan:
         return (
             f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
             f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes} ending={self.ending_keys}"
+            f" slice={self.slice_bytes}"
         )
 
     @staticmethod
@@ -75,6 +77,7 @@ def plan(seed: int) -> Plan:
         rng.choice((100_000, 5)),
         rng.choice((8192, 2)),
         rng.choice((1 << 20, 1 << 20, 30)),
+        slice_bytes=1 if seed % 2 else 2 << 20,
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)

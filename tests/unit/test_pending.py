@@ -3,17 +3,27 @@
 from dataclasses import replace
 
 from chp.limits import DEFAULT
+from chp_server.binary_star import Event
 from chp_server.pending import Pending, batch_identity
+from tests.unit.cores import Cores
 
 LIMITS = replace(DEFAULT, pending_batches_max=5, pending_bytes_max=100, pending_age_s_max=10.0)
+
+
+def all_of(pending: Pending) -> list[list[bytes]]:
+    """What is taken over, in its order."""
+    pending.take(0.0)
+    taken = list(pending.taken)
+    pending.taken.clear()
+    return taken
 
 
 def test_order_and_once() -> None:
     pending = Pending(LIMITS)
     for i in (3, 1, 3, 2):
         pending.add(b"%016d" % i, [b"%d" % i], 0.0)
-    assert pending.take() == [[b"3"], [b"1"], [b"2"]]
-    assert pending.take() == [] and pending.bytes == 0
+    assert all_of(pending) == [[b"3"], [b"1"], [b"2"]]
+    assert all_of(pending) == [] and pending.bytes == 0
 
 
 def test_bounds_drop_the_oldest_and_count() -> None:
@@ -32,7 +42,7 @@ def test_age() -> None:
     pending.add(b"a" * 16, [b"x"], 0.0)
     pending.add(b"b" * 16, [b"y"], 5.0)
     pending.expire(10.1)
-    assert pending.take() == [[b"y"]]
+    assert all_of(pending) == [[b"y"]]
 
 
 def test_a_session_is_seen_up_to_a_number() -> None:
@@ -42,7 +52,7 @@ def test_a_session_is_seen_up_to_a_number() -> None:
         pending.add(batch_identity(session, no.to_bytes(8)), [b"%d" % no], 0.0)
     pending.seen_up_to(one, 2)
     pending.seen_up_to(one, 1)
-    assert pending.take() == [[b"1"], [b"3"]]
+    assert all_of(pending) == [[b"1"], [b"3"]]
     assert not pending._sessions
 
 
@@ -53,3 +63,32 @@ def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
         pending.expire(no / 10)
     pending.seen_up_to(b"s" * 16, 2000)
     assert len(pending) == 0 and pending.bytes == 0 and not pending._sessions
+
+
+def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() -> None:
+    """The oldest is answered with the first turn; what comes meanwhile waits its turn."""
+    pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
+    pair.stopped = "P"
+    session = b"s" * 16
+    for no in (1, 2, 3):
+        pair.put("B", session, no, {"/k": b"%d" % no})
+    pair.run(2.0)
+    pair.vote("B")
+    pair.turn("B")
+    assert pair.b.active and [no for no, *_ in pair.answers(session)] in ([1], [1, 2])
+    pair.put("B", session, 4, {"/k": b"4"})
+    assert pair.b.next_deadline() == pair.b.now, "there is more to be done"
+    pair.run(0.5)
+    assert [no for no, *_ in pair.answers(session)] == [1, 2, 3, 4]
+    assert pair.b.state.map.values["/k"] == b"4"
+
+
+def test_what_a_successor_has_not_applied_when_it_gives_way_is_pending_again() -> None:
+    pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
+    pair.stopped = "P"
+    for no in range(1, 6):
+        pair.put("B", b"s" * 16, no, {"/k": b"%d" % no})
+    pair.run(2.0)
+    pair.vote("B")
+    pair.b.step(Event.PEER_ACTIVE_HIGHER)
+    assert len(pair.b.pending) == 4 and not pair.b.pending.taken
