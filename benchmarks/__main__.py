@@ -28,6 +28,7 @@ NAMES = (
     "memory",
     "pair",
     "stalls",
+    "fairness",
     "recording",
     "spark",
 )

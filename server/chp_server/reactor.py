@@ -140,7 +140,7 @@ class Server:
         due = self.core.next_deadline()
         if self._replies.holding:
             due = min(due, now + BLOCKED_RETRY_S)
-        if self._snapshotter.busy or self._copies.busy:
+        if self._snapshotter.busy or self._copies.busy or self._sockets.intake.waiting:
             due = now
         return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
 
@@ -215,7 +215,7 @@ class Server:
             case Port.UPDATES:
                 self._take_subscriptions(handle)
             case Port.COLLECTOR:
-                self._receive_if_ready(sockets.collector, handle, self.core.resting.set_failed)
+                self._take_sets(handle)
             case Port.SNAPSHOT:
                 self._take_requests(handle)
         self._clock.lap(port)
@@ -235,16 +235,17 @@ class Server:
                 self._replies.came(frames[0], fd, self.core.now)
                 self._guard(handle, frames)
 
-    def _receive_if_ready(
-        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
-    ) -> None:
-        if self._ready is None or socket in self._ready:
-            self._receive(socket, handle, failed)
+    def _take_sets(self, handle: Callable[[Frames], None]) -> None:
+        sockets = self._sockets
+        if self._ready is None or sockets.collector in self._ready or sockets.intake.waiting:
+            self._hand_over(sockets.intake.take(), handle, self.core.resting.set_failed)
 
-    def _receive(
-        self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
+    def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
+        self._hand_over(list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max)), handle)
+
+    def _hand_over(
+        self, messages: list[Frames], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
     ) -> None:
-        messages = list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max))
         if messages:
             self.core.arrived(time.monotonic())
         for frames in messages:

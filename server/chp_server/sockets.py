@@ -73,6 +73,7 @@ class Sockets:
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
+        self.intake = Intake(self.collector, limits)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
         self.peer_out = peer_dealer(context, 100_000)
@@ -131,6 +132,32 @@ def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Ite
         size += sum(map(len, frames))
         if size > bytes_max:
             return
+
+
+class Intake:
+    """What one turn takes of a socket: libzmq gives what its connections sent in turn, a message of each.
+
+    A message that would make the turn too long waits for the next, which it begins: those before it are small, and
+    somebody may wait for them.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], limits: Limits) -> None:
+        self._socket, self._limits = socket, limits
+        self.waiting: list[Frames] = []  # at most one
+
+    def take(self) -> list[Frames]:
+        """The messages of this turn."""
+        taken, self.waiting = self.waiting, []
+        room = self._limits.turn_bytes_max - sum(_size(frames) for frames in taken)
+        if room > 0:
+            taken += receive(self._socket, self._limits.turn_messages_max, room)
+            if len(taken) > 1 and sum(map(_size, taken)) > self._limits.turn_bytes_max:
+                self.waiting = [taken.pop()]
+        return taken
+
+
+def _size(frames: Frames) -> int:
+    return sum(map(len, frames))
 
 
 def receive_by(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[tuple[int | None, Frames]]:

@@ -1,0 +1,130 @@
+"""Whether one who writes much leaves the others their share: awaited sets and updates of others, beside a flood.
+
+A lone server, in memory. One client sets 200,000 keys a second, in batches of 10,000 of 100 bytes, over a thousand
+batches' worth of keys; meanwhile another sets one key and waits, again and again, and a third, which holds everything,
+notes how old an update is that a fourth makes every 5 ms when it sees it. The same is measured without the flood.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import threading
+import time
+from typing import Any
+
+from .roles import Pipe, Role, closing_all
+from .rounds import Round, in_turn, summary
+from .servers import ChpServer
+
+RATE, BATCH = 200_000, 10_000
+VALUE = b"v" * 100
+SECONDS = (10.0, 2.0)  # whole, quick
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Both, with and without the flood, in turn."""
+    rounds = 2 if quick else 5
+    with closing_all() as keep:
+        server = keep(ChpServer())
+        roles = {
+            "flood": keep(Role(flooding, port=server.port)),
+            "awaited": keep(Role(awaiting, port=server.port)),
+            "seen": keep(Role(watching, port=server.port)),
+        }
+        for role in roles.values():
+            role.hear()
+        kinds = {"quiet": False, "beside 200,000/s": True}
+        acts = {name: lambda flood=flood: _round(roles, SECONDS[quick], flood=flood) for name, flood in kinds.items()}
+        results = in_turn(acts, rounds)
+    cases = {}
+    for what, title in (("awaited", "one awaited set"), ("seen", "an update until one that holds everything sees it")):
+        raw = {f"chp {name}": [each[what] for each in made] for name, made in results.items()}
+        cases[title] = {"contenders": {name: summary(made) for name, made in raw.items()}, "raw": raw}
+    return {"title": "Fairness", "unit": "us", "cases": cases}
+
+
+def _round(roles: dict[str, Role], seconds: float, *, flood: bool) -> dict[str, Round]:
+    if flood:
+        roles["flood"].say(go=True)
+        time.sleep(0.5)
+    for name in ("awaited", "seen"):
+        roles[name].say(seconds=seconds)
+    figures = {name: roles[name].hear() for name in ("awaited", "seen")}
+    if flood:
+        figures["awaited"]["flood_rate"] = roles["flood"].ask(go=False)["rate"]
+    return figures
+
+
+def _figures(took: list[float]) -> Round:
+    ordered = sorted(took)
+    at = lambda q: ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1e6  # noqa: E731
+    return {"p50_us": at(0.5), "p99_us": at(0.99), "p999_us": at(0.999), "n": len(took)}
+
+
+def flooding(pipe: Pipe, port: int) -> None:
+    """Set at the rate while told to; answers with the rate that it came to."""
+    from chp_client import Clone
+
+    clone = Clone(f"tcp://127.0.0.1:{port}", subtree=None)
+    work = [([f"/flood/{i * BATCH + j:08d}" for j in range(BATCH)], [VALUE] * BATCH) for i in range(20)]
+    pipe.say(up=True)
+    while True:
+        pipe.hear()
+        begin = due = time.monotonic()
+        n = 0
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            clone.set_many(work[n % len(work)])
+            n, due = n + 1, max(due + BATCH / RATE, time.monotonic() - 0.1)
+            time.sleep(max(0.0, due - time.monotonic()))
+        pipe.hear()
+        pipe.say(rate=n * BATCH / (time.monotonic() - begin))
+        clone.flush(timeout=60)
+
+
+def awaiting(pipe: Pipe, port: int) -> None:
+    """Set one key and wait, again and again."""
+    from chp_client import Clone
+
+    clone = Clone(f"tcp://127.0.0.1:{port}", subtree="/awaited/")
+    clone.wait_until_synced(timeout=60)
+    pipe.say(up=True)
+    while True:
+        until = time.monotonic() + pipe.hear()["seconds"]
+        took = []
+        while (begin := time.monotonic()) < until:
+            clone.set("/awaited/x", VALUE).wait(60)
+            took.append(time.monotonic() - begin)
+            time.sleep(0.002)
+        pipe.say(**_figures(took))
+
+
+def watching(pipe: Pipe, port: int) -> None:
+    """Hold everything, and note how old the updates of a clone beside it are when they are seen."""
+    from chp_client import Clone
+
+    address = f"tcp://127.0.0.1:{port}"
+    everything, other = Clone(address), Clone(address, subtree=None)
+    everything.wait_until_synced(timeout=60)
+    took: list[float] = []
+    made: dict[bytes, float] = {}
+
+    def look() -> None:
+        for change in everything.watch("/seen/", start="now"):
+            begin = made.pop(change.value, None)
+            if begin is not None:
+                took.append(time.monotonic() - begin)
+
+    threading.Thread(target=look, daemon=True).start()
+    pipe.say(up=True)
+    i = 0
+    while True:
+        until = time.monotonic() + pipe.hear()["seconds"]
+        took.clear()
+        while time.monotonic() < until:
+            i += 1
+            made[b"%d" % i] = time.monotonic()
+            other.set("/seen/x", b"%d" % i)
+            time.sleep(0.005)
+        time.sleep(0.5)
+        pipe.say(**_figures(took))
