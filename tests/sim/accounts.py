@@ -171,16 +171,19 @@ class Accounts:
     def _lease_known(self, op: Op, record: Node, end: int) -> None:
         """A lease whose opening was parted with is known to the history that survived, or over there."""
         said = [word for node in self._branch(record.last, end) for word, lease in node.leases if lease == op.lease]
-        if op.kind == "refresh" and not said and not self._was_ended(op.lease):
+        if op.kind == "refresh" and not said and not self._was_ended(op.lease, record):
             raise Wrong(f"{op.name} was acknowledged, and is lost: nobody knows lease {op.lease!r}")
         active = next(node for node in self._world.servers if node.core.active)
         if op.kind == "unlease" and not said and op.lease in active.core.state.leases:
             raise Wrong(f"{op.name} was acknowledged, and is lost: lease {op.lease!r} goes on")
 
-    def _was_ended(self, lease: bytes) -> bool:
-        """Whether its holder ended it, and was told so: then there is nothing left to know of it."""
+    def _was_ended(self, lease: bytes, record: Node) -> bool:
+        """Whether it ended in the history that was parted with, by its holder or by its time: nothing is left of it."""
         ops = [op for client in self._world.clients for op in client.ops]
-        return any(op.kind == "unlease" and op.lease == lease and op.acked for op in ops)
+        parted = [file.end for file in self._files if self._oracle.on_path(record.last, file.end)]
+        return any(op.kind == "unlease" and op.lease == lease and op.acked for op in ops) or any(
+            ("unlease", lease) in node.leases for end in parted for node in self._oracle.path(end)
+        )
 
 
 def _holds(record: Node, op: Op) -> bool:
