@@ -73,6 +73,11 @@ class AsyncClone(Mapping[str, Any]):
 
     # -- reading, as of a dict
 
+    @property
+    def codec(self) -> Codec | None:
+        """As of `Clone`."""
+        return self._clone.codec
+
     def __getitem__(self, key: str) -> Any:
         return self._clone[key]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
 from .changes import Change, Changes, change_with, changes_from, changes_of
 from .checks import wait_s
 from .clone import Clone
-from .errors import Full
 from .events import Ack, Changed, State
 from .lease import Lease
 from .tickets import Ticket
@@ -125,6 +123,10 @@ class AsyncLease:
         """End the lease: its keys are deleted together."""
         return None if self._lease.closed else await self._waits(timeout).done(self._lease.end)
 
+    def abandon(self) -> None:
+        """As of `Lease`."""
+        self._lease.abandon()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -134,8 +136,7 @@ class AsyncLease:
         if kind is None:
             await self.close()
             return
-        with suppress(Full):  # then it is refreshed no more
-            self._lease.close()  # not waited for: who was cancelled would stay until a server is there
+        self._lease.abandon()  # not waited for: who was cancelled would stay until a server is there
 
     def __repr__(self) -> str:
         return repr(self._lease).replace("<Lease", "<AsyncLease", 1)

@@ -8,6 +8,7 @@ cut off, for so long is told with its next refresh that the lease is *lost*.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 
-from .errors import Closed, Refused
+from .errors import Closed, Full, Refused
 from .tickets import Ticket
 from .writer import Items, Writer
 
@@ -56,6 +57,11 @@ class Lease:
         ticket = self._writer.put([], [], {columns.UNLEASE: self.id}, timeout)
         self._closed = True
         return ticket
+
+    def abandon(self) -> None:
+        """End it without waiting for anything; if there is no room to say so, it goes with its ttl."""
+        with suppress(Full, Closed, TimeoutError):
+            self.close(0.0)
 
     # -- whether it lives
 

@@ -51,6 +51,11 @@ class Reading(Mapping[str, Any]):
     _mailbox: Mailbox
     _some: list[str]  # keys that `popitem` has not looked at yet
 
+    @property
+    def codec(self) -> Codec | None:
+        """What makes values of bytes; None if they are bytes ("raw")."""
+        return self._codec
+
     def __getitem__(self, key: str) -> Any:
         value = self._shown[key]
         return value if self._codec is None else self._codec.decode(value)

@@ -1,0 +1,70 @@
+"""A number that many programs raise: each addition is a set on condition, and counts once.
+
+The value is a number as the Clone's codec has it; decimal text where that is "raw" or "text". Under many writers each
+addition may have to be tried again. What needs no exact sum at each moment is better kept as a key for each program,
+and added up by who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from chp.errors import BadInput, BadValue
+from chp_client.codecs import Codec, Text
+from chp_client.errors import Conflict
+
+from .steps import Do, Steps, take, take_async
+
+
+def _as_value(codec: Codec | None) -> Callable[[int], Any]:
+    if codec is None:
+        return lambda n: b"%d" % n
+    return str if isinstance(codec, Text) else int
+
+
+class _Counter:
+    def __init__(self, clone: Any, key: str, *, encode: Callable[[int], Any] | None = None) -> None:
+        self._clone, self._key = clone, key
+        self._encode = encode or _as_value(clone.codec)
+
+    @property
+    def value(self) -> int:
+        """What the own copy has; 0 if nobody has counted yet."""
+        return self._number(self._clone.get(self._key))
+
+    def _number(self, value: Any) -> int:
+        try:
+            return 0 if value is None else int(value)
+        except (TypeError, ValueError):
+            raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
+
+    def _add(self, n: int) -> Steps:
+        if type(n) is not int:
+            raise BadInput(f"a counter counts whole numbers, not {n!r:.60}")
+        while True:
+            entry = self._clone.entry(self._key)
+            total = self._number(None if entry is None else entry.value) + n
+            revision = 0 if entry is None else entry.revision
+            try:
+                yield Do(partial(self._clone.set, self._key, self._encode(total), None, revision))
+            except Conflict:
+                continue
+            return total
+
+
+class Counter(_Counter):
+    """`Counter(clone, "/visits").add()`; `encode` makes a value of a number, for a codec of your own."""
+
+    def add(self, n: int = 1, timeout: float | None = None) -> int:
+        """Add `n`; the sum that this addition made. Raises TimeoutError, and then it may still come to count."""
+        return int(take(self._add(n), timeout))
+
+
+class AsyncCounter(_Counter):
+    """`Counter` for an AsyncClone."""
+
+    async def add(self, n: int = 1, timeout: float | None = None) -> int:
+        """As of `Counter`."""
+        return int(await take_async(self._add(n), timeout))

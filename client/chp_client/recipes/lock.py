@@ -1,0 +1,146 @@
+"""Lock, Semaphore and Election: a place in a queue, by the names that people know."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+from chp.numbers import Revision
+
+from .places import Place
+from .steps import GIVE_BACK_S, take, take_async
+
+TTL_S = 10.0
+
+
+def own_name() -> str:
+    """What this process is called where it gives no name: its host and its number."""
+    return f"{socket.gethostname().replace(':', '-')}-{os.getpid()}"
+
+
+class _Queue:
+    """What the two kinds have in common: what is known here, and waits for nobody."""
+
+    def __init__(
+        self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None, limit: int = 1
+    ) -> None:
+        self._place = Place(clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held, as far as is known here; a program that stood still learns it late (see the token)."""
+        return self._place.held
+
+    @property
+    def token(self) -> Revision | None:
+        """The fencing token: a number that grows with each holder. Give it to what must not be done by two."""
+        return self._place.token
+
+    def contenders(self) -> list[str]:
+        """The names of those who hold it or wait for it, in their order."""
+        return [key.rpartition("/")[2].rpartition(":")[0] for key in self._place.contenders()]
+
+    @property
+    def leader(self) -> str | None:
+        """The name of who is first."""
+        return next(iter(self.contenders()), None)
+
+    def on_lost(self, listener: Callable[[], object]) -> None:
+        """Call `listener()` if the lease that keeps it is lost, on the thread of the Clone's listeners."""
+        self._place.on_lost(listener)
+
+    def __repr__(self) -> str:
+        how = f"held, token {self.token}" if self.held else "not held"
+        return f"<{type(self).__name__} {self._place.path[:-1]} as {self._place.name}: {how}>"
+
+
+class Semaphore(_Queue):
+    """At most `limit` holders; all who use it say the same limit. `value` is shown with the own key.
+
+    One object is for one thread, and is not re-entrant: a second `acquire` before `release` raises `BadInput`.
+    """
+
+    def __init__(self, clone: Any, path: str, limit: int, name: str | None = None, **options: Any) -> None:
+        super().__init__(clone, path, name, limit=limit, **options)
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        """Wait for it, at most `timeout` seconds; whether it is held.
+
+        Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
+        """
+        return bool(take(self._place.acquire(), timeout))
+
+    def release(self) -> None:
+        """Give it back; nothing if it is not held."""
+        take(self._place.release(), GIVE_BACK_S)
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class Lock(Semaphore):
+    """One holder: `with Lock(clone, "/locks/nightly") as lock: ... lock.token`."""
+
+    def __init__(self, clone: Any, path: str, name: str | None = None, **options: Any) -> None:
+        super().__init__(clone, path, 1, name, **options)
+
+
+class Election(Lock):
+    """Who is first leads, and `value` is what others see of it: `Election(clone, "/leader", "host-1").run(lead)`."""
+
+    def run(self, lead: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until elected, and call `lead()`; leadership ends with it. Raises TimeoutError if it was not elected."""
+        if not self.acquire(timeout):
+            raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
+        try:
+            return lead()
+        finally:
+            self.release()
+
+
+class AsyncSemaphore(_Queue):
+    """`Semaphore` for an AsyncClone: `async with AsyncSemaphore(clone, "/locks/licences", 5): ...`."""
+
+    def __init__(self, clone: Any, path: str, limit: int, name: str | None = None, **options: Any) -> None:
+        super().__init__(clone, path, name, limit=limit, **options)
+
+    async def acquire(self, timeout: float | None = None) -> bool:
+        """As of `Semaphore`."""
+        return bool(await take_async(self._place.acquire(), timeout))
+
+    async def release(self) -> None:
+        """As of `Semaphore`."""
+        await take_async(self._place.release(), GIVE_BACK_S)
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.release()
+
+
+class AsyncLock(AsyncSemaphore):
+    """`Lock` for an AsyncClone."""
+
+    def __init__(self, clone: Any, path: str, name: str | None = None, **options: Any) -> None:
+        super().__init__(clone, path, 1, name, **options)
+
+
+class AsyncElection(AsyncLock):
+    """`Election` for an AsyncClone."""
+
+    async def run(self, lead: Callable[[], Awaitable[Any]], timeout: float | None = None) -> Any:
+        """As of `Election`, with an `async def` to lead."""
+        if not await self.acquire(timeout):
+            raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
+        try:
+            return await lead()
+        finally:
+            await self.release()

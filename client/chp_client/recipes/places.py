@@ -1,0 +1,149 @@
+"""A place in a queue: what locks, semaphores and elections are made of.
+
+    <path>/<name>:<token>          a contender, in the order of revisions; its value is the contender's
+    <path>/<name>:<token>:held     written once it is among the first; its revision is the fencing token
+
+Both keys live by one lease, so they go together, and nobody else can end them. Who is among the first `limit` has the
+place: its own copy has all that was set before its key, so nobody can come in front of it any more. The second key is
+accepted by the servers only while the lease lives, and its revision is above that of all who held the place before.
+
+Who waits looks at whoever is in front of it, and at nothing else: one holder that goes wakes one who waits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from chp.errors import BadInput, ChpError
+from chp.keys import check_key
+from chp.numbers import Revision
+from chp_client.errors import Closed, Refused
+
+from .steps import GIVE_BACK_S, Do, Steps, Until
+
+HELD = ":held"
+TOKEN_BYTES = 8  # of a contender's key: two of one name never meet
+
+
+class Lost(ChpError):
+    """The lease of a place has ended: its holder, or who waited for it, stood still or was cut off for its ttl."""
+
+
+def contender_key(path: str, name: str) -> str:
+    """A key of one's own below `path`; raises BadInput."""
+    if not isinstance(name, str) or not name or "/" in name or ":" in name:
+        raise BadInput(f"a name is text without '/' and ':', not {name!r:.60}")
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise BadInput(f"the path of a recipe begins with '/', as '/locks/nightly', not {path!r:.60}")
+    key = f"{path.rstrip('/')}/{name}:{secrets.token_hex(TOKEN_BYTES)}"
+    check_key(key + HELD)
+    return key
+
+
+def nothing(clone: Any) -> Any:
+    """A value that says nothing, for the codec of a Clone."""
+    return b"" if clone.codec is None else ""
+
+
+class Place:
+    """One contender's place; `clone` is a Clone or an AsyncClone."""
+
+    def __init__(self, clone: Any, path: str, name: str, *, limit: int, ttl: float, value: Any) -> None:
+        if type(limit) is not int or limit < 1:
+            raise BadInput(f"the limit is how many may hold it, at least 1, not {limit!r:.60}")
+        self._clone, self._limit, self._ttl = clone, limit, ttl
+        self._value = nothing(clone) if value is None else value
+        self.key = contender_key(path, name)
+        self.path = self.key.rpartition("/")[0] + "/"
+        self.name = name
+        self.token: Revision | None = None
+        self._lease: Any = None
+
+    # -- what is known here
+
+    @property
+    def held(self) -> bool:
+        """Whether it is had, as far as is known here: the own key is there, and the copy has been current of late."""
+        there = self.token is not None and self.key in self._clone and not self._lease.lost
+        return there and self._clone.staleness_s < self._ttl / 2
+
+    def contenders(self) -> list[str]:
+        """The keys of all who hold it or wait for it, in their order."""
+        found = [(self._revision(key), key) for key in self._clone if self._is_contender(key)]
+        return [key for _, key in sorted(found)]
+
+    def _is_contender(self, key: str) -> bool:
+        return key.startswith(self.path) and not key.endswith(HELD)
+
+    def _revision(self, key: str) -> int:
+        entry = self._clone.entry(key)
+        return 0 if entry is None else entry.revision
+
+    def on_lost(self, listener: Callable[[], object]) -> None:
+        """Call `listener()` when the lease that keeps it is lost; only once there is one."""
+        if self._lease is None:
+            raise BadInput("nothing is held, so nothing can be lost: acquire first")
+        self._lease.on_lost(lambda _: listener())
+
+    # -- steps
+
+    def acquire(self) -> Steps:
+        """Wait for the place; True, or False if the time is over. Raises `Lost`, and what a set raises."""
+        if self._lease is not None:
+            raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
+        self._lease = self._clone.lease(self._ttl)
+        try:
+            yield Do(partial(self._lease.set, self.key, self._value))
+            yield from self._until_first()
+            ack = yield Do(partial(self._lease.set, self.key + HELD, self._value))
+        except TimeoutError:
+            yield from self.release()
+            return False
+        except Refused as refused:
+            self._forget()
+            raise self._lost() if refused.code == "lease" else refused from None
+        except BaseException:
+            self._forget()
+            raise
+        self.token = Revision(ack.revision)
+        return True
+
+    def _until_first(self) -> Steps:
+        while True:
+            order = self.contenders()
+            if self.key not in order or self._lease.lost:
+                raise self._lost()
+            place = order.index(self.key)
+            if place < self._limit:
+                return
+            changes = self._clone.watch(self._looks_at(order, place))
+            try:
+                if self.contenders() == order:  # nobody went before the watch was there
+                    yield Until(changes, self._ttl)
+            finally:
+                changes.close()
+
+    def _looks_at(self, order: list[str], place: int) -> str:
+        """Whose keys the one at `place` watches: the one in front; or all, if any of several holders may go."""
+        return self.path if place == self._limit > 1 else order[place - 1]
+
+    def _lost(self) -> Lost:
+        return Lost(f"the lease of {self.key!r} ended while it was waited for or held; acquire it again")
+
+    def release(self) -> Steps:
+        """Give it back, and wait until the servers have it; nothing if it is not held."""
+        lease, self._lease, self.token = self._lease, None, None
+        if lease is not None:
+            try:
+                yield Do(lease.close, GIVE_BACK_S)
+            except (Refused, Closed, TimeoutError):
+                return  # it is gone already, or goes with its ttl
+
+    def _forget(self) -> None:
+        """End it without waiting."""
+        lease, self._lease, self.token = self._lease, None, None
+        if lease is not None:
+            lease.abandon()

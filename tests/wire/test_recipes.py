@@ -1,0 +1,270 @@
+"""covers: chp_client.recipes: what several programs do together, each recipe for threads and for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chp.errors import BadInput, BadValue
+from chp_client import AsyncClone, Clone
+from chp_client.recipes import (
+    AsyncCounter,
+    AsyncElection,
+    AsyncLock,
+    AsyncParty,
+    Counter,
+    Election,
+    Lock,
+    Lost,
+    Party,
+    Semaphore,
+)
+from chp_server.testing import Pair, TestServer
+
+WAIT_S = 60.0
+PATH = "/locks/nightly"
+
+
+@pytest.fixture
+def lone() -> Iterator[TestServer]:
+    with TestServer(name="lone", store="memory:", solo_wait_s=0.1) as server:
+        yield server
+
+
+@pytest.fixture
+def clones(lone: TestServer) -> Iterator[list[Clone]]:
+    made = [Clone(lone.address) for _ in range(3)]
+    for clone in made:
+        clone.wait_until_synced(WAIT_S)
+    yield made
+    for clone in made:
+        clone.close(0.0)
+
+
+class Worker(threading.Thread):
+    """Takes a lock once, says so, and gives it back when it is told to."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(daemon=True)
+        self.lock, self.has, self.give, self.result = lock, threading.Event(), threading.Event(), []
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with self.lock:
+                self.result.append(self.lock.token)
+                self.has.set()
+                self.give.wait(WAIT_S)
+        except Exception as error:
+            self.result.append(error)
+            self.has.set()
+
+    def end(self) -> None:
+        self.give.set()
+        self.join(WAIT_S)
+        assert not self.is_alive()
+
+
+def until(ready: Any) -> None:
+    for _ in range(int(WAIT_S * 100)):
+        if ready():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to that")
+
+
+class TestLock:
+    def test_one_holds_it_and_the_next_in_line_follows_with_a_higher_token(self, clones: list[Clone]) -> None:
+        first, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
+        assert first.acquire(WAIT_S) and first.held
+        workers = []
+        for lock, n in ((second, 2), (third, 3)):
+            workers.append(Worker(lock))
+            until(lambda n=n: len(first.contenders()) == n)
+        assert first.contenders() == ["w0", "w1", "w2"]
+        tokens = [first.token]
+        first.release()
+        assert not first.held and first.token is None
+        for worker in workers:
+            assert worker.has.wait(WAIT_S)
+            tokens += worker.result
+            worker.end()
+        assert tokens == sorted(set(tokens))
+
+    def test_a_wait_that_is_over_leaves_the_line(self, clones: list[Clone]) -> None:
+        with Lock(clones[0], PATH, "holder") as held:
+            assert not Lock(clones[1], PATH, "late").acquire(0.2)
+            until(lambda: held.contenders() == ["holder"])
+
+    def test_who_waits_is_not_woken_by_what_goes_on_elsewhere_in_the_line(self, clones: list[Clone]) -> None:
+        held, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
+        held.acquire(WAIT_S)
+        looked: list[int] = []
+        place, contenders = third._place, third._place.contenders
+        place.contenders = lambda: (looked.append(1), contenders())[1]  # type: ignore[method-assign]
+        waiting = Worker(second)
+        until(lambda: len(held.contenders()) == 2)
+        last = Worker(third)
+        until(lambda: len(looked) == 2)
+        for _ in range(20):
+            assert not Lock(clones[0], PATH, "passes-by").acquire(0.01)
+        held.release()
+        assert waiting.has.wait(WAIT_S)
+        assert len(looked) <= 4  # the one in front of it has it now, and said so
+        waiting.end()
+        assert last.has.wait(WAIT_S)
+        last.end()
+
+    def test_a_lease_that_ends_is_a_lock_that_is_lost(self, clones: list[Clone]) -> None:
+        lock, lost = Lock(clones[0], PATH, ttl=0.5), threading.Event()
+        lock.acquire(WAIT_S)
+        lock.on_lost(lost.set)
+        hub = clones[0].hub
+        hub.command(lambda now: hub.core.leases.drop(lock._place._lease.id))  # as if it had stood still
+        until(lambda: not lock.held)
+        assert Lock(clones[1], PATH).acquire(WAIT_S)
+
+    def test_of_one_object_one_thread_holds_it(self, clones: list[Clone]) -> None:
+        with Lock(clones[0], PATH) as lock, pytest.raises(BadInput, match="by this object"):
+            lock.acquire()
+
+    def test_bad_input_is_named(self, clones: list[Clone]) -> None:
+        for path, name in (("locks", "a"), (PATH, "a/b"), (PATH, ""), (PATH, "a:b"), ("/" + "x" * 1024, "a")):
+            with pytest.raises(BadInput):
+                Lock(clones[0], path, name or "") if name else Lock(clones[0], path, ":")
+        with pytest.raises(BadInput, match="at least 1"):
+            Semaphore(clones[0], PATH, 0)
+
+    def test_a_semaphore_has_as_many_holders_as_it_says(self, clones: list[Clone]) -> None:
+        places = [Semaphore(clone, "/locks/two", 2, f"w{i}") for i, clone in enumerate(clones)]
+        assert places[0].acquire(WAIT_S) and places[1].acquire(WAIT_S)
+        assert not places[2].acquire(0.2)
+        third = Worker(places[2])
+        until(lambda: len(places[0].contenders()) == 3)
+        places[0].release()  # the oldest goes, and the one that waits looks at all
+        assert third.has.wait(WAIT_S)
+        third.end()
+        places[1].release()
+
+    def test_a_failover_keeps_the_holder(self) -> None:
+        with Pair() as pair, Clone(pair.servers) as one, Clone(pair.servers) as two:
+            for clone in (one, two):
+                clone.wait_until_synced(WAIT_S)
+            with Lock(one, PATH, "one") as lock:
+                waiting = Worker(Lock(two, PATH, "two"))
+                until(lambda: len(lock.contenders()) == 2)
+                pair.primary.kill()
+                until(lambda: one.active == pair.servers[1])
+                assert lock.held and not waiting.has.is_set()
+                before = lock.token
+            assert waiting.has.wait(WAIT_S)
+            assert waiting.result[0] > before
+            waiting.end()
+
+
+def test_an_election_has_one_leader_at_a_time(clones: list[Clone]) -> None:
+    leading, most, led = 0, 0, []
+
+    def lead() -> None:
+        nonlocal leading, most
+        leading += 1
+        most = max(most, leading)
+        led.append(1)
+        threading.Event().wait(0.02)
+        leading -= 1
+
+    threads = [
+        threading.Thread(target=Election(clone, "/leader", f"w{i}").run, args=(lead, WAIT_S), daemon=True)
+        for i, clone in enumerate(clones)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert (most, len(led)) == (1, 3)
+    assert Election(clones[0], "/leader").leader is None
+
+
+def test_who_is_not_elected_in_time_is_told_who_leads(clones: list[Clone]) -> None:
+    with Election(clones[0], "/leader", "boss"), pytest.raises(TimeoutError, match="boss leads"):
+        Election(clones[1], "/leader", "other").run(lambda: None, timeout=0.3)
+
+
+def test_each_addition_to_a_counter_counts_once(clones: list[Clone]) -> None:
+    def add(clone: Clone) -> None:
+        counter = Counter(clone, "/visits")
+        for _ in range(50):
+            counter.add(2, WAIT_S)
+
+    threads = [threading.Thread(target=add, args=(clone,), daemon=True) for clone in clones]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert Counter(clones[0], "/visits").add(0, WAIT_S) == 300
+    until(lambda: all(Counter(clone, "/visits").value == 300 for clone in clones))
+    clones[0].set("/words", b"many").wait(WAIT_S)
+    with pytest.raises(BadValue, match="no counter"):
+        Counter(clones[0], "/words").add()
+    with pytest.raises(BadInput, match="whole numbers"):
+        Counter(clones[0], "/visits").add(0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("codec", "value"), [("text", "1"), ("json", 1), ("msgpack", 1)])
+def test_a_counter_is_a_number_of_its_clones_codec(lone: TestServer, codec: str, value: object) -> None:
+    with Clone(lone.address, codec=codec) as clone:
+        clone.wait_until_synced(WAIT_S)
+        assert Counter(clone, f"/{codec}").add() == 1
+        assert clone[f"/{codec}"] == value
+
+
+def test_a_party_knows_who_is_there(clones: list[Clone]) -> None:
+    with Party(clones[0], "/workers", "a", value=b"10.0.0.1") as one:
+        with Party(clones[1], "/workers", "b", value=b"10.0.0.2") as two:
+            until(lambda: one.members() == {"a": b"10.0.0.1", "b": b"10.0.0.2"})
+            assert list(two) == ["a", "b"] and len(two) == 2 and "a" in two
+        until(lambda: list(one) == ["a"])
+
+
+def test_the_same_with_await(lone: TestServer) -> None:
+    async def work() -> None:
+        async with AsyncClone(lone.address) as one, AsyncClone(lone.address) as two:
+            await one.wait_until_synced(WAIT_S)
+            await two.wait_until_synced(WAIT_S)
+            async with AsyncLock(one, PATH, "one") as lock:
+                assert not await AsyncLock(two, PATH, "two").acquire(0.2)
+                waiting = asyncio.create_task(AsyncLock(two, PATH, "three").acquire(WAIT_S))
+                cancelled = asyncio.create_task(AsyncLock(two, PATH, "four").acquire(WAIT_S))
+                while len(lock.contenders()) < 3:
+                    await asyncio.sleep(0.01)
+                cancelled.cancel()
+                while "four" in lock.contenders():
+                    await asyncio.sleep(0.01)
+            assert await waiting
+            assert await AsyncElection(one, "/leader").run(answer, WAIT_S) == 42
+            counters = [AsyncCounter(clone, "/visits") for clone in (one, two)]
+            await asyncio.gather(*(counter.add() for counter in counters for _ in range(20)))
+            assert await counters[0].add() == 41
+            async with AsyncParty(one, "/workers", "me") as party:
+                assert list(party) == ["me"]
+
+    async def answer() -> int:
+        return 42
+
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
+
+
+def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None:
+    holder = Lock(clones[0], PATH)
+    holder.acquire(WAIT_S)
+    waiting = Worker(Lock(clones[1], PATH, "waits", ttl=0.6))
+    until(lambda: len(holder.contenders()) == 2)
+    hub = clones[1].hub
+    hub.command(lambda now: hub.core.leases.drop(waiting.lock._place._lease.id))
+    assert waiting.has.wait(WAIT_S)
+    assert isinstance(waiting.result[0], Lost)
+    holder.release()
