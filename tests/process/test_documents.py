@@ -77,6 +77,15 @@ def test_the_library_in_readme_works(pair: ProcessPair, tmp_path: Path) -> None:
     assert done.stdout.startswith("b'1.0832' replicated\nset /rates/EUR/")
 
 
+def test_the_program_of_the_recipes_works(pair: ProcessPair, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    argv = [sys.executable, "-c", here(program, pair)]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("led\n1\n{'host-1': b'10.0.0.2:80'}\n")
+
+
 def test_readme_shows_the_servers_that_the_tests_start() -> None:
     shown = [line for block in blocks("console") for line in block.splitlines() if "chp-server " in line]
     assert shown == [
