@@ -11,6 +11,7 @@ from typing import Any, Self
 from .changes import Change, Changes, change_with, changes_from, changes_of
 from .checks import wait_s
 from .clone import Clone
+from .errors import Full
 from .events import Ack, Changed, State
 from .lease import Lease
 from .tickets import Ticket

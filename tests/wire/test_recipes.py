@@ -77,6 +77,12 @@ def until(ready: Any) -> None:
     raise AssertionError("it never came to that")
 
 
+def stands_still(lock: Any) -> None:
+    """As if its process did: its lease is not refreshed any more."""
+    lease = lock._place._lease
+    lease._writer.drop_lease(lease.id)
+
+
 class TestLock:
     def test_one_holds_it_and_the_next_in_line_follows_with_a_higher_token(self, clones: list[Clone]) -> None:
         first, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
@@ -123,8 +129,7 @@ class TestLock:
         lock, lost = Lock(clones[0], PATH, ttl=0.5), threading.Event()
         lock.acquire(WAIT_S)
         lock.on_lost(lost.set)
-        hub = clones[0].hub
-        hub.command(lambda now: hub.core.leases.drop(lock._place._lease.id))  # as if it had stood still
+        stands_still(lock)
         until(lambda: not lock.held)
         assert Lock(clones[1], PATH).acquire(WAIT_S)
 
@@ -263,8 +268,7 @@ def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None
     holder.acquire(WAIT_S)
     waiting = Worker(Lock(clones[1], PATH, "waits", ttl=0.6))
     until(lambda: len(holder.contenders()) == 2)
-    hub = clones[1].hub
-    hub.command(lambda now: hub.core.leases.drop(waiting.lock._place._lease.id))
+    stands_still(waiting.lock)
     assert waiting.has.wait(WAIT_S)
     assert isinstance(waiting.result[0], Lost)
     holder.release()
