@@ -31,9 +31,9 @@ _TTL = click.option(
 
 
 @click.command(short_help="Run a command while holding a lock.", epilog=examples("""
-    chp lock /locks/nightly -- ./nightly.sh              # waits for its turn
-    chp lock /locks/nightly --wait 0s -- ./nightly.sh    # exit code 1 if somebody has it
-    chp lock /locks/nightly                              # who has it, and who waits
+    chp lock /locks/nightly -- ./nightly.sh     # waits for its turn
+    chp lock /locks/nightly --wait 1s -- ./nightly.sh   # else exit code 1
+    chp lock /locks/nightly                     # who has it, and who waits
 """))  # fmt: skip
 @click.argument("path")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -54,7 +54,7 @@ def lock(
 
 @click.command(short_help="Run a command while being the leader.", epilog=examples("""
     chp elect /leader/reports --name host-1 -- ./reports --serve
-    chp elect /leader/reports                            # who leads, and who would follow
+    chp elect /leader/reports                   # who leads, and who would follow
 """))  # fmt: skip
 @click.argument("path")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
