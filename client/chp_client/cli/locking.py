@@ -54,7 +54,7 @@ def lock(
 
 @click.command(short_help="Run a command while being the leader.", epilog=examples("""
     chp elect /leader/reports --name host-1 -- ./reports --serve
-    chp elect /leader/reports                   # who leads, and who would follow
+    chp elect /leader/reports              # who leads, and who would follow
 """))  # fmt: skip
 @click.argument("path")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
