@@ -28,7 +28,7 @@ from chp.messages import parse_kvset
 from chp.numbers import describe, next_epoch, number, sequence_of, unpack
 from chp.versions import VERSION
 
-from . import subscribing
+from . import meeting, subscribing
 from .arbitration import Arbitration
 from .binary_star import Event, step
 from .channels import alive, greeting
@@ -52,10 +52,6 @@ from .verdicts import KeyInOpenRecord
 HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 WAITING_SAID_S = 5.0  # after the start, at the latest
-EMPTY = (
-    "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
-    "start this one with --bootstrap to open a new one"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +309,7 @@ class ServerCore:
 
     def _become_active(self, because: str) -> None:
         self.link.reset()
+        self.link.remember_foreign(b"")
         self.drop_held()
         self._open_epoch(because)
         self.arbitration.begin(self.now)
@@ -373,6 +370,7 @@ class ServerCore:
         if self.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
             waited = wait is not None and not self.link.alive() and self.now - self.started >= wait
+            waited = waited and not self.link.foreign
             if not self.config.has_peer or (waited and not self.link.bars(wait or 0.0)):
                 self.step(Event.ALONE)
 
@@ -389,13 +387,7 @@ class ServerCore:
     @property
     def waits_for(self) -> str:
         """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
-        if self.active or not self.config.has_peer:
-            return ""
-        if self.link.misfit is not None and not self.link.alive():
-            return f"the server at --peer can't be its peer: {self.link.misfit.text}"
-        if self.state.number or self.link.alive():
-            return ""
-        return EMPTY
+        return meeting.waits_for(self)
 
     def _give_up_handover(self) -> None:
         until = self.link.handover_until

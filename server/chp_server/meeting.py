@@ -36,6 +36,16 @@ FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
 )
+FOREIGN_STORE = "foreign"  # a meta value: see `PeerLink.foreign`
+FOREIGN_MET = (
+    "the server at --peer held another store ({theirs}) than this server ({ours}) when it was heard, so its silence "
+    "is no reason to serve: one of the two has another pair's data. If this one has the right data, say so: `chp "
+    "switch --force --servers` with this server alone; else start it with an empty data directory"
+)
+EMPTY = (
+    "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
+    "start this one with --bootstrap to open a new one"
+)
 EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
 
@@ -150,3 +160,17 @@ def differences(core: ServerCore, peer: Peer) -> dict[str, list[Any]]:
     ours = {**settings_of(core), "version": VERSION}
     theirs = {**peer.settings, "version": peer.version}
     return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}
+
+
+def waits_for(core: ServerCore) -> str:
+    """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
+    link = core.link
+    if core.active or not core.config.has_peer:
+        return ""
+    if link.foreign and not link.bars(core.config.peer_timeout_s):
+        return FOREIGN_MET.format(theirs=link.foreign.hex(), ours=core.state.store.hex())
+    if link.misfit is not None and not link.alive():
+        return f"the server at --peer can't be its peer: {link.misfit.text}"
+    if core.state.number or link.alive():
+        return ""
+    return EMPTY

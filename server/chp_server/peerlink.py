@@ -32,7 +32,7 @@ from .pulse import BEAT, Beat
 from .replay import Replay
 from .scrub import SCRUB, SCRUBBED
 from .scrubber import Scrubber
-from .turn import Replace
+from .turn import Remember, Replace
 
 if TYPE_CHECKING:
     from .core import ServerCore
@@ -54,6 +54,7 @@ class PeerLink:
         self.follower: Follower | None = None
         self.loader: Loader | None = None
         self.misfit: Misfit | None = None
+        self.foreign = b""  # the store of a misfit that was met before we began: silence is no reason to begin then
         self._said_at = LONG_AGO
         self.handover_until: float | None = None
         self.handed_over_at = LONG_AGO  # when we were asked to take over
@@ -132,6 +133,7 @@ class PeerLink:
             self._on_misfit(who)
             return
         before, self.peer, self.misfit = self.peer, who, None
+        self.remember_foreign(b"")
         if before is None or before.server != who.server:
             self._on_new_peer(who)
         core.commits.version = min(VERSION, who.version)
@@ -182,9 +184,18 @@ class PeerLink:
         if not again:
             self._said_at = core.now
             core.turn.fact(meeting.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
-        if misfit.kind == "role" and core.bstate in (State.PRIMARY, State.BACKUP):
+        begins = core.bstate in (State.PRIMARY, State.BACKUP)
+        if misfit.kind == "foreign" and begins:
+            self.remember_foreign(misfit.store)
+        if misfit.kind == "role" and begins:
             # not at once: the other one is to hear of it too
             self._ends_at = self._ends_at or core.now + ENDS_AFTER_BEATS * core.config.heartbeat_s
+
+    def remember_foreign(self, store: bytes) -> None:
+        """Of the next start too: the server that has the right data may be gone by then."""
+        if store != self.foreign:
+            self.foreign = store
+            self._core.turn.journal.append(Remember(meeting.FOREIGN_STORE, store))
 
     def leave_message(self) -> list[bytes]:
         """LEAVE, for the end of a server that was told to end, after all else."""
@@ -352,17 +363,28 @@ class PeerLink:
             core.beat_now()
 
     def force(self) -> dict[str, Any]:
-        """`chp switch --force`: serve, though the arbiter's set does not name this server."""
+        """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
         core = self._core
-        if not core.arbitration.enabled:
-            raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
         if core.active:
             raise BadInput("this server is active already")
+        if self.foreign and not core.arbitration.enabled:
+            return self._force_beside_a_foreign_store()
+        if not core.arbitration.enabled:
+            raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
         if self.alive() and self.peer is not None and self.peer.state is State.ACTIVE:
             raise BadInput("the other server is active; switch without --force")
         lost = core.arbitration.lost(core.state.number)
         core.arbitration.force(core.now)
         core.turn.fact("forced", "warning", number=describe(core.state.number), lost=lost)
+        return {"forced": True, "number": describe(core.state.number), "lost": lost}
+
+    def _force_beside_a_foreign_store(self) -> dict[str, Any]:
+        core, foreign = self._core, self.foreign.hex()
+        if self.bars(core.config.peer_timeout_s):
+            raise BadInput(f"the server at --peer runs, and holds the store {foreign}; stop it first")
+        lost = f"nothing of this store ({core.state.store.hex()}); what {foreign} holds is not taken over"
+        core.turn.fact("forced", "warning", number=describe(core.state.number), lost=lost)
+        core.step(Event.FORCED)
         return {"forced": True, "number": describe(core.state.number), "lost": lost}
 
     def switch(self) -> dict[str, Any]:

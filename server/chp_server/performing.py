@@ -17,8 +17,9 @@ from typing import Protocol
 
 from .core import ServerCore
 from .journal import Journal, JournalFull, Loaded
+from .meeting import FOREIGN_STORE
 from .snapshots import COPY, recover_snapshot
-from .turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
+from .turn import Fact, Frames, JournalOp, Save, Turn
 
 
 class Port(StrEnum):
@@ -64,7 +65,7 @@ class Ports(Protocol):
     def to_peer(self, messages: list[Frames]) -> None:
         """Send to the peer, as far as it is connected and has room."""
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
+    def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         """Do the journal's operations, all but the sync; `again`, if a part of them may have been synced."""
 
     def sync(self) -> None:
@@ -94,6 +95,7 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     loaded, commits = journal.load(), core.commits
     core.epochs.used = loaded.seen_epoch
     core.marked = loaded.marked
+    core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""
     recover_snapshot(commits, loaded.snapshot, core.limits, now, wall_s)
     for row in loaded.rows:
         commits.log.append(commits.follow(row.body, now, wall_s))

@@ -40,7 +40,7 @@ from .replies import Replies
 from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
-from .turn import Append, DropAfter, Fact, Replace, Save, Turn
+from .turn import Fact, JournalOp, Save, Turn
 from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
@@ -292,7 +292,7 @@ class Server:
         """Send to the peer what it has room for."""
         self.core.counts["peer_dropped"] += send_all(self._sockets.peer_out, messages)
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
+    def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         """Do the journal's operations, all but the sync."""
         self._snapshotter.write(ops, self.core, again=again)
 

@@ -7,7 +7,7 @@ whole state writes it the same way, but at once: its journal must not tell of an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from chp.batch import decode, encode
@@ -20,7 +20,7 @@ from .core import ServerCore
 from .follow import Loader
 from .image import NOT_YET, Image
 from .journal import Journal
-from .turn import Append, DropAfter, Replace
+from .turn import DropAfter, JournalOp, Remember, Replace
 
 COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
 
@@ -60,12 +60,13 @@ class Snapshotter:
         self._journal.abort_snapshot()
         self._bodies, self._not_before = None, until
 
-    def write(self, ops: Iterable[Append | Replace | DropAfter], core: ServerCore, *, again: bool = False) -> None:
+    def write(self, ops: Sequence[JournalOp], core: ServerCore, *, again: bool = False) -> None:
         """Do a turn's journal operations, all but the sync; `again`, if a part of them may have been synced.
 
         A replacement is the state as it is now, so it holds the complete records that came after it in the same turn.
         """
-        if self._is_copy:  # with its first record, in one transaction, it becomes a store of its own
+        if self._is_copy and not all(isinstance(op, Remember) for op in ops):
+            # with its first record, in one transaction, it becomes a store of its own
             self._journal.set_meta(COPY, b"")
             self._is_copy = False
         replaced = 0
@@ -79,6 +80,8 @@ class Snapshotter:
             elif isinstance(op, DropAfter):
                 self._journal.sync()
                 self._journal.drop_after(op.number)
+            elif isinstance(op, Remember):
+                self._journal.set_meta(op.key, op.value)
             elif op.last > replaced:
                 self._journal.append([op.row()])
 

@@ -52,6 +52,17 @@ class DropAfter:
 
 
 @dataclass(slots=True)
+class Remember:
+    """Journal: a small value that a start has to know, whatever the records are."""
+
+    key: str
+    value: bytes
+
+
+JournalOp = Append | Replace | DropAfter | Remember
+
+
+@dataclass(slots=True)
 class Save:
     """A file of its own: updates that this server made and that are not history, each with what became of it."""
 
@@ -74,7 +85,7 @@ class Turn:
 
     saves: list[Save] = field(default_factory=list)
     to_peer: list[Frames] = field(default_factory=list)
-    journal: list[Append | Replace | DropAfter] = field(default_factory=list)
+    journal: list[JournalOp] = field(default_factory=list)
     publish: list[Frames] = field(default_factory=list)
     acks: list[Frames] = field(default_factory=list)
     confirm: list[Frames] = field(default_factory=list)

@@ -20,7 +20,7 @@ import msgpack
 
 from chp.headers import State
 from chp.numbers import describe, epoch_of
-from chp_server.turn import Append, Fact, Save, Turn
+from chp_server.turn import Append, Fact, Remember, Save, Turn
 
 from . import linear
 from .accounts import Accounts
@@ -139,7 +139,8 @@ class Checks:
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
         """Who holds another store, or has the other one's role, neither begins nor follows; nobody else ends."""
         state = node.core.bstate
-        if (node.foreign or node.misplaced) and (state in (State.ACTIVE, State.PASSIVE) or turn.journal):
+        took = any(not isinstance(op, Remember) for op in turn.journal)
+        if (node.foreign or node.misplaced) and (state in (State.ACTIVE, State.PASSIVE) or took):
             what = "a foreign store" if node.foreign else "the role of the other"
             self.fail(f"{node.name} has {what}, and is {state.name}")
         self.roles_mixed_up |= node.misplaced

@@ -14,7 +14,7 @@ from chp.batch import decode, decode_segment, segment_of
 from chp.headers import Batch, Greeting, Header, Heartbeat, Records, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
-from chp_server.turn import Append, DropAfter, Replace
+from chp_server.turn import Append, DropAfter, Remember, Replace
 
 
 def message(kind: str, way: str, frames: list[bytes], chatter: bool) -> str | None:
@@ -123,6 +123,8 @@ def journal(op: Any) -> str:
         return f"journal replaced by the state at {describe(op.number)}"
     if isinstance(op, DropAfter):
         return f"journal drops what follows {describe(op.number)}"
+    if isinstance(op, Remember):
+        return f"journal remembers {op.key}={op.value.hex()}"
     return f"journal {op!r}"
 
 

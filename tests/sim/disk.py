@@ -38,6 +38,7 @@ class Disk:
         self.torn = 0
         self.mark = self._floor = 0  # how far it had been, as beside the real journal; and what it does not go below
         self.free = "room"
+        self._meta: dict[str, bytes] = {}
 
     @property
     def measured(self) -> str:
@@ -133,11 +134,12 @@ class Disk:
         return due and self.durability > 0 and self._building is None
 
     def get_meta(self, key: str) -> bytes | None:
-        """Nothing is kept."""
-        return None
+        """A small value, as synced last."""
+        return self._meta.get(key)
 
     def set_meta(self, key: str, value: bytes) -> None:
-        """Nothing is kept."""
+        """A small value, with the next sync."""
+        self._open.append(lambda: self._meta.update({key: value}))
 
     def stats(self) -> dict[str, Any]:
         """The last number is all that is looked at."""

@@ -2,6 +2,7 @@
 
     renew P       its disk is new: only while the other server has everything, so nothing that was promised may be lost
     foreign P 7   its disk is another pair's, with so many numbers; `home P` gives it back its own
+    bereave P     the server with the right disk dies, once P, which has a foreign one, has heard it
     misplace P    its next start is with the other server's role, which is also running
 
 Each does nothing where it would be more than a mistake: what comes of it must not depend on luck.
@@ -59,6 +60,15 @@ def home(world: World, name: str) -> None:
     if node.foreign:
         node.crash()
         node.disk, node.own_disk, node.foreign = node.own_disk, None, False
+
+
+def bereave(world: World, name: str) -> None:
+    """The right server is gone, and the foreign one knows that it was there."""
+    node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
+    if node.foreign and node.running and node.core.link.misfit is not None:
+        other.crash()
+    else:
+        home(world, name)  # it can't know better than to begin
 
 
 def misplace(world: World, name: str) -> None:

@@ -214,6 +214,11 @@ def _mistake(rng: random.Random) -> list[str]:
         [f"renew {name}", f"crash {other}", f"start {name}", "tick 4.5", f"start {other}", "tick 0.6"],
         [f"foreign {name} {rng.choice((1, 3, 9, 40))}", soon, f"home {name}", f"start {name}"],
         [f"misplace {name}", soon, f"crash {name}", f"start {name}"],
+        [
+            f"foreign {name} {rng.choice((1, 9))}", soon, f"bereave {name}", "tick 4.5",
+            *rng.choice(([], [f"crash {name}", f"start {name}", "tick 4.5"])),
+            f"home {name}", f"start {other}", f"start {name}",
+        ],
     ))  # fmt: skip
 
 

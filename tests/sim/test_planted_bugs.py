@@ -326,7 +326,20 @@ def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(meeting, "_misfit", lambda peer, core: None)
 
 
-MISTAKES = (empty_server_serves, history_compared_by_number, roles_not_compared)
+def being_alone_is_enough(mp: pytest.MonkeyPatch) -> None:
+    """A server with another pair's disk begins once the right one is dead."""
+    mp.setattr(PeerLink, "remember_foreign", lambda self, store: None)
+
+
+def foreign_store_is_forgotten(mp: pytest.MonkeyPatch) -> None:
+    """The same, at its next start."""
+    mp.setattr(Disk, "get_meta", lambda self, key: None)
+
+
+MISTAKES = (
+    empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
+    foreign_store_is_forgotten,
+)  # fmt: skip
 
 
 def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +386,8 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (empty_server_serves, "issued twice"),
         (history_compared_by_number, "foreign store"),
         (roles_not_compared, "role of the other"),
+        (being_alone_is_enough, "foreign store"),
+        (foreign_store_is_forgotten, "foreign store"),
         (reissued_epoch, "issued twice"),
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),

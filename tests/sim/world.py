@@ -6,7 +6,7 @@
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
-    renew P | foreign P 7 | home P | misplace P   (mistakes.py)
+    renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -226,6 +226,9 @@ class World:
 
     def _do_home(self, name: str) -> None:
         mistakes.home(self, name)
+
+    def _do_bereave(self, name: str) -> None:
+        mistakes.bereave(self, name)
 
     def _do_misplace(self, name: str) -> None:
         mistakes.misplace(self, name)

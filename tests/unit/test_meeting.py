@@ -6,12 +6,14 @@ that others claim; an empty server; a snapshot that replaces rows of higher numb
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chp.batch import Segment, packb, unpackb
+from chp.errors import BadInput
 from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.numbers import EPOCH_MAX, epoch_of, number, pack
@@ -21,7 +23,7 @@ from chp_server.epochs import JUMPS, REGAIN_S, Epochs
 from chp_server.history import Proof, Tenure, common, holds
 from chp_server.opening import open_journal
 from chp_server.recordlog import Row
-from chp_server.turn import Append, Turn
+from chp_server.turn import Append, Remember, Turn
 
 BEAT_S = 0.25
 
@@ -148,14 +150,40 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
         assert theirs.state.store.hex() in said["text"] and "empty data directory" in said["text"]
 
 
-def test_it_begins_once_the_foreign_server_is_gone_for_as_long_as_it_waits_at_a_start() -> None:
+def test_who_has_met_a_foreign_store_does_not_begin_by_being_alone_but_by_a_persons_word() -> None:
     ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
-    talk(ours, theirs, 3.0)
+    turns = talk(ours, theirs, 3.0)
     assert not ours.active and ours.waits_for
-    turn(ours, 3.5)
-    assert not ours.active
-    turn(ours, 4.5)
-    assert ours.active and not ours.waits_for
+    remembered = [op for each in turns for op in each.journal if isinstance(op, Remember)]
+    assert {op.value for op in remembered} == {ours.state.store, theirs.state.store} and len(remembered) == 2
+    with pytest.raises(BadInput, match=r"runs, and holds the store .*; stop it first"):
+        ours.link.force()
+    turn(ours, 40.0)
+    assert not ours.active and "chp switch --force" in ours.waits_for
+    assert theirs.state.store.hex() in ours.waits_for
+    assert ours.link.force()["forced"]
+    told = turn(ours, 40.1)
+    assert ours.active and not ours.waits_for and not ours.link.foreign
+    assert [op.value for op in told.journal if isinstance(op, Remember)] == [b""]
+
+
+def test_it_is_known_at_the_next_start_and_until_a_peer_of_ours_is_heard() -> None:
+    ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
+    talk(ours, theirs)
+    again = restarted("P", alone("P", 3), 10)
+    again.link.foreign = ours.link.foreign
+    turn(again, 30.0)
+    assert not again.active
+    talk(again, server("B", 11), 2.0)
+    assert again.active and not again.link.foreign
+
+
+def test_a_server_that_is_started_without_a_peer_is_told_by_that_to_serve() -> None:
+    core = restarted("P", alone("P", 3), 7)
+    core.config = replace(core.config, has_peer=False)
+    core.link.foreign = b"F" * 16
+    turn(core, 0.1)
+    assert core.active
 
 
 def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
