@@ -165,7 +165,7 @@ def _at(url: str, number: int) -> Contents:
 
 
 def of_server(address: str, timeout_s: float) -> Contents:
-    """A snapshot of a server's contents; `NoContents` says why there is none."""
+    """A snapshot of a server's contents; `NoContents` says why there is none. `timeout_s` is without a word of it."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.immediate, socket.maxmsgsize = 0, 1, DEFAULT.frame_bytes_max
         try:
@@ -173,30 +173,34 @@ def of_server(address: str, timeout_s: float) -> Contents:
         except zmq.ZMQError as error:
             raise NoContents(f"{address} is no address of a server ({error}); write tcp://HOST:PORT") from None
         contents = Contents(address)
-        deadline = time.monotonic() + timeout_s
-        _send(socket, {"id": 1, "from": 0, "credit": CREDIT, "inspect": True}, address, deadline)
-        for i, (header, items) in enumerate(_answers(socket, address, deadline)):
+        _send(socket, {"id": 1, "from": 0, "credit": CREDIT, "inspect": True}, address, timeout_s)
+        for i, (header, items) in enumerate(_answers(socket, address, timeout_s)):
             contents.number = header.number if isinstance(header, Kthxbai) else contents.number
             if isinstance(header, Kthxbai):
                 contents.store = bytes((header.proof or [b""])[0])
             for item in items:
                 contents.take(segment_of(item))
             if i % GRANT == GRANT - 1:
-                _send(socket, {"id": 1, "more": GRANT}, address, deadline)
+                _send(socket, {"id": 1, "more": GRANT}, address, timeout_s)
         return contents
 
 
-def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, deadline: float) -> None:
-    left_ms = max(0, int(1000 * (deadline - time.monotonic())))
-    if not socket.poll(left_ms, zmq.POLLOUT):
-        raise NoContents(f"{address} takes no connection; start chp-server, or mend the address")
+def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, timeout_s: float) -> None:
+    if not socket.poll(int(1000 * timeout_s), zmq.POLLOUT):
+        raise NoContents(
+            f"nobody takes connections at {address} (waited {timeout_s:g} s, --timeout); start chp-server there, or "
+            "mend the address"
+        )
     socket.send_multipart([ICANHAZ, b"", packb({"chp": VERSION, **options})])
 
 
-def _answers(socket: zmq.Socket[bytes], address: str, deadline: float) -> Iterator[tuple[Sync | Kthxbai, list[Any]]]:
+def _answers(socket: zmq.Socket[bytes], address: str, timeout_s: float) -> Iterator[tuple[Sync | Kthxbai, list[Any]]]:
     while True:
-        if not socket.poll(max(0, int(1000 * (deadline - time.monotonic())))):
-            raise NoContents(f"{address} did not answer in time; is it a chp-server of this version? raise --timeout")
+        if not socket.poll(int(1000 * timeout_s)):
+            text = (
+                f"{address} takes connections and said nothing for {timeout_s:g} s; is it a chp-server of this version?"
+            )
+            raise NoContents(f"{text} Or raise --timeout")
         frames = socket.recv_multipart()
         if len(frames) != 5 or frames[0] != RESERVED_KEY:
             raise NoContents(f"{address} speaks CHP/1 only; there is nothing to compare revisions with")

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
@@ -47,6 +49,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"chp check: {message}; see `chp check --help`\n")
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return value
+
+
 def check(args: list[str]) -> int:
     """Verify a journal."""
     parser = _Parser(
@@ -63,7 +72,13 @@ def check(args: list[str]) -> int:
         help="a data directory, a file, the URL of a store; with --against a server too",
     )
     parser.add_argument("--against", metavar="SERVER", help="compare with this server, such as tcp://127.0.0.1:5556")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=60.0, help="for a server's answer; 60")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=10.0,
+        help="without a word of a server, or a connection; 10",
+    )
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
         asked = parser.parse_args(args)
@@ -140,13 +155,23 @@ def _check_one(url: str, as_json: bool) -> int:
               "or postgresql://...", file=sys.stderr)  # fmt: skip
         return USAGE
     if scheme == "sqlite" and not database_path(url).exists():
-        print(f"chp check: {database_path(url)} does not exist; name a server's --data directory, or its --store",
-              file=sys.stderr)  # fmt: skip
+        print(f"chp check: {_missing(database_path(url))}", file=sys.stderr)
         return DAMAGED
     report = verify(url)
     report.url = shown
     print(json.dumps(_fields(report)) if as_json else report.line())
     return SOUND if report.ok else DAMAGED
+
+
+def _missing(path: Path) -> str:
+    """What to say of a database that is not there: was there one?"""
+    beside = [found.name for end in ("-wal", ".mark") if (found := Path(f"{path}{end}")).exists()]
+    if not beside:
+        return f"{path} does not exist; name a server's --data directory, or its --store"
+    return (
+        f"{path} is gone, and {' and '.join(beside)} beside it tell that there was one: put it back, let the other "
+        "server send its state, or restore a backup; one start with --recover prefix goes on without it"
+    )
 
 
 def _fields(report: Report) -> dict[str, object]:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-import zmq
-
 from . import config as configuration
 from . import logs
 from .arbiter import ArbiterError
@@ -145,10 +143,13 @@ def _exit_of(error: JournalError) -> Exit:
 def _cannot_bind_explained(config: Config) -> Iterator[None]:
     try:
         yield
-    except (OSError, zmq.ZMQError) as error:
+    except OSError as error:
         ports = f"{config.bind} and the three ports after it"
         if error.errno == errno.EADDRINUSE:
-            text = f"a port of {ports} is taken; end that program (ss -ltnp shows it) or give another --bind"
+            text = (
+                f"{error.filename} is taken, one of {ports}; end that program "
+                f"(ss -ltnp 'sport = {str(error.filename).rpartition(':')[2]}' shows it) or give another --bind"
+            )
         elif error.errno == errno.EACCES:
             text = f"{ports} may not be bound by this user; give --bind a port from 1024 up"
         else:

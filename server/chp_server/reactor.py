@@ -99,7 +99,7 @@ class Server:
     # -- running
 
     def bind(self) -> None:
-        """Take the ports (zmq.ZMQError if one is not to be had), reach the arbiter, serve metrics."""
+        """Take the ports (`OSError` if one is not to be had), reach the arbiter, serve metrics."""
         self._sockets.bind()
         if self._arbiter is not None:
             self._arbiter.start()

@@ -180,6 +180,8 @@ def directory(text: str) -> object:
 
 def path(text: str) -> object:
     """A directory; whether it can be written is found out when it is opened."""
+    if not text.strip():
+        raise ValueError("give a directory, or leave the setting out for the default")
     if "\0" in text:
         raise ValueError("give a path without a NUL character")
     return text

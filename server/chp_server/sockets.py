@@ -79,13 +79,16 @@ class Sockets:
         self.peer_out = peer_dealer(context, 100_000)
 
     def bind(self) -> None:
-        """Take the ports and the files; raises zmq.ZMQError or `CannotStart` if one is not to be had."""
-        self.snapshot.bind(self._config.endpoint(0))
-        self.updates.bind(self._config.endpoint(1))
-        self.collector.bind(self._config.endpoint(2))
+        """Take the ports (`OSError`, with the endpoint as its file name) and the files (`CannotStart`)."""
         peer = self._config.peer_endpoint(3)
+        ours = [self.snapshot, self.updates, self.collector, *([self.peer_in] if peer is not None else [])]
+        for i, socket in enumerate(ours):
+            endpoint = self._config.endpoint(i)
+            try:
+                socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                raise OSError(error.errno, str(error), endpoint) from error
         if peer is not None:
-            self.peer_in.bind(self._config.endpoint(3))
             self.peer_out.connect(peer)
         if self._config.ipc is not None:
             self._files = files.listen([self.snapshot, self.updates, self.collector], self._config.ipc_address)

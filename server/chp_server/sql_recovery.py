@@ -213,7 +213,7 @@ def _judge_the_mark(found: Found, book: Book, save: Save) -> tuple[int, str]:
         raise JournalDamaged(f"{found.database.place}: {short}", f"after {describe(book.last)}")
     seen = max(_epochs_seen(found, book), epoch_of(beyond))
     save({SEEN: seen.to_bytes(8, "big")})
-    return 0, f"; {short}"
+    return 0, f"; its mark says that it had been at {describe(beyond)}: going on without what came after"
 
 
 def _report(place: str, book: Book, damage: Damage | None, aside: int) -> str:

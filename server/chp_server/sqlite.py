@@ -135,11 +135,19 @@ class SqliteDatabase:
         found = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if not found and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if self._lock is None:
+                raise self._holds_nothing()
             return  # whoever began to make it was stopped at once
         if found != APPLICATION_ID:
             raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
         if version != FORMAT:
             raise WrongStore(wrong_format(self.place, version))
+
+    def _holds_nothing(self) -> JournalDamaged:
+        what = f"{self.place} holds nothing: {self.place}-wal, its log, is missing or empty"
+        return JournalDamaged(
+            f"{what}; put that back, let the other server send its state, or restore a backup", "the log"
+        )
 
     # -- the primitives
 
@@ -160,6 +168,8 @@ class SqliteDatabase:
 
     def begin(self, durable: bool) -> None:
         """How the commit waits is a setting of the connection."""
+        if self._lock is None:  # who only looks writes nothing but the first values of a journal that has none
+            raise self._holds_nothing()
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
         self.db.execute(f"PRAGMA synchronous={level}")
         self.db.execute("BEGIN IMMEDIATE")
@@ -205,7 +215,9 @@ class SqliteDatabase:
         if name.startswith("SQLITE_BUSY"):
             return JournalLocked(f"{self.place}: another program holds it ({error}); stop that one")
         if name.startswith(_DAMAGED) or (not name and isinstance(error, sqlite3.DatabaseError)):
-            return JournalDamaged(f"{self.place}: {error}; restore a backup", "the file's structure")
+            text = f"{self.place}: SQLite can't read it ({error}), so nothing of it can be kept, with --recover prefix "
+            text += "neither: move it and the files beside it away, and let the other server send its state or restore "
+            return JournalDamaged(f"{text}a backup", "the file's structure")
         if name.startswith("SQLITE_IOERR"):
             self.broken = f"{name}: {error}"
         return JournalError(f"{self.place}: {name} {error}; look at the disk and its log")

@@ -79,7 +79,7 @@ class TestServer:
         return self.config.bind
 
     def start(self) -> Self:
-        """Bind and serve; `JournalError` or `zmq.ZMQError` if that can't be."""
+        """Bind and serve; `JournalError` or `OSError` if that can't be."""
         config = self.config
         journal = open_journal(
             config.store,

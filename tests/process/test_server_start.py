@@ -151,7 +151,8 @@ def test_a_port_taken_is_3(tmp_path: Path, offset: int) -> None:
         done = run("--bind", f"tcp://127.0.0.1:{port}", "--store", "memory:", cwd=tmp_path)
     assert done.returncode == 3
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
-    assert f"tcp://127.0.0.1:{port}" in line and "is taken" in line and "--bind" in line
+    assert f"tcp://127.0.0.1:{port + offset} is taken, one of tcp://127.0.0.1:{port}" in line and "--bind" in line
+    assert f"sport = {port + offset}" in line
     assert "Traceback" not in done.stderr
 
 

@@ -1,11 +1,16 @@
 """`chp check`: a sound journal, a damaged one, none at all; for people and as JSON."""
 
 import json
+import shutil
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
-from chp_server.check_command import check, store_url
+from chp_server.check_command import DAMAGED, USAGE, check, store_url
+from chp_server.journal import JournalDamaged
+from chp_server.opening import open_journal
+from chp_server.recordlog import Row
 from tests.damage.test_sqlite_damage import filled, flip
 
 
@@ -84,3 +89,53 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, capsys: pytest.Ca
 def test_a_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     check([])
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A journal as a kill leaves it: all of it in the log."""
+    journal = open_journal(f"sqlite:{tmp_path / 'live'}")
+    journal.load()
+    journal.append([Row(1, 1, b"one")])
+    journal.sync()
+    shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    journal.close()
+    return tmp_path / "copy"
+
+
+def test_a_log_that_is_missing_is_named_and_not_in_sqlites_words(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / "journal.sqlite-wal").unlink()
+    assert check([str(copied)]) == DAMAGED
+    said = capsys.readouterr().out
+    assert "journal.sqlite-wal, its log, is missing or empty; put that back" in said and "Safety" not in said
+
+
+def test_a_database_that_is_gone_from_beside_its_log(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / "journal.sqlite").unlink()
+    assert check([str(copied)]) == DAMAGED
+    said = capsys.readouterr().err
+    assert "is gone, and journal.sqlite-wal and journal.sqlite.mark beside it tell that there was one" in said
+    assert "--recover prefix" in said
+
+
+def test_what_sqlite_can_not_read_says_that_no_part_can_be_kept(copied: Path) -> None:
+    (copied / "journal.sqlite").write_bytes(b"garbage" * 4000)
+    for recover in ("strict", "prefix"):
+        with pytest.raises(JournalDamaged, match=r"with --recover prefix neither: move it .* away, and let the other"):
+            open_journal(f"sqlite:{copied}", recover=recover)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_that_is_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(["tcp://127.0.0.1:9", "--against", "tcp://127.0.0.1:9", f"--timeout={text}"]) == USAGE
+    assert "--timeout" in capsys.readouterr().err
+
+
+def test_nobody_at_either_address_is_said_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    began = monotonic()
+    assert check(["tcp://127.0.0.1:9", "--against", "tcp://127.0.0.1:9", "--timeout", "0.2"]) == DAMAGED
+    said = capsys.readouterr().err
+    assert "nobody takes connections at tcp://127.0.0.1:9 (waited 0.2 s, --timeout)" in said
+    assert monotonic() - began < 40, "not the 60 s of before"

@@ -231,7 +231,7 @@ def test_ls(run: Run, shared: Shared) -> None:
     assert run("ls", "--count", "/a").stdout == "2\n"
     assert run("ls", "-l", "/a/").stdout == "3.3\t60.000\t5\t/a/x\n3.2\t-\t5\t/a/y\n"
     assert run("ls", "--tree", "--depth", "1").stdout == "/a/ (2)\n/b/ (1)\nc\n"
-    assert run("ls", "/none/").output == ""
+    assert run("ls", "/none/").stdout == ""
     assert [json.loads(line) for line in run("ls", "/a/", "--json").stdout.splitlines()] == [
         {"key": "/a/x", "revision": "3.3", "ttl": 60, "bytes": 5},
         {"key": "/a/y", "revision": "3.2", "bytes": 5},
@@ -289,7 +289,7 @@ def test_dump_and_load_bring_everything_back(run: Run, shared: Shared, tmp_path:
 
 def test_load_names_the_line_that_is_nested_too_deeply(run: Run) -> None:
     result = run("load", "-", stdin=b"[" * 100_000)
-    assert result.exit_code == 4 and "line 1: not JSON" in result.stderr
+    assert result.exit_code == 2 and "line 1: not JSON" in result.stderr
 
 
 def test_load_sends_portions_that_share_a_ttl(run: Run, shared: Shared) -> None:
@@ -325,7 +325,7 @@ def test_load_dry_run_sets_nothing(run: Run, shared: Shared) -> None:
 )
 def test_load_names_the_line_that_is_wrong(run: Run, line: bytes, says: str) -> None:
     result = run("load", "-", stdin=b'{"key": "/ok", "value": "1"}\n\n' + line + b"\n")
-    assert result.exit_code == 4
+    assert result.exit_code == 2
     assert "-, line 3: " in one_line(result)
     assert says in result.stderr
 
@@ -497,3 +497,13 @@ def test_ctrl_c_is_quiet(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPat
     result = run("ls")
     assert (result.exit_code, result.output.strip()) == (130, "")
     assert shared.closed == 1
+
+
+@pytest.mark.parametrize("command", ["ls", "dump"])
+def test_nothing_there_is_an_answer_and_is_said(run: Run, shared: Shared, command: str) -> None:
+    shared.put("/a", b"1")
+    for prefix, said in (("nope", "no keys begin with 'nope'\n"), ("/nope/", "no keys begin with '/nope/'\n")):
+        result = run(command, prefix)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", said)
+    assert run(command, "/a").stderr == ""
+    assert run(command, "nope", "--json").stderr == ""

@@ -87,10 +87,12 @@ def item_fields(item: Item) -> dict[str, object]:
 def ls(settings: Settings, *, prefix: str, long_: bool, as_tree: bool, depth: int | None, count: bool) -> None:
     """List the keys that begin with PREFIX (all of them without it), in order.
 
-    An empty list is an answer too: exit code 0.
+    An empty list is an answer too, and said on standard error: exit code 0.
     """
     out = settings.out
     with reading(settings, [prefix]) as store:
+        if not count and not store.keys(prefix):
+            say_empty(out, prefix)
         if count:
             n = len(store.keys(prefix))
             out.record({"prefix": prefix, "count": n}) if out.json else out.line(str(n))
@@ -102,6 +104,12 @@ def ls(settings: Settings, *, prefix: str, long_: bool, as_tree: bool, depth: in
             _print_long(out, list(store.items(prefix)))
         else:
             out.lines([escape(key) if out.terminal else key for key in store.keys(prefix)])
+
+
+def say_empty(out: Out, prefix: str) -> None:
+    """That there is nothing, on standard error: an answer that is empty looks like one that did not come."""
+    if not out.json:
+        click.echo(f"no keys begin with {escape(prefix)!r}" if prefix else "there are no keys", err=True)
 
 
 def _ls_json(item: Item) -> str:

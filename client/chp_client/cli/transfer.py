@@ -29,9 +29,9 @@ from chp.keys import check_key
 from chp.limits import DEFAULT
 from chp.properties import ttl_ms
 
-from .faults import NotFound, Refused
+from .faults import Misused, NotFound
 from .out import Out, json_line
-from .read import item_fields
+from .read import item_fields, say_empty
 from .settings import DURATION, Settings, examples, pass_settings, shared
 from .store import Item, Store, reading, writing
 from .text import escape, show_count, value_of
@@ -63,15 +63,21 @@ Advance = Callable[[int], None]
 @shared
 @pass_settings
 def dump(settings: Settings, prefix: str, path: str | None) -> None:
-    """Write the keys that begin with PREFIX as JSON lines: key, value or base64, revision, ttl left."""
+    """Write the keys that begin with PREFIX as JSON lines: key, value or base64, revision, ttl left.
+
+    No key at all is an answer too, and said on standard error: exit code 0.
+    """
     with reading(settings, [prefix]) as store:
         keys = store.keys(prefix)
         items = (item for item in map(store.item, keys) if item is not None)
         if path is None or path == "-":
-            _write_items(settings.out.stream, items, lambda n: None)
+            if not _write_items(settings.out.stream, items, lambda n: None):
+                say_empty(settings.out, prefix)
             return
         with _complete_or_not(path) as file, progress(settings.out, "dumping", len(keys)) as advance:
             n = _write_items(file, items, advance)
+    if not n:
+        say_empty(settings.out, prefix)
     settings.out.note(f"{show_count(n)} keys under {escape(prefix) or '(everything)'} in {path}")
 
 
@@ -144,7 +150,8 @@ class Portion:
 def load(settings: Settings, path: str, ttl: float | None, dry_run: bool) -> None:
     """Set what FILE (or standard input, -) holds as JSON lines, as `chp dump` writes them.
 
-    Ends when every set is acknowledged, and says how many a second that were.
+    Ends when every set is acknowledged, and says how many a second that were. A line that is wrong is named, with
+    exit code 2.
     """
     began = time.monotonic()
     with _opened(path) as (file, size), progress(settings.out, "loading", size, bytes_=True) as advance:
@@ -173,8 +180,8 @@ def _send(settings: Settings, portions: Iterator[Portion]) -> tuple[int, str]:
     return n, weakest
 
 
-class _WrongLine(Refused):
-    """A line that can't be loaded."""
+class _WrongLine(Misused):
+    """A line that can't be loaded: what was given is wrong, and no server refused it."""
 
 
 _STRENGTH = ("applied", "journaled", "replicated", "")
