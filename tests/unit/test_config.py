@@ -266,3 +266,9 @@ def test_a_password_is_shown_nowhere(url: str) -> None:
         assert "***" in text or url.partition("://")[2] not in text
         assert not any(secret in text for secret in ("p%20w", "p@ss", "w:rd", "secret", "other"))
     assert loaded.config.store == url
+
+
+@pytest.mark.parametrize("flag", ["--data", "--backup-dir"])
+def test_an_empty_directory_is_none(flag: str) -> None:
+    (problem,) = problems(flag, "")
+    assert f"(from {flag})" in problem and "give a directory, or leave the setting out" in problem

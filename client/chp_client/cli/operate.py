@@ -34,7 +34,11 @@ COPY_S = 300.0  # a backup or restore may take its time
     chp switch && chp status
     chp switch --force --servers tcp://b:5566    # whatever the arbiter says
 """))  # fmt: skip
-@click.option("--force", is_flag=True, help="Let the one server named serve, whatever the arbiter says.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Let the one server named serve, whatever the arbiter says, or though it met another pair's store.",
+)
 @shared_for(HAND_OVER_S)
 @pass_settings
 def switch(settings: Settings, force: bool) -> None:
