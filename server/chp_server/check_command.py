@@ -50,7 +50,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
