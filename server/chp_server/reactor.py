@@ -329,8 +329,8 @@ class Server:
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
+        self._sockets.subscribers.publishing(weight(messages), self.core.now)
         send_all(self._sockets.updates, messages)
-        self._sockets.subscribers.published(weight(messages), self.core.now)
 
     def acknowledge(self, acks: list[Frames]) -> None:
         """Send answers to sets."""

@@ -85,11 +85,11 @@ class Subscribers:
 
     # -- who takes too little
 
-    def published(self, size: int, now: float) -> None:
-        """So many bytes were published."""
-        self._published += size
+    def publishing(self, size: int, now: float) -> None:
+        """So many bytes are published next: who has not taken what came before is looked for first, not right after."""
         if self._published >= LOOK_BYTES:
             self.look(now)
+        self._published += size
 
     def look(self, now: float) -> None:
         """See who has taken what, and cut off who is too far behind."""

@@ -115,6 +115,15 @@ def test_what_the_other_end_of_a_file_leaves_unread_is_seen(directory: Path) -> 
             assert connections.taken(ours.fileno(), ("process", -1)) is None
 
 
+def test_a_reader_by_a_file_that_takes_everything_is_not_cut_off_however_large_it_is(directory: Path) -> None:
+    limits = replace(DEFAULT, subscriber_bytes_max=8 << 20)
+    with TestServer(limits, ipc=str(directory)) as server, Clone(server.config.ipc_address) as clone:
+        clone.wait_until_synced(WAIT_S)
+        for i in range(12):
+            clone.set("/large", bytes([i]) * (4 << 20)).wait(WAIT_S)
+        assert server.server is not None and server.server._sockets.subscribers.cut == 0
+
+
 def test_a_reader_by_a_file_that_takes_nothing_is_cut_off_and_no_other(directory: Path) -> None:
     limits = replace(DEFAULT, subscriber_bytes_max=8 << 20)
     with TestServer(limits, ipc=str(directory)) as server, zmq.Context() as context, context.socket(zmq.SUB) as deaf:
