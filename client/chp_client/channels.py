@@ -309,8 +309,11 @@ class Channels:
 
     def next_deadline(self) -> float:
         """When a request is made again."""
-        started = [channel.sync.progress_at for channel in self.all if channel.sync is not None]
-        return min(started) + self._timing.sync_retry_s if started else NEVER
+        due = NEVER
+        for channel in self.all:
+            if channel.sync is not None:
+                due = min(due, channel.sync.progress_at + self._timing.sync_retry_s)
+        return due
 
     def next_hearing(self, silence_s: float, synced: bool) -> float:
         """When a channel will have been silent for too long."""

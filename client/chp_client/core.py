@@ -215,7 +215,7 @@ class ClientCore:
             self._speaks_chp2(link)
             put_off = link is self.active or self.active is None
             self.joining.not_subscribed(channel, link, header, now, put_off)
-        elif topic == self.session.topic and epoch_of(number) >= self.epoch:
+        elif topic == self.session.topic and epoch_of(number) >= self.leadership.epoch:
             if isinstance(header, headers.Ack):
                 self.own.acked(header, number, now)
             elif isinstance(header, headers.Refused):
@@ -398,7 +398,8 @@ class ClientCore:
         self.session.settle_held()
         if self.closed:
             return
-        heard_at = self.classic.heard_at if self.active is None else self.active.heard_at
+        active = self.leadership.active
+        heard_at = self.classic.heard_at if active is None else active.heard_at
         was_synced = self.freshness.state is State.SYNCED
         state = self.freshness.told(self._is_heard(now) and self.holding.live, heard_at)
         if state is not None:
@@ -410,13 +411,14 @@ class ClientCore:
         """Whether the server that is followed is, on each channel."""
         if self.classic.following:
             return self.classic.is_alive(now)
-        return not self.leadership.silent(now) and self.holding.are_heard(now - self.leadership.silence_s())
+        active, since = self.leadership.active, now - self.leadership.silence_s()
+        return active is not None and active.heard_at >= since and self.holding.are_heard(since)
 
     def next_deadline(self) -> float:
         """When `on_timer` should be called, if nothing else happens."""
         if self.classic.following:
             return min(self.leases.next_due(), self.classic.next_deadline())
-        lead, synced = self.leadership, self.state is State.SYNCED
+        lead, synced = self.leadership, self.freshness.state is State.SYNCED
         due = min(lead.next_deadline(synced), self.joining.next_deadline(), self.session.next_deadline())
         if lead.active is not None:
             hearing = self.joining.next_hearing(lead.silence_s(), synced)
