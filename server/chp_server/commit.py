@@ -34,6 +34,7 @@ from .room import Room
 from .staging import StagedCommit
 from .state import deletes
 from .turn import Turn
+from .unwritten import FOR_EVER, Unwritten
 from .verdicts import PARTED, KeyInOpenRecord, Refusal
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
@@ -56,6 +57,7 @@ class Committer(Committed):
         self.answers = Answers(JOURNALED if durability else APPLIED, self.counts)
         self.room = Room()
         self.ends_left = limits.ending_keys_max  # keys that may still be deleted in this turn as what held them ended
+        self.unwritten = Unwritten(limits.refusals_max)
         self.version = VERSION  # of the pair: the lower one of its two
         self._clear()
 
@@ -114,7 +116,7 @@ class Committer(Committed):
         return None
 
     def _answer_again(self, session_id: bytes, no: int) -> None:
-        refusal = self.state.refusals.get((session_id, no))
+        refusal = self.state.refusals.get((session_id, no)) or self.unwritten.get(session_id, no)
         session = self.state.sessions.get(session_id)
         if refusal is not None:
             self.answers.refuse(session_id, no, *refusal, self.state.number)
@@ -125,10 +127,10 @@ class Committer(Committed):
 
     def _last_no(self, session_id: bytes) -> int:
         no = self._origins.get(session_id)
-        if no is not None:
-            return no
-        session = self.state.sessions.get(session_id)
-        return session.no if session else 0
+        if no is None:
+            session = self.state.sessions.get(session_id)
+            no = session.no if session else 0
+        return max(no, self.unwritten.last(session_id)) if self.unwritten else no
 
     def _take(self, session_id: bytes, no: int, body: bytes, now: float) -> StagedCommit | None:
         staged = None
@@ -141,10 +143,13 @@ class Committer(Committed):
         except (Refusal, BadInput) as error:
             code, detail = (error.code, error.detail) if isinstance(error, Refusal) else ("bad", str(error))
             self.answers.refuse(session_id, no, code, detail, self.state.number)
-            kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
-            told = Segment([], [], {columns.REFUSED: [session_id, no, code, kept]})
-            self._add(told, told.encode(), now, (session_id, no))
+            if self._leaves_no_row(session_id, code):
+                self.unwritten.note(session_id, no, code, detail)
+                return None
+            self._write_refusals(session_id, now)
+            self._write_refusal(session_id, no, code, detail, now)
         else:
+            self._write_refusals(session_id, now)
             if staged is not None:
                 return staged
             if self._crowds(session_id, segment):
@@ -155,6 +160,29 @@ class Committer(Committed):
             self.answers.acknowledge(session_id, no, self.revision)
         self._origins[session_id] = no  # one entry a client a turn: its batches are in order
         return None
+
+    def _leaves_no_row(self, session_id: bytes, code: str) -> bool:
+        if code == "full":
+            return self.room.spares_disk
+        return code in FOR_EVER and session_id not in self.state.sessions and session_id not in self._origins
+
+    def _write_refusal(self, session_id: bytes, no: int, code: str, detail: Any, now: float) -> None:
+        kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
+        told = Segment([], [], {columns.REFUSED: [session_id, no, code, kept]})
+        self._add(told, told.encode(), now, (session_id, no))
+        self._origins[session_id] = no
+
+    def _write_refusals(self, session_id: bytes, now: float) -> None:
+        """What was refused without a row gets one, with the next thing that its session does."""
+        for no, code, detail in self.unwritten.take(session_id) if self.unwritten else ():
+            self._write_refusal(session_id, no, code, detail, now)
+
+    def write_refusals(self, now: float) -> None:
+        """The other server is to serve: it is to know what was refused for want of room, in case it has some."""
+        for session_id in self.unwritten.for_want_of_room():
+            if self.full(0):
+                return
+            self._write_refusals(session_id, now)
 
     def _crowds(self, session_id: bytes, segment: Segment) -> bool:
         """Whether another session may have written one of the segment's keys in the open record."""
@@ -294,7 +322,7 @@ class Committer(Committed):
         if uuid and (uuid in self._plain or uuid in self.state.uuids):
             self.counts["duplicates"] += 1
             return
-        if value and not self.room.admits(key, len(key) + len(value), self.state):
+        if (value or self.room.read_only) and not self.room.admits(key, len(key) + len(value), self.state):
             self.counts["refused_full"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
             return
         self._plain.add(key, value, uuid, properties, ttl)

@@ -86,15 +86,12 @@ class ServerCore:
         self.pending, self.turn = Pending(limits), Turn()
         self.counts: Counter[str] = Counter()
         self.now = self.started = self.since = now
-        self.arrival = now  # by when all that is being handled has arrived: times to live count from then
-        self.wall = 0.0
+        self.arrival, self.wall = now, 0.0  # by when all in hand has arrived: times to live count from then
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.epochs = Epochs(now)
         self.pulse = Pulse(server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.link = PeerLink(self)
-        self.resting = Resting(self)
-        self.endings = Endings(self)
-        self.requests = Requests(self)
+        self.resting, self.endings, self.requests = Resting(self), Endings(self), Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
         self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
@@ -168,7 +165,7 @@ class ServerCore:
         if self.endings.ready and self.now >= self._hold_until:
             return self.now
         due = min(self._next_beat, self._next_hugz)
-        expiry = self.state.map.next_deadline() if self.active else None
+        expiry = self.state.map.next_deadline() if self.active and not self.room.read_only else None
         return due if expiry is None else min(due, max(expiry, self._hold_until))
 
     def beat_now(self) -> None:
@@ -355,6 +352,7 @@ class ServerCore:
         self.commit()
         self.arbitration.end()
         self.link.reset()
+        self.commits.unwritten.clear()
         self.turn.acks.clear()  # of this turn too: it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
         self.commits.answers.waiting.clear()  # never to be acknowledged: their clients send them to the active again
@@ -402,8 +400,8 @@ class ServerCore:
     # -- what is due at the end of a turn
 
     def _expire(self) -> None:
-        self.endings.ready &= self.serving
-        if not self.serving or self.state.late or self.pending.taken:  # nothing outruns what came before it
+        self.endings.ready &= self.serving and not self.room.read_only
+        if not self.serving or self.room.read_only or self.state.late or self.pending.taken:
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return

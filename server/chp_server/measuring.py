@@ -27,29 +27,29 @@ class Gauge:
     """Measures this process and the disk of its journal, if that is on one of ours; see config.py for the bounds."""
 
     def __init__(self, memory_max: int | None, disk_free_min: int | None, store: str) -> None:
-        self._directory = database_path(store).parent if store.startswith("sqlite:") else None
+        self.directory = database_path(store).parent if store.startswith("sqlite:") else None
         bound = address_max()
         self._address_max = None if bound is None or memory_max == 0 else int(bound * ADDRESS_SHARE)
         self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
         self.disk_free_min = self._kept() if disk_free_min is None else disk_free_min
 
     def _kept(self) -> int:
-        if self._directory is None:
+        if self.directory is None:
             return 0
-        disk = os.statvfs(self._directory)
+        disk = os.statvfs(self.directory)
         return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
 
-    def measure(self, *, journal_full: bool) -> Measured:
+    def measure(self, *, journal_full: bool, read_only: bool = False) -> Measured:
         """What is used, and what is left, now."""
         address, resident = used()
         left = None if self._address_max is None else self._address_max - address
-        return Measured(resident, self._memory_max, left, self._disk_free(), journal_full)
+        return Measured(resident, self._memory_max, left, self._disk_free(), journal_full, read_only)
 
     def _disk_free(self) -> int | None:
-        if self._directory is None:
+        if self.directory is None:
             return None
         try:
-            disk = os.statvfs(self._directory)
+            disk = os.statvfs(self.directory)
         except OSError:
             return None  # the journal will say what is wrong
         return disk.f_bavail * disk.f_frsize

@@ -396,6 +396,7 @@ class PeerLink:
             raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
         if not core.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
+        core.commits.write_refusals(core.arrival)
         core.commit()
         self.handover_until = core.now + core.config.peer_timeout_s
         core.turn.fact("handover", number=describe(core.state.number))

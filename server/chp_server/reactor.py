@@ -26,6 +26,7 @@ from chp.numbers import describe
 
 from . import logs
 from .arbiter import Arbiter
+from .ballast import Ballast
 from .beats import Beats
 from .config import Config
 from .copies import Copies
@@ -37,6 +38,7 @@ from .metrics import Metrics
 from .performing import Port, Step, recover, steps, take_inputs
 from .readers import without_password
 from .replies import Replies
+from .room import Measured
 from .snapshots import Snapshotter
 from .sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
@@ -68,13 +70,15 @@ class Server:
         self._stopping = False
         self._closed = False
         self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
-        self._full = JournalFull("")  # why a turn waits for room
+        self._full = JournalFull("")  # why a turn waits for room ...
+        self._lighter = False  # ... of which some has just been made
         self._clock = TurnClock()
         now = time.monotonic()
         self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
+        self._ballast = Ballast(self._gauge.directory, self._gauge.disk_free_min)
         core_config = _core_config(config, journal, self._gauge.disk_free_min)
         self.core = ServerCore(core_config, self._identity(), now, limits)
-        self._measure_due = self._journal_full_until = now
+        self._measure_due = self._journal_full_until = self._read_only_until = now
         self.core.read_journal = journal.read_after
         self.core.journal_stats = journal.stats
         self.core.turn_facts = self._clock.facts
@@ -174,8 +178,14 @@ class Server:
 
     def _measure(self, core: ServerCore) -> None:
         if core.now >= self._measure_due:
-            core.resting.measured(self._gauge.measure(journal_full=core.now < self._journal_full_until))
+            seen = self._measured()
+            core.resting.measured(seen)
+            self._ballast.hold(seen.disk_free)
             self._measure_due = core.now + MEASURE_S
+
+    def _measured(self) -> Measured:
+        now = time.monotonic()
+        return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
 
     def _look_after(self, core: ServerCore) -> None:
         try:
@@ -304,12 +314,15 @@ class Server:
         """The turn waits."""
         self._full = error
         self._measure_due, self._journal_full_until = 0.0, time.monotonic() + NO_ROOM_S
+        self._read_only_until = self._journal_full_until
+        self.core.room.measured(self._measured())  # operators are told
+        self._lighter = self._ballast.let_go()
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
 
     def _wait_for_room(self) -> None:
         """Some moments, in which operators are answered."""
-        until = time.monotonic() + NO_ROOM_RETRY_S
+        until = time.monotonic() + (0.0 if self._lighter else NO_ROOM_RETRY_S)
         while (left := until - time.monotonic()) > 0:
             if self._stopping:
                 raise self._full

@@ -385,6 +385,8 @@ class Requests:
             if handler is None:
                 known = ", ".join(sorted(self.admin))
                 raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
+            if (command == "restore" or "end" in options) and (why := self._core.room.read_only):
+                raise BadInput(why)
             handler(identity, options)
         except BadInput as error:
             self.refuse(identity, options["id"], str(error))

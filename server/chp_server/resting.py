@@ -45,7 +45,10 @@ class Resting:
 
     def measured(self, seen: Measured) -> None:
         """The shell has looked at memory and disk: what follows from it is done before a set is looked at."""
-        self._core.room.measured(seen)
+        core, before = self._core, self._core.room.read_only
+        core.room.measured(seen)
+        if before and not core.room.read_only:
+            core.state.renew_leases(core.now)  # nobody could refresh one
         self.look()
 
     def look(self) -> None:

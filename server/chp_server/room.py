@@ -5,9 +5,13 @@
     disk        what is free where the journal is
 
 Without room, whatever would make the map larger is refused as `full`: sets, what is staged and its commit, new leases.
-Deletes, reads and heartbeats go on, in the reserve that the bounds leave. Some way before that it is *tight*: then the
-active hands over, if the passive is not. What was full has room again when it is not tight any more, so that a server
-at its bound does not change its mind with every set. A passive refuses nothing.
+Deletes, reads and heartbeats go on, in the reserve that the bounds leave. When half of the disk's reserve is used up,
+refusals leave no rows any more (unwritten.py). When but an eighth of it is left, or the journal has found no room at
+all, the server is *read-only*: it writes nothing, so the last byte may go and nothing stops.
+
+Some way before a bound it is *tight*: then the active hands over, if the passive is not. What was full has room again
+when it is not tight any more, so that a server at its bound does not change its mind with every set. A passive refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from .verdicts import Refusal
 MIB = 1 << 20
 COPIES = 2  # what a set takes beside its bytes: a row and the log of writes ahead of it, a value and its record
 ADDRESS_MARGIN = 16 * MIB
+SPARING_SHARE, READ_ONLY_SHARE = 2, 8  # of the disk's reserve
 AMPLE = 1024 * MIB  # bytes of sets that no server takes between two measurements, which are a second apart
 
 
@@ -35,7 +40,8 @@ class Measured:
     memory_max: int | None = None
     address_left: int | None = None  # of the bound on address space
     disk_free: int | None = None
-    journal_full: bool = False  # a moment ago it could not be written to
+    journal_full: bool = False  # a moment ago it could not be cleaned up, or ...
+    read_only: bool = False  # ... not even written to
 
 
 class Room:
@@ -60,6 +66,21 @@ class Room:
         return self._seen
 
     @property
+    def read_only(self) -> str:
+        """Why nothing at all is written, deletes included; "" if something may be."""
+        seen, free = self._seen, self._seen.disk_free
+        if seen.read_only or (free is not None and free < self._disk_free_min // READ_ONLY_SHARE):
+            figures = "" if free is None else f" ({_mib(free)} are free)"
+            return f"read-only: disk full{figures}; free some, and sets are taken again by themselves"
+        return ""
+
+    @property
+    def spares_disk(self) -> bool:
+        """Whether what is refused is to leave no row."""
+        free = self._seen.disk_free
+        return self._seen.journal_full or (free is not None and free < self._disk_free_min // SPARING_SHARE)
+
+    @property
     def tight(self) -> str:
         """Why there will be no room soon: time to hand over, and from the end of which on there is room again."""
         return self._short(margins=True)
@@ -71,6 +92,8 @@ class Room:
         return why
 
     def _short(self, size: int = 0, *, margins: bool = False) -> str:
+        if why := self.read_only:
+            return why
         seen, more = self._seen, COPIES * (self._taken + size)
         most, free, kept = seen.memory_max, seen.disk_free, self._disk_free_min
         if most is not None and seen.memory + more > most - margins * (most // 20):
@@ -89,6 +112,7 @@ class Room:
         return {
             "full": self.full and bool(self.tight),
             "why": self.tight or self._why_no_key(keys, 1),
+            "read_only": bool(self.read_only),
             "memory": seen.memory,
             "memory_max": seen.memory_max,
             "disk_free": seen.disk_free,
@@ -100,6 +124,8 @@ class Room:
         """`Refusal` if the segment would make the map larger than there is room for."""
         if segment.extras is None and self._taken + size <= self._ample:
             self._taken += size
+        elif why := self.read_only:
+            raise Refusal("full", why)
         elif grows(segment, state):
             if why := self.why_not(size) or self._why_not_keys(segment.keys, state):
                 raise Refusal("full", why)

@@ -95,7 +95,7 @@ def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_i
         disk.fill(LITTLE)
         wait_for("the backup to serve", lambda: pair.active() is pair.backup)
         load.go_on()
-        assert "--min-free-disk" in full(pair.primary)
+        assert "disk" in full(pair.primary)
         assert "little room" in pair.primary.log.read_text()
         disk.free()
         wait_for("room", lambda: pair.primary.status() and not full(pair.primary))
@@ -141,7 +141,7 @@ def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_othe
         disk.fill(0)
         with Clone(pair.servers, None) as writer:  # until what SQLite has set aside is used up too
             writer.set_many({f"/large/{i}": os.urandom(100_000) for i in range(160)})
-            wait_for("the backup to serve", lambda: pair.backup.status()["state"] == "active")  # type: ignore[index]
+            wait_for("the backup to serve", lambda: (pair.backup.status() or {}).get("state") == "active")
             assert "the journal has no room; waiting" in pair.primary.log.read_text()
             wait_for("an answer to an operator", pair.primary.status)
             writer.flush(GENEROUS_S)
@@ -151,6 +151,37 @@ def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_othe
         load.go_on()
         load.end()
         nothing_lost(pair.both, load)
+
+
+@pytest.mark.parametrize("writing", [False, True], ids=["idle", "in the middle of a turn"])
+def test_two_full_disks_make_the_pair_read_only_and_it_goes_on_when_there_is_room(
+    tmp_path: Path, tmpfs: Mount, writing: bool
+) -> None:
+    pair = ProcessPair(tmp_path)
+    disks = [Disk(tmpfs, server.data) for server in pair.both]
+    with pair, Clone(pair.servers) as clone:
+        for key in ("/kept", "/gone"):
+            clone.set(key, b"1").wait(GENEROUS_S)
+        pair.wait_in_sync()
+        tickets = {f"/{i}": clone.set(f"/{i}", os.urandom(50_000)) for i in range(100 * writing)}
+        for disk in disks:
+            disk.fill(0)
+        wait_for("both to say so", lambda: all("read-only: disk full" in full(server) for server in pair.both))
+        for refused in (lambda: clone.set("/more", b"1"), lambda: clone.delete("/gone")):
+            with pytest.raises(Refused, match=r"\(full\).*read-only: disk full"):
+                refused().wait(GENEROUS_S)
+        with Clone(pair.servers) as reader:
+            reader.wait_until_synced(GENEROUS_S)
+            assert reader["/gone"] == b"1" and "/more" not in reader
+            for key, ticket in tickets.items():
+                wait_for("an answer", lambda ticket=ticket: ticket.done)  # type: ignore[misc]
+                assert (key in reader) == (ticket.error is None), key
+        assert pair.active() is not None, "heartbeats and statuses go on"
+        for disk in disks:
+            disk.free()
+        wait_for("room", lambda: not any(map(full, pair.both)) and pair.active())
+        clone.set("/more", b"1").wait(GENEROUS_S)
+        pair.wait_in_sync()
 
 
 def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount) -> None:

@@ -18,7 +18,9 @@ from chp_server.recordlog import Row
 
 Op = Callable[[], None]
 KEPT = 4 << 20  # bytes that are to stay free
-FREE = {"room": 1 << 30, "tight": KEPT + (1 << 19), "low": KEPT - (1 << 19), "none": 0}
+FREE = {
+    "room": 1 << 30, "tight": KEPT + (1 << 19), "low": KEPT - (1 << 19), "little": KEPT // 4, "read-only": 0, "none": 0,
+}  # fmt: skip
 
 
 class Disk:

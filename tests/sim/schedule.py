@@ -182,7 +182,7 @@ def with_full_disks(made: Plan) -> Plan:
     the session's number, which tells nothing of that.
     """
     rng = random.Random(made.seed * 104_729 + 11)
-    states = ("low", "tight") if made.temper == "crash" else ("tight", "none", "none")
+    states = ("low", "tight", "little", "read-only") if made.temper == "crash" else ("tight", "none", "none")
     out = []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     for command in made.commands[:end]:

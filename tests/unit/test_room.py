@@ -161,7 +161,7 @@ def test_the_status_has_the_figures() -> None:
     assert room.pop("why").startswith("disk: 63 MiB")
     assert room == {
         "full": True, "memory": 10 * MIB, "memory_max": 20 * MIB, "disk_free": 63 * MIB, "disk_free_min": 64 * MIB,
-        "keys_max": 5,
+        "keys_max": 5, "read_only": False,
     }  # fmt: skip
 
 

@@ -1,0 +1,131 @@
+"""covers: server/chp_server/unwritten.py, room.py: what is refused without a row; a disk that nothing is written to."""
+
+from typing import Any
+
+import pytest
+
+from chp.batch import ACK, REFUSED, Segment, split
+from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.numbers import pack
+from chp_server.core import CoreConfig, ServerCore
+from chp_server.room import MIB, Measured
+from chp_server.turn import Turn
+from chp_server.unwritten import Unwritten
+
+from .cores import Cores
+
+ONE = b"1" * 16
+KEPT = 64 * MIB
+GARBAGE = b"\xc1 no segment"
+TOO_LARGE = Segment(["/a"], [bytes((16 << 20) + 1)]).encode()
+LITTLE, NOTHING, ROOM = (Measured(disk_free=n * MIB) for n in (20, 0, 1000))
+
+
+class Lone:
+    """A lone server of which each turn is seen."""
+
+    def __init__(self) -> None:
+        self.core = ServerCore(CoreConfig(disk_free_min=KEPT), b"s" * 16, 0.0)
+        self.now = 0.0
+        self.turn()
+
+    def turn(self, *batches: tuple[bytes, int, bytes], seen: Measured = ROOM) -> Turn:
+        """A turn with some batches: session, number, body."""
+        self.now += 1.0
+        self.core.begin_turn(self.now, self.now)
+        self.core.resting.measured(seen)
+        for session, no, body in batches:
+            self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
+        return self.core.end_turn()
+
+
+def told(turn: Turn, session: bytes = ONE) -> list[Any]:
+    """The answers to a session: (batch, code) of what was refused, (first, last) of what was done."""
+    answers = [split(m[4])[0] for m in turn.acks if m[0] == session_topic(public_session(session))]
+    return [h[1:3] if h[0] == REFUSED else [run[:2] for run in h[1]] for h in answers if h[0] in (ACK, REFUSED)]
+
+
+def a_set(key: str = "/a") -> bytes:
+    return Segment([key], [b"1"]).encode()
+
+
+@pytest.mark.parametrize(("body", "code"), [(GARBAGE, "bad"), (TOO_LARGE, "size")])
+def test_what_nobody_would_do_leaves_no_row_if_its_session_is_new(body: bytes, code: str) -> None:
+    lone = Lone()
+    sessions = [b"%016d" % i for i in range(100)]
+    turn = lone.turn(*((session, 1, body) for session in sessions))
+    assert [told(turn, session) for session in sessions] == [[[1, code]]] * 100
+    assert not turn.journal and not lone.core.state.sessions
+    again = lone.turn((sessions[0], 1, body), (sessions[0], 2, body))
+    assert told(again, sessions[0]) == [[1, code], [2, code]] and not again.journal
+
+
+def test_it_is_written_with_what_its_session_does_next() -> None:
+    lone = Lone()
+    lone.turn((ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
+    turn = lone.turn((ONE, 3, a_set()), (ONE, 4, GARBAGE))
+    assert told(turn) == [[[3, 3]], [4, "bad"]], "a session that is known has a row for each"
+    assert [no for _, no in lone.core.state.refusals] == [1, 2, 4] and len(turn.journal) == 1
+    assert told(lone.turn((ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
+
+
+def test_sets_that_are_refused_leave_the_disks_reserve_alone() -> None:
+    lone = Lone()
+    assert lone.turn((ONE, 1, a_set())).journal
+    full = [lone.turn((ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
+    assert [told(turn) for turn in full] == [[[no, "full"]] for no in range(2, 12)]
+    assert not any(turn.journal for turn in full)
+    gone = lone.turn((ONE, 12, Segment(["/a"], [b""], {"d": [0]}).encode()), seen=LITTLE)
+    assert told(gone) == [[[12, 12]]] and gone.journal, "a delete has room"
+    later = lone.turn((ONE, 2, a_set("/b")), (ONE, 11, a_set("/b")), (ONE, 13, a_set("/c")))
+    assert told(later)[1:] == [[2, "full"], [11, "full"]], "a copy of what was refused is not done"
+    assert list(lone.core.state.map.values) == ["/c"]
+
+
+def test_nothing_is_written_to_a_disk_without_room() -> None:
+    lone = Lone()
+    lone.turn((ONE, 1, Segment(["/a", "/b"], [b"1", b"1"], {"t": [[0], [1500]]}).encode()))
+    delete = Segment(["/b"], [b""], {"d": [0]}).encode()
+    turns = [lone.turn((ONE, 2 + i, [a_set(), delete][i % 2]), seen=NOTHING) for i in range(6)]
+    assert [told(turn) for turn in turns] == [[[2 + i, "full"]] for i in range(6)]
+    assert not any(turn.journal for turn in turns) and all(turn.publish for turn in turns), "it is heard"
+    status = lone.core.status()["room"]
+    assert status["read_only"] and status["why"].startswith("read-only: disk full (0 MiB are free); free some")
+    assert set(lone.core.state.map.values) == {"/a", "/b"} and lone.core.next_deadline() > lone.now
+    lone.turn()
+    assert set(lone.core.state.map.values) == {"/b"}, "its time is over"
+    assert told(lone.turn((ONE, 8, delete))) == [[[8, 8]]]
+
+
+def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
+    lone = Lone()
+    lone.turn((ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
+    for no in range(2, 6):
+        assert told(lone.turn((ONE, no, Segment([], [], {"refresh": b"L" * 16}).encode()), seen=NOTHING)) == [
+            [no, "full"]
+        ]
+    lone.turn()
+    assert b"L" * 16 in lone.core.state.leases
+
+
+def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
+    """It has room, and may hold a copy of the set."""
+    pair = Cores(disk_free_min=KEPT)
+    pair.put("PB", ONE, 1, {"/a": b"1"})
+    pair.run(0.2)
+    pair.p.resting._handed_over_at = pair.now  # it is not to hand over by itself
+    pair.p.room.measured(LITTLE)
+    pair.put("PB", ONE, 2, {"/b": b"1"})
+    pair.run(0.2)
+    assert pair.answers(ONE)[-1][:2] == (2, "full") and not pair.p.state.refusals
+    pair.p.link.switch()
+    pair.run(1.0)
+    assert pair.b.active and set(pair.b.state.map.values) == {"/a"}
+
+
+def test_the_sessions_least_heard_of_are_forgotten() -> None:
+    kept = Unwritten(2)
+    for session in (b"a", b"b", b"a", b"c"):
+        kept.note(session, kept.last(session) + 1, "full", "why")
+    assert [kept.last(session) for session in (b"a", b"b", b"c")] == [2, 0, 1]
+    assert kept.take(b"a") == [(1, "full", "why"), (2, "full", "why")] and len(kept) == 1
