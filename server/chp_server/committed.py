@@ -19,6 +19,7 @@ from chp.digest import link
 from chp.errors import BadFrame
 from chp.headers import Batch, Epoch, Header, name_of
 from chp.limits import Limits
+from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
 
 from .channels import Channels
@@ -69,6 +70,12 @@ class Committed:
             return True
         state = self.state
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
+
+    def proves(self, proof: Proof) -> bool:
+        """Whether it names a place of this history, with the digest there, which clients are not told."""
+        tenure = self.state.history.get(epoch_of(proof.number))
+        known = tenure is not None and (proof.number == tenure.last or self.log.digest_at(proof.number) is not None)
+        return proof.number > 0 and known and self.holds(proof)
 
     # -- the passive, and recovery
 

@@ -62,6 +62,7 @@ class CoreConfig:
     has_peer: bool = False
     has_arbiter: bool = False
     name: str = ""
+    secret: bytes = b""  # of this run; only the peer is told it
     exposed: bool = False  # other hosts reach it, and there is no access control
     heartbeat_s: float = 0.25
     peer_timeout_s: float = 1.0
@@ -89,7 +90,7 @@ class ServerCore:
         self.arrival, self.wall = now, 0.0  # by when all in hand has arrived: times to live count from then
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.epochs = Epochs(now)
-        self.pulse = Pulse(server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
+        self.pulse = Pulse(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.link = PeerLink(self)
         self.resting, self.endings, self.requests = Resting(self), Endings(self), Requests(self)
         self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
@@ -250,10 +251,10 @@ class ServerCore:
         except BadInput as error:
             self._garbage("snapshot", error)
 
-    def peer_message(self, frames: list[bytes]) -> None:
-        """P+3: a message of the peer's, without the identity."""
+    def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
+        """P+3: a message of the peer's, and the identity of its connection."""
         try:
-            self.link.message(frames)
+            self.link.message(frames, line)
         except BadInput as error:
             self._garbage("peer", error)
 

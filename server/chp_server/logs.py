@@ -78,11 +78,11 @@ class Log:
         """An error with the trace of the exception being handled, still on one line."""
         self._logger.log(logging.ERROR, event, exc_info=True, extra={"facts": facts})
 
-    def limited(self, event: str, **facts: object) -> None:
-        """A warning that others can cause at will: the first of a kind are written, the rest counted."""
+    def limited(self, event: str, level: str = "warning", /, **facts: object) -> None:
+        """What others can cause at will: the first of a kind are written, the rest counted."""
         held = self._limiter.admit(event, time.monotonic())
         if held is not None:
-            self._write(logging.WARNING, event, facts | {"more": held} if held else facts)
+            self._write(_LEVELS[level], event, facts | {"more": held} if held else facts)
 
     def flush(self, *, everything: bool = False) -> None:
         """Say what was held back and not yet said; for now and then, and with `everything` at the end."""

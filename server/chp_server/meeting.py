@@ -32,6 +32,7 @@ TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
     "store": bytes, "opener": bytes, "digest": int, "settings": dict, "room": bool,
 }  # fmt: skip
+NAME_MAX = 64  # of what another says of itself, and is logged
 FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
@@ -67,6 +68,8 @@ class Peer:
     room: bool = True  # it could take sets
     left: bool = False  # on purpose: what it said before is of no account
     turn_ms: int = 0  # how long the turn takes that it is busy with, as it said last
+    secret: bytes = b""  # which is told to nobody else
+    echo: bytes = b""  # our own, if it heard us
 
     @property
     def number(self) -> int:
@@ -106,7 +109,8 @@ def tell(core: ServerCore) -> list[bytes]:
         "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and link.in_sync(),
         "follows": int(link.follower is not None),  # not a bool, so that 0.1 says that we are of another version
         "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(core),
-        "room": not core.resting.why,
+        "room": not core.resting.why, "secret": core.config.secret,
+        "echo": b"" if link.peer is None else link.peer.secret,
     }  # fmt: skip
     return [STATE, packb(said)]
 
@@ -126,21 +130,33 @@ def heard(body: bytes, core: ServerCore) -> Peer | Misfit:
     said, now = unpackb(body, "the peer's STATE", QUESTION), core.now
     version = said.get("version", 2)  # 0.1 did not tell
     if not spoken(version):
-        name, active = str(said.get("name"))[:64], said.get("state") == State.ACTIVE
+        name, active = str(said.get("name"))[:NAME_MAX], said.get("state") == State.ACTIVE
         return Misfit("version", unspoken(version), name, b"", active, now)
     state, server = State(said["state"]), said["server"]
     if [type(said[name]) for name in TYPES] != list(TYPES.values()) or said["number"] < 0 or said["epoch"] < 0:
         raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
+    if len(server) != 16 or len(said["store"]) not in (0, 16) or len(said["opener"]) not in (0, 16):
+        raise BadFrame("a peer's STATE has an id that is not of 16 bytes")
     if server == core.server:
         raise BadFrame("--peer leads back to this server; name the other one's address")
     at = Proof(said["store"], said["number"], said["opener"], said["digest"])
     peer = Peer(
-        state, at, server, now, said["name"], said["primary"], said["in_sync"], said["follows"] > 0, version,
-        said["settings"], said["room"],
+        state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0, version,
+        _settings(said["settings"], core), said["room"],
+        secret=_token(said.get("secret")), echo=_token(said.get("echo")),
     )  # fmt: skip
     if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
         raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")
     return _misfit(peer, core) or peer
+
+
+def _token(said: object) -> bytes:
+    return said if type(said) is bytes and len(said) == 16 else b""
+
+
+def _settings(said: dict[Any, Any], core: ServerCore) -> dict[str, Any]:
+    """What the peer says of the settings that we know, if it is of a form that a setting has."""
+    return {name: said[name] for name in settings_of(core) if type(said.get(name)) in (bool, int, float)}
 
 
 def _misfit(peer: Peer, core: ServerCore) -> Misfit | None:

@@ -51,6 +51,7 @@ class PeerLink:
     def __init__(self, core: ServerCore) -> None:
         self._core = core
         self.peer: Peer | None = None
+        self._line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
         self.follower: Follower | None = None
         self.loader: Loader | None = None
         self.misfit: Misfit | None = None
@@ -115,11 +116,18 @@ class PeerLink:
 
     # -- what comes in
 
-    def message(self, frames: list[bytes]) -> None:
-        """A message of the peer's, without the identity; `BadFrame` if it makes no sense."""
+    def message(self, frames: list[bytes], line: bytes) -> None:
+        """A message that came by a connection; `BadFrame` if it makes no sense.
+
+        Anybody may connect. So only who told a STATE that was believed is heard otherwise.
+        """
         handler = self._HANDLERS.get(frames[0] if frames else b"")
         if handler is None or len(frames) != 2:
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
+        self._speaks = line
+        if line != self._line and frames[0] not in (follow.STATE, BEAT):  # a BEAT comes by a connection of its own
+            self._core.counts["strangers"] += 1
+            return
         try:
             handler(self, frames[1])
         except BadInput:
@@ -129,9 +137,14 @@ class PeerLink:
 
     def _on_state(self, body: bytes) -> None:
         core, who = self._core, meeting.heard(body, self._core)
+        if self._is_stranger(who):
+            core.counts["strangers"] += 1
+            core.turn.fact("a stranger on the peer's port", "warning", name=who.name)
+            return
         if isinstance(who, Misfit):
             self._on_misfit(who)
             return
+        self._line = self._speaks
         before, self.peer, self.misfit = self.peer, who, None
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
@@ -159,8 +172,22 @@ class PeerLink:
 
     def _on_beat(self, body: bytes) -> None:
         beat, peer = Beat.of(body), self.peer
-        if peer is not None and peer.server == beat.server and not peer.left:  # what it was then, STATE has told
+        if (
+            peer is not None and (peer.secret or peer.server) == beat.server and not peer.left
+        ):  # what it was then, STATE has told
             peer.heard, peer.turn_ms = self._core.now, beat.turn_ms
+
+    def _is_stranger(self, who: Peer | Misfit) -> bool:
+        """Whether another has the peer's place, and was heard just now.
+
+        A peer whose connection broke, or that was started again, proves that it is the peer: it says the secret that
+        only the server at --peer is told, or a place of our history with the digest there.
+        """
+        if not self.alive() or self._speaks == self._line:
+            return False
+        if isinstance(who, Misfit):
+            return True
+        return who.echo != self._core.config.secret and not self._core.commits.proves(who.at)
 
     def await_suffix(self) -> None:
         """The peer was active too: it gives way, gets our state, and hands over what it did."""

@@ -35,7 +35,10 @@ class Inboxes(Protocol):
     """What has arrived."""
 
     def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
-        """Hand over what has arrived at a port, as much of it as a turn takes, in its order."""
+        """Hand over what has arrived at a port, as much of it as a turn takes, in its order.
+
+        On P and P+3 the first frame of each message is the identity of its connection.
+        """
 
 
 class Step(StrEnum):
@@ -114,7 +117,7 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 
     While a large commit is on its way into the map, clients wait.
     """
-    inboxes.take(Port.PEER, core.peer_message)
+    inboxes.take(Port.PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     if not core.state.late:
         inboxes.take(Port.UPDATES, core.subscription)
         inboxes.take(Port.COLLECTOR, core.collect)

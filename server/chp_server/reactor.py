@@ -34,6 +34,7 @@ from .core import CoreConfig, ServerCore
 from .exits import CannotStart, Exit
 from .journal import Journal, JournalDamaged, JournalError, JournalFull
 from .measuring import Gauge, give_back
+from .meeting import EVENTS
 from .metrics import Metrics
 from .performing import Port, Step, recover, steps, take_inputs
 from .readers import without_password
@@ -51,6 +52,12 @@ SUFFIX_FORMAT = 1  # of a file of updates that are not history, told in its firs
 MEASURE_S = 0.1  # between two looks at memory and disk; what sets take between them is added up
 NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
 NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
+SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
+    {
+        "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up", "histories parted",
+        "the passive differs", *EVENTS.values(),
+    }
+)  # fmt: skip
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 
 
@@ -221,7 +228,7 @@ class Server:
         match port:
             case Port.PEER:
                 if self._config.peer is not None:
-                    self._receive(sockets.peer_in, lambda frames: handle(frames[1:]))
+                    self._receive(sockets.peer_in, handle)
             case Port.UPDATES:
                 self._take_subscriptions(handle)
             case Port.COLLECTOR:
@@ -401,6 +408,7 @@ def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreCo
         has_peer=config.peer is not None,
         has_arbiter=config.arbiter is not None,
         name=config.name,
+        secret=secrets.token_bytes(16),
         exposed=config.exposed,
         heartbeat_s=config.heartbeat_s,
         peer_timeout_s=config.peer_timeout_s,
@@ -440,6 +448,8 @@ def write_updates(directory: str, save: Save) -> str:
 def _log_fact(fact: Fact) -> None:
     if fact.event == "garbage":
         log.limited("garbage on the " + str(fact.fields.pop("port")) + " port", **fact.fields)
+    elif fact.event in SAID_BY_OTHERS:
+        log.limited(fact.event, fact.level, **fact.fields)
     elif fact.level == "warning":
         log.warning(fact.event, **fact.fields)
     else:

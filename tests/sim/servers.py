@@ -89,7 +89,8 @@ class ServerNode:
         """A core with this server's settings, which knows nothing yet."""
         config = CoreConfig(
             primary=self.primary is not self.misplaced, name=self.name, durability=self.disk.durability,
-            bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, **self.world.server_settings,
+            bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
+            **self.world.server_settings,
         )  # fmt: skip
         core = ServerCore(config, server, now, self.world.limits)
         core.read_journal = self.disk.read_after
@@ -218,10 +219,10 @@ class ServerNode:
         for _ in range(min(len(queue), core.limits.turn_messages_max)):
             conn, frames = queue.popleft()
             self._took += 1
-            if kind != "req":
-                handle(frames)
-            elif conn.up:
+            if kind == "peer" or (kind == "req" and conn.up):
                 handle([conn.identity, *frames])
+            elif kind != "req":
+                handle(frames)
 
     # -- a turn's effects, step by step
 

@@ -50,6 +50,25 @@ class Stranger:
             node.deliver(collector, _kvset(OWN, self._no, [[], [], {"unlease": lease}]))
         for topic in self._topics:
             node.deliver(updates, [b"\x00" + topic])
+        for no in range(3):  # new sessions, and nothing that makes sense
+            self._no += 1
+            node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
+        if node.core.link.alive():  # else it could pass for the peer: only keys can tell
+            self._poses_as_peer(node)
+
+    def _poses_as_peer(self, node: ServerNode) -> None:
+        """On P+3, with all that a client may know, and some that it may not."""
+        core, line = node.core, Conn("peer", "stranger", node.name)
+        line.up, line.identity = True, b"stranger"
+        at, peer = core.state.proof(), core.link.peer
+        said = {
+            **msgpack.unpackb(core.link.state_message()[1]), "server": OWN, "name": "stranger",
+            "primary": not core.config.primary, "digest": at.digest ^ 1, "echo": OWN,
+        }  # fmt: skip
+        for state, number in ((3, at.number + 1000), (4, at.number), (4, 0), (1, at.number)):
+            node.deliver(line, [b"STATE", msgpack.packb({**said, "state": state, "number": number})])
+        node.deliver(line, [b"CONFIRM", msgpack.packb([at.store, at.number + 5, at.opener, at.digest])])
+        node.deliver(line, [b"LEAVE", peer.server if peer is not None else b""])
 
 
 def _kvset(session: bytes, no: int, segment: list[object]) -> Frames:
