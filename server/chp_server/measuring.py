@@ -33,6 +33,26 @@ class Gauge:
         self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
         self.disk_free_min = self._kept() if disk_free_min is None else disk_free_min
 
+    @property
+    def impossible(self) -> str:
+        """Why no set could ever be done within these bounds, by a server that holds nothing yet; "" if some could."""
+        _, resident = used()
+        most = self._memory_max
+        if most is not None and resident >= most - most // 20:
+            least = 2 * resident // MIB
+            figures = f"the server alone takes {resident // MIB} MiB; give {least} MiB, or more"
+            return f"--max-memory {most / MIB:,.1f} MiB: {figures}"
+        if self.directory is None:
+            return ""
+        disk = os.statvfs(self.directory)
+        size, kept = disk.f_blocks * disk.f_frsize, self.disk_free_min
+        if kept + kept // 4 < size:
+            return ""
+        return (
+            f"--min-free-disk {kept / MIB:,.0f} MiB: the whole disk of {self.directory} has {size // MIB:,} MiB; "
+            "give less, or another --data"
+        )
+
     def _kept(self) -> int:
         if self.directory is None:
             return 0

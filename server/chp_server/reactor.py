@@ -65,6 +65,9 @@ class Server:
     """One server. `bind`, then `run` until `stop`, then `close`; `stop` may be called from any thread or signal."""
 
     def __init__(self, config: Config, journal: Journal, limits: Limits = DEFAULT) -> None:
+        self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
+        if why := self._gauge.impossible:
+            raise CannotStart(Exit.USAGE, why)
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
         self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
@@ -81,7 +84,6 @@ class Server:
         self._lighter = False  # ... of which some has just been made
         self._clock = TurnClock()
         now = time.monotonic()
-        self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
         self._ballast = Ballast(self._gauge.directory, self._gauge.disk_free_min)
         core_config = _core_config(config, journal, self._gauge.disk_free_min)
         self.core = ServerCore(core_config, self._identity(), now, limits)

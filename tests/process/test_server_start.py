@@ -135,6 +135,20 @@ def test_a_wrong_flag_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--max-memory", "1"], "--max-memory 0.0 MiB: the server alone takes"),
+        (["--max-memory", "10MiB"], "--max-memory 10.0 MiB: the server alone takes"),
+        (["--min-free-disk", "100000TiB"], "give less, or another --data"),
+    ],
+)
+def test_a_bound_within_which_no_set_fits_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
+    done = run("--data", str(tmp_path), "--bind", local(), *argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
 def test_an_unknown_key_in_the_file_is_2(tmp_path: Path) -> None:
     (tmp_path / "chp.toml").write_text("hartbeat_s = 1\n")
     done = run("--config", "chp.toml", cwd=tmp_path)
