@@ -14,6 +14,7 @@ SEEDS  ?= 500
 ROUNDS ?= 100
 EXTRAS := cli,postgres,zookeeper,metrics,spark,test
 ARGS   ?=
+TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
 .PHONY: demo check test test-fast test-long bench lint sim soak clean
 
@@ -54,7 +55,7 @@ bench: $(VENV)/.installed-bench
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy $(TYPED)
 
 sim: $(VENV)/.installed
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)

@@ -17,6 +17,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _side_by_side(
                 lanes[who] = keep(start())
         for lane in lanes.values():
             one_round(lane, share)  # the map is filled, and everything warm
-        results = in_turn({who: lambda lane=lane: one_round(lane, share) for who, lane in lanes.items()}, rounds)
+        results = in_turn({who: partial(one_round, lane, share) for who, lane in lanes.items()}, rounds)
     case: dict[str, Any] = {"contenders": {who: summary(rounds) for who, rounds in results.items()}, "raw": results}
     for figure in FIGURES:
         if all(r.get(figure) for rounds in results.values() for r in rounds):

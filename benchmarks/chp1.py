@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import zmq
@@ -36,7 +37,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         with closing_all() as keep:
             contenders = {name: keep(Lane(name)) for name in ("chp", "helpers", "frames")}
             results = in_turn(
-                {name: lambda lane=lane, size=size: lane.round(messages, size) for name, lane in contenders.items()},
+                {name: partial(lane.round, messages, size) for name, lane in contenders.items()},
                 rounds,
             )
         cases[f"{size} bytes"] = {
@@ -116,7 +117,7 @@ def writer(pipe: Pipe, port: int, told: int) -> None:
 
 def _write(out: Any, back: Any, messages: int, size: int, pipe: Pipe) -> None:
     # without pyzmq's wrapper, as the servers send; its stubs do not tell of the class
-    send = zmq.backend.Socket.send.__get__(out)  # type: ignore[attr-defined]
+    send = zmq.backend.Socket.send.__get__(out)
     keys = [key_of(i) for i in range(KEYS)]
     values = [value_of(i, size) for i in range(messages)]
     uuid = os.urandom(8)

@@ -13,6 +13,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import zmq
@@ -47,7 +48,7 @@ def awaited(quick: bool) -> dict[str, Any]:
             contenders["redis"] = keep(Awaited("redis"))
         for lane in contenders.values():
             lane.round(200)
-        results = in_turn({name: lambda lane=lane: lane.round(sets) for name, lane in contenders.items()}, rounds)
+        results = in_turn({name: partial(lane.round, sets) for name, lane in contenders.items()}, rounds)
     return {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
 
 
@@ -62,7 +63,9 @@ class Awaited:
             self.server = Role(relay_helpers, port=port)
             self.server.hear()
         else:
-            files = {"ipc": self._files.name} if store == "chp by a file" else {}  # older servers know none
+            files: dict[str, Any] = (
+                {"ipc": self._files.name} if store == "chp by a file" else {}
+            )  # older servers know none
             self.server = Redis() if store == "redis" else ChpServer(**files)
             port = self.server.port
         address = f"ipc://{self._files.name}/{port}" if store == "chp by a file" else f"tcp://127.0.0.1:{port}"
@@ -108,7 +111,8 @@ def _redis(address: str) -> Callable[[str, bytes], Any]:
     import redis
 
     client = redis.Redis("127.0.0.1", _port(address))
-    return client.set
+    setter: Callable[[str, bytes], Any] = client.set
+    return setter
 
 
 def _port(address: str) -> int:
@@ -145,7 +149,7 @@ def watched(quick: bool) -> dict[str, Any]:
             contenders["redis"] = keep(Watched("redis"))
         for lane in contenders.values():
             lane.round(100)
-        results = in_turn({name: lambda lane=lane: lane.round(sets) for name, lane in contenders.items()}, rounds)
+        results = in_turn({name: partial(lane.round, sets) for name, lane in contenders.items()}, rounds)
     return {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
 
 

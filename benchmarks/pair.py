@@ -11,6 +11,7 @@ recovery   kill -9 of a server with 1,000,000 keys in its journal; from its star
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from .roles import Pipe, Role, closing_all
@@ -55,7 +56,7 @@ def durable(quick: bool) -> dict[str, Any]:
             role.hear()
             role.ask(sets=10_000)
         sets = {name: max(10_000, n // share) for name, (_, n) in roles.items()}
-        results = in_turn({name: lambda name=name: roles[name][0].ask(sets=sets[name]) for name in roles}, rounds)
+        results = in_turn({name: partial(roles[name][0].ask, sets=sets[name]) for name in roles}, rounds)
     case: dict[str, Any] = {"contenders": {n: summary(rounds) for n, rounds in results.items()}, "raw": results}
     if "redis MSET" in results:
         case["ratio_to_redis"] = ratio(results, "rate", "chp pair", "redis MSET")

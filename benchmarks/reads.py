@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from .roles import Pipe, Role, closing_all
@@ -23,7 +24,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         gets = {"chp": 5_000_000 // share, "dict": 5_000_000 // share, "redis": 20_000}
         for role in roles.values():
             role.hear()
-        results = in_turn({name: lambda name=name: roles[name].ask(gets=gets[name]) for name in roles}, rounds)
+        results = in_turn({name: partial(roles[name].ask, gets=gets[name]) for name in roles}, rounds)
     case = {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
     case["ratio_to_dict"] = ratio(results, "rate", "chp", "dict")
     return {"title": "Reads", "unit": "gets/s", "cases": {"get of one of 10,000 keys": case}}

@@ -34,14 +34,14 @@ def summary(rounds: list[Round]) -> Round:
 def ratio(results: Mapping[str, list[Round]], key: str, ours: str, theirs: str) -> float:
     """The median of the rounds' ratios: each pair was measured one right after the other."""
     pairs = zip(results[ours], results[theirs], strict=True)
-    return statistics.median(a[key] / b[key] for a, b in pairs if b[key])
+    return statistics.median(float(a[key] / b[key]) for a, b in pairs if b[key])
 
 
 def percentiles(seconds: list[float]) -> Round:
     """p50 and p99 in microseconds."""
     ordered = sorted(seconds)
-    at = lambda q: ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1e6  # noqa: E731
-    return {"p50_us": at(0.5), "p99_us": at(0.99)}
+    p50, p99 = (ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1e6 for q in (0.5, 0.99))
+    return {"p50_us": p50, "p99_us": p99}
 
 
 def _short(result: Round) -> str:

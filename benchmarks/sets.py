@@ -75,7 +75,7 @@ class Lane:
 
     def round(self) -> Round:
         """One measurement."""
-        work = {"sets": self.sets, "size": self.size, "marker": str(next(_markers))}
+        work: dict[str, Any] = {"sets": self.sets, "size": self.size, "marker": str(next(_markers))}
         meter = Meter(writer=self.writer, server=self.server)
         self.watchers.ask(**work)
         self.writer.say(**work)

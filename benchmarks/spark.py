@@ -37,7 +37,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
 
     rows, rounds = (100_000, 2) if quick else (1_000_000, 5)
     server, redis = ChpServer(), Redis() if redis_program() else None
-    spark = session("bench", cores=2, **{"spark.driver.memory": "4g"})
+    settings: dict[str, Any] = {"spark.driver.memory": "4g"}
+    spark = session("bench", cores=2, **settings)
     cases: dict[str, Any] = {}
     try:
         frame, larger = (spark.range(0, rows, 1, 2).selectExpr(KEY, value).cache() for value in (VALUE, LARGER))

@@ -29,7 +29,7 @@ LARGE = (16 << 20) - 1024
 def run(quick: bool = False) -> dict[str, Any]:
     """Each row on a server of its own."""
     keys = SIZES[quick]
-    rows: list[tuple[str, Callable[[Role, int], None]]] = [
+    rows: list[tuple[str, Callable[[Role, int], object]]] = [
         ("nothing", lambda role, n: time.sleep(3)),
         ("a join of a subtree of all keys but one", lambda role, n: role.ask(300, act="join", subtrees=["/s/"])),
         ("a join of everything", lambda role, n: role.ask(300, act="join", subtrees=[""])),
@@ -45,7 +45,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     return {"title": "The longest turn, and the longest awaited set of a bystander", "unit": "ms", "cases": cases}
 
 
-def _row(keys: int, act: Callable[[Role, int], None]) -> dict[str, Any]:
+def _row(keys: int, act: Callable[[Role, int], object]) -> dict[str, Any]:
     with closing_all() as keep, tempfile.TemporaryDirectory(prefix="chp-bench-") as scratch:
         server = keep(ChpServer(data=scratch))
         doer = keep(Role(client, port=server.port, fill=keys))

@@ -188,4 +188,4 @@ def _resume(server: ChpServer, at: int, held: dict[str, bytes]) -> dict[str, Any
 
 def median_s(rounds: list[Round]) -> float:
     """The median of the seconds."""
-    return statistics.median(r["seconds"] for r in rounds)
+    return statistics.median(float(r["seconds"]) for r in rounds)

@@ -27,7 +27,7 @@ from typing import Any
 
 from chp_server import main, reactor
 from chp_server.core import ServerCore
-from chp_server.performing import Step
+from chp_server.performing import Step, steps
 from chp_server.snapshots import Snapshotter
 from chp_server.sql_journal import SqlJournal
 from chp_server.turn import Append, Turn
@@ -62,7 +62,7 @@ def at(point: str) -> None:
 
 def patch_turn() -> None:
     """The points of a turn: before the steps of chp_server.performing, where they have something to do."""
-    perform = reactor.steps
+    perform = steps
 
     def dying_steps(core: ServerCore, turn: Turn, ports: Any) -> Iterator[Step]:
         appends = any(isinstance(op, Append) for op in turn.journal)
@@ -77,7 +77,8 @@ def patch_turn() -> None:
                 at(str(point))
             yield step
 
-    reactor.steps = dying_steps
+    module: Any = reactor  # as it is imported there
+    module.steps = dying_steps
 
 
 def patch_snapshots() -> None:
@@ -85,23 +86,23 @@ def patch_snapshots() -> None:
     due, put, commit, replace = (
         SqlJournal.snapshot_due, SqlJournal.put_snapshot, SqlJournal.commit_snapshot, Snapshotter.replace,
     )  # fmt: skip
-    what = {"kind": "snapshot", "chunks": 0}
+    what: dict[str, Any] = {"kind": "snapshot", "chunks": 0}
 
     def begin(kind: str) -> None:
         what.update(kind=kind, chunks=0)
 
-    def eager_due(self: SqlJournal) -> bool:
+    def eager_due(self: SqlJournal[Any]) -> bool:
         begin("snapshot")
         return due(self) or (self._building is None and wanted().startswith("snapshot"))
 
-    def dying_put(self: SqlJournal, body: bytes) -> None:
+    def dying_put(self: SqlJournal[Any], body: bytes) -> None:
         put(self, body)
         what["chunks"] += 1
         if what["chunks"] == CHUNKS:
             self.sync()
             at(f"{what['kind']}-chunk")
 
-    def dying_commit(self: SqlJournal, keep_after: int, *, alone: bool = False) -> None:
+    def dying_commit(self: SqlJournal[Any], keep_after: int, *, alone: bool = False) -> None:
         at(f"{what['kind']}-commit")
         commit(self, keep_after, alone=alone)
         at(f"{what['kind']}-done")
@@ -110,8 +111,10 @@ def patch_snapshots() -> None:
         begin("replace")
         replace(self, core)
 
-    SqlJournal.snapshot_due, SqlJournal.put_snapshot = eager_due, dying_put
-    SqlJournal.commit_snapshot, Snapshotter.replace = dying_commit, dying_replace
+    journal: Any = SqlJournal
+    snapshotter: Any = Snapshotter
+    journal.snapshot_due, journal.put_snapshot = eager_due, dying_put
+    journal.commit_snapshot, snapshotter.replace = dying_commit, dying_replace
 
 
 if __name__ == "__main__":

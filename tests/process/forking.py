@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from chp_client import Clone
 
@@ -44,7 +45,7 @@ def child(clone: Clone, address: str) -> None:
     print(json.dumps(said), flush=True)
 
 
-HELD: dict[str, object] = {}
+HELD: dict[str, Any] = {}
 
 
 def main() -> None:

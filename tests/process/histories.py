@@ -183,7 +183,12 @@ def _one_call(clone: Clone, rng: random.Random, value: str) -> None:
 def main(servers: str, name: str, seed: str) -> None:
     """Call until the standard input ends."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=end, daemon=True).start()
     rng, n = random.Random(int(seed)), 0
     with Clone(servers.split(",")) as clone:
         clone.wait_until_synced(GENEROUS_S)

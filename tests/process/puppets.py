@@ -20,12 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from chp.numbers import sequence_of
-from chp_client import Change, Clone, Lagging
+from chp_client import Clone, Lagging
 
 from .cluster import GENEROUS_S, wait_for
 
@@ -181,11 +182,7 @@ class Acts:
                 clone.wait_until_synced(GENEROUS_S)
                 counts["keys"] += exact(clone, base, pad)
                 if i % 10 == 0:
-                    joined = clone.revision
-                    wait_for(
-                        "a heartbeat to compare with",
-                        lambda c=clone, n=joined: c.verify(contents=False).compared_at > n,
-                    )  # type: ignore[misc]
+                    wait_for("a heartbeat to compare with", partial(compared_since, clone, clone.revision))
                     exact(clone, base, pad)
                 assert clone.verify().ok
                 counts["joins"] += 1
@@ -233,10 +230,11 @@ class Watcher(threading.Thread):
         revision = 0
         try:
             for changes in self._watch.batches():
-                self.seen.update([change.key for change in changes])
+                self.seen.update(changes.keys)
                 self.changes += len(changes)
-                self.in_order = self.in_order and changes[0].revision >= revision and rising(changes)
-                revision = changes[-1].revision
+                revisions = [revision, *changes.revisions]
+                self.in_order = self.in_order and revisions == sorted(revisions)
+                revision = revisions[-1]
         except Lagging:
             self.lagging = True
 
@@ -254,10 +252,9 @@ class Watcher(threading.Thread):
         }  # fmt: skip
 
 
-def rising(changes: list[Change]) -> bool:
-    """Whether revisions never fall."""
-    revisions = [change.revision for change in changes]
-    return revisions == sorted(revisions)
+def compared_since(clone: Clone, revision: int) -> bool:
+    """Whether a heartbeat confirmed what the Clone holds after a revision."""
+    return clone.verify(contents=False).compared_at > revision
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def test_set_get_ls_del(pair: RealPair) -> None:
 
 
 def test_dump_and_load_round_trip(pair: RealPair, tmp_path: Path) -> None:
-    lines = [{"key": f"/d/{i:05d}", "value": f"value {i}"} for i in range(5000)]
+    lines: list[dict[str, object]] = [{"key": f"/d/{i:05d}", "value": f"value {i}"} for i in range(5000)]
     lines += [{"key": "/d/bin", "base64": "AP8K"}, {"key": "/d/ttl", "value": "", "ttl": 3600}]
     source = "".join(json.dumps(line) + "\n" for line in lines).encode()
     said = json.loads(pair.ok("load", "--json", "-", stdin=source))

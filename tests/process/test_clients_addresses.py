@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -103,13 +104,17 @@ def test_a_program_of_zeromq_that_is_no_server_of_chp() -> None:
             said_of(clone, f"{address} not heard from: it speaks ZeroMQ but sends no CHP")
 
 
+def names_what_speaks_no_zmtp(clone: Clone) -> bool:
+    return "no ZeroMQ handshake follows" in clone.describe()
+
+
 def test_a_good_server_beside_a_bad_address_is_used(lone: TestServer, web: str, silent: str) -> None:
     for bad in (web, silent):
         with Clone([bad, lone.address]) as clone:
             clone.wait_until_synced(GENEROUS_S)
             clone.set("/a", b"1").wait(GENEROUS_S)
             assert clone.active == lone.address
-            wait_for("the bad one to be named", lambda clone=clone: "no ZeroMQ handshake follows" in clone.describe())
+            wait_for("the bad one to be named", partial(names_what_speaks_no_zmtp, clone))
 
 
 def test_a_server_that_goes_is_told_from_one_that_was_none(lone: TestServer) -> None:

@@ -21,7 +21,7 @@ def test_a_watch_begun_between_a_change_and_its_telling(lone: TestServer, start:
 
         def begin_a_watch(effects: Effects) -> None:
             if effects.changes and not made:
-                made.append(clone.watch("/w/", start=start))  # type: ignore[arg-type]
+                made.append(clone.watch("/w/", start=start))
             perform(effects)
 
         clone._agent._perform = begin_a_watch  # type: ignore[method-assign]

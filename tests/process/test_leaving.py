@@ -6,7 +6,9 @@ end is gone already.
 
 import random
 import socket
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -40,6 +42,14 @@ def test_the_server_outlives_chp1_subscribers_that_leave_at_once(tmp_path: Path)
         server.kill()
 
 
+def joined(channels: Any, n: int) -> bool:
+    return bool(channels.plain_joins == n)
+
+
+def marked(sockets: Any, n: int) -> bool:
+    return bool(sockets._plain == n)
+
+
 def test_the_mark_is_raised_when_nobody_has_left_lately() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with TestServer() as server, context:
@@ -50,6 +60,6 @@ def test_the_mark_is_raised_when_nobody_has_left_lately() -> None:
             with context.socket(zmq.SUB) as plain:
                 plain.subscribe(b"/")
                 plain.connect(f"{host}:{int(port) + 1}")
-                wait_for("the subscription", lambda joins=joins: channels.plain_joins == joins)
-                wait_for("the mark", lambda joins=joins: sockets._plain == joins)
+                wait_for("the subscription", partial(joined, channels, joins))
+                wait_for("the mark", partial(marked, sockets, joins))
             wait_for("its end", lambda: not channels.plain)

@@ -42,7 +42,7 @@ def test_a_pair_at_its_bound_refuses_sets_and_does_all_else(tmp_path: Path) -> N
 
 
 def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subprocess.Popen
+    real: Any = subprocess.Popen
 
     def limited(*args: Any, **more: Any) -> Any:
         bound = 700 * MIB

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 
 
 @contextmanager
-def recorded(servers: list[str], folder: Path, subtree: str = "", **options: object) -> Iterator[list[str]]:
+def recorded(servers: list[str], folder: Path, subtree: str = "", **options: Any) -> Iterator[list[str]]:
     """A recorder in a thread, which has begun; what it said."""
     stop, said = threading.Event(), []
     begun = threading.Event()

@@ -57,7 +57,8 @@ def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Pat
 def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
     lone: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, went = zmq.Socket.send_multipart, []
+    send = zmq.Socket.send_multipart
+    went: list[list[bytes]] = []
 
     def gone_once(socket: Any, frames: list[bytes], *args: Any, **options: Any) -> Any:
         if not went and b"more" in frames[-1]:

@@ -410,11 +410,12 @@ class Checks:
 
     def _replicas_equal(self) -> None:
         one, two = (node.core.state for node in self.world.servers)
-        for what, a, b in (
+        both: tuple[tuple[str, Any, Any], ...] = (
             ("values", one.map.values, two.map.values), ("revisions", one.map.revisions, two.map.revisions),
             ("sessions", _sessions(one), _sessions(two)), ("leases", _leases(one), _leases(two)),
             ("histories", one.history, two.history), ("uuids", set(one.uuids), set(two.uuids)),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for what, a, b in both:
             if a != b:
                 self.fail(f"the servers' {what} differ: {_difference(a, b) if isinstance(a, dict) else (a, b)}")
         if set(one.map.deadlines) != set(two.map.deadlines):
@@ -433,11 +434,11 @@ class Checks:
 
     def _promises_kept(self, end: int) -> None:
         """Nothing is there twice, and what a file says of a value is so."""
-        names, twice = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
+        names, doubled = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
         redone = {op.value for c in self.world.clients for op in c.ops if op.kind == "tx"} & (
             self.saved | self.replayed
         )
-        twice = {name for name in twice - redone if name.decode().split(".")[0] not in self.reopened}
+        twice = {name for name in doubled - redone if name.decode().split(".")[0] not in self.reopened}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
         for value, (update, node, starts) in self.replays.items():

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from chp.batch import decode, decode_segment, segment_of
-from chp.headers import Batch, Greeting, Header, Heartbeat, Records, header_of, state_name
+from chp.headers import Batch, Greeting, Header, Heartbeat, Records, StateHead, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
 from chp_server.turn import Append, DropAfter, Remember, Replace
@@ -51,7 +51,9 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
     if name == "WANT":
         return f"WANT from {describe(msgpack.unpackb(frames[1], strict_map_key=False)['at'][1])}"
     if name == "END":
-        return f"END {describe(decode(frames[1], WHOLE_STATE)[0].number)}"
+        head, _ = decode(frames[1], WHOLE_STATE)
+        assert isinstance(head, StateHead)
+        return f"END {describe(head.number)}"
     if name == "SYNC":
         header, items = decode(frames[1])
         return header.describe(_segments(items))

@@ -84,11 +84,12 @@ def test_a_wish_is_confirmed_by_its_serial_and_upon_its_version() -> None:
     assert not a.agreed(None, 5, True)
     a.hear(9.0, Members(0, frozenset({"primary"}), 0, first.serial))
     assert a.agreed(None, 5, True)
-    assert not a.agreed(7, 5, False) and a.wish.names == {"primary", "backup"}
+    assert not a.agreed(7, 5, False) and a.wish is not None and a.wish.names == {"primary", "backup"}
     both = a.wish
+    assert both is not None
     assert not a.agreed(None, 7, True), "the passive is gone again, before that was confirmed"
     a.hear(9.0, Members(1, both.names, 5, both.serial))
-    assert a.wish.base == 1, "the other write has landed: this one stands upon it"
+    assert a.wish is not None and a.wish.base == 1, "the other write has landed: this one stands upon it"
     assert not a.agreed(None, 7, True)
     a.hear(9.0, Members(2, frozenset({"primary"}), 7, a.wish.serial))
     assert a.agreed(None, 7, True) and not a.both

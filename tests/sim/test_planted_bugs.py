@@ -215,7 +215,11 @@ def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
 
 
 def client_never_votes(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Leadership, "electorate", lambda self, now: setattr(self, "vote_at", now + 0.2) or [])
+    def later(self: Leadership, now: float) -> list[object]:
+        self.vote_at = now + 0.2
+        return []
+
+    mp.setattr(Leadership, "electorate", later)
 
 
 def passive_never_asks(mp: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def main(servers: str, folder: str, faults: str) -> None:
     wanted: dict[str, Faults] = {
         name: {int(version): points for version, points in given.items()} for name, given in json.loads(faults).items()
     }
-    settings = {"spark.master": "local[2,4]", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    settings: dict[str, Any] = {"spark.master": "local[2,4]", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
     spark = session("kill", quick_start=True, **settings)
     faulty.register(spark)
     job = Job(spark, servers, folder)

@@ -175,4 +175,5 @@ def in_this_process(faults: Faults) -> None:
         faults.at(version, "committed")
         return ack
 
-    staging.commit = commit
+    module: Any = staging
+    module.commit = commit

@@ -110,7 +110,7 @@ def main(servers: str, folder: str) -> None:
     """All of it."""
     addresses = servers.split(",")
     with cluster(folder) as master:
-        spark = session("repeats", quick_start=True, **{"spark.master": master, **SETTINGS})
+        spark = session("repeats", quick_start=True, **dict[str, Any]({"spark.master": master, **SETTINGS}))
         faulty.register(spark)
         for version, points in SAVES.items():
             save(spark, addresses, folder, version)

@@ -55,7 +55,7 @@ def stream_write(spark: Any, folder: Path, options: dict[str, str]) -> None:
     run(rows(spark, folder).writeStream.format("chp").options(**options), folder / "checkpoint")
 
 
-def each_batch(spark: Any, folder: Path, options: dict[str, str]) -> None:
+def each_batch(spark: Any, folder: Path, options: dict[str, Any]) -> None:
     run(rows(spark, folder).writeStream.foreachBatch(foreach_batch(**options)), folder / "checkpoint")
 
 

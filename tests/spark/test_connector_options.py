@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pyarrow as pa
@@ -20,7 +21,7 @@ from chp_client.spark.rows import PART_BYTES, Shape
 SERVERS = {"servers": "tcp://a:5556,tcp://b:5566"}
 
 
-def segments(options: dict[str, str], **columns: object) -> list[tuple[list[str], list[bytes], object]]:
+def segments(options: dict[str, str], **columns: object) -> list[tuple[list[str], list[bytes], Any]]:
     batch = pa.record_batch(columns)
     shape = Shape(parse({**SERVERS, **options}), batch.schema.names)
     return [(s.keys, s.values, s.extras) for s in shape.segments(batch)]

@@ -18,6 +18,8 @@ from chp_client.errors import Unanswered
 from chp_client.spark.read import port_of
 from chp_server.testing import Pair, TestServer
 
+from .present import core_of
+
 pytestmark = pytest.mark.spark
 
 
@@ -137,7 +139,7 @@ def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: Test
             ("value = '/b'", 40, 40),  # says nothing of keys
         ):
             assert reader.load().where(condition).count() == n, condition
-            images = server.server.core.requests.images._shared.values()
+            images = core_of(server).requests.images._shared.values()
             assert [len(shared.image.keys) for shared in images][-1] == held, condition
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -168,7 +170,7 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
     clone.set("/a", b"1").wait(30)
     frame = read(spark, server, timeout=5)
     assert len(frame.collect()) == 1
-    server.server.core.requests.images.clear()
+    core_of(server).requests.images.clear()
     with pytest.raises(PySparkException, match=r"the snapshot at 1.2 is not held.*load\(\) it again"):
         frame.collect()
 

@@ -15,6 +15,7 @@ that turn is the one that stages, or commits.
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,10 @@ def nothing_staged(pair: DyingPair) -> bool:
     return all(status is not None and status["transactions"] == 0 for status in pair.statuses())
 
 
+def going_on(ended: threading.Event) -> bool:
+    return not ended.is_set()
+
+
 def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/save/"], ROWS) as readers:
         for n, where in enumerate(SAVES):
@@ -91,7 +96,7 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
             given |= {"subtree": "/save/", "applicationId": "job", "version": str(n)}
             ended = threading.Event()
             with ThreadPoolExecutor(1) as beside:  # the write stays here: a session is a thread's
-                killing = beside.submit(Killing(pair, tmp_path, "save").at, n, where, lambda e=ended: not e.is_set())
+                killing = beside.submit(Killing(pair, tmp_path, "save").at, n, where, partial(going_on, ended))
                 try:
                     frame.write.format("faulty").mode("append").options(**given).save()
                 finally:

@@ -13,6 +13,8 @@ from chp_client.spark import staging
 from chp_client.spark.foreach import foreach_batch
 from chp_server.testing import TestServer
 
+from .present import core_of, entry_of
+
 pytestmark = pytest.mark.spark
 
 
@@ -64,7 +66,7 @@ def test_all_rows_at_once_in_one_revision(spark: Any, server: TestServer, clone:
     stop.set()
     looker.join()
     assert seen <= {0, 30_000}, "a part of the rows was seen"
-    assert len({clone.entry(key).revision for key in clone}) == 1
+    assert len({entry_of(clone, key).revision for key in clone}) == 1
     assert clone["/n/29999"] == b"30000"
     watch.close()
 
@@ -77,7 +79,7 @@ def test_append_upserts_and_overwrite_replaces(spark: Any, server: TestServer, c
     write(numbers(spark, 2), server, "overwrite", subtree="/n/", **{"confirm.overwrite": "true"})
     until(lambda: "/n/old" not in clone)
     assert dict(clone) == {"/n/0": b"0", "/n/1": b"1", "/other": b"1"}
-    assert len({clone.entry(key).revision for key in ("/n/0", "/n/1")}) == 1
+    assert len({entry_of(clone, key).revision for key in ("/n/0", "/n/1")}) == 1
 
 
 def test_deletes_ttls_templates_and_the_last_of_equal_keys(spark: Any, server: TestServer, clone: Clone) -> None:
@@ -87,8 +89,8 @@ def test_deletes_ttls_templates_and_the_last_of_equal_keys(spark: Any, server: T
     write(frame, server, ttl="ttl", **{"key.template": "/r/{base}/{quote}", "null.value": "delete"})
     until(lambda: "/r/EUR/CHF" in clone)
     assert dict(clone) == {"/r/EUR/USD": b"2", "/r/EUR/CHF": b"3"}
-    assert clone.entry("/r/EUR/USD").ttl is None
-    left = clone.entry("/r/EUR/CHF").ttl
+    assert entry_of(clone, "/r/EUR/USD").ttl is None
+    left = entry_of(clone, "/r/EUR/CHF").ttl
     assert left is not None and 10 < left <= 50
 
 
@@ -108,7 +110,7 @@ def test_rows_go_back_only_where_nothing_newer_is(spark: Any, server: TestServer
     )
     write(frame, server, revision="revision")
     until(lambda: clone["/n/0"] == b"back")
-    assert clone["/n/1"] == b"newer" and clone.entry("/n/1").revision == newer
+    assert clone["/n/1"] == b"newer" and entry_of(clone, "/n/1").revision == newer
 
 
 def test_a_version_is_written_once(spark: Any, server: TestServer, clone: Clone) -> None:
@@ -126,7 +128,7 @@ def test_a_failed_job_leaves_nothing(spark: Any, server: TestServer, clone: Clon
     bad = numbers(spark, 100, "if(id = 99, null, id)")
     with pytest.raises(PySparkException, match="column 'value' is null"):
         write(bad, server)
-    until(lambda: server.server.core.state.staging.bytes == 0)  # aborted
+    until(lambda: core_of(server).state.staging.bytes == 0)  # aborted
     assert not clone
 
 
@@ -181,7 +183,7 @@ def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tm
     (tmp_path / "in" / "1.txt").write_text("1\n2\n")
     lines = spark.readStream.schema("id string").text(str(tmp_path / "in"))
 
-    def sinks(*options: dict[str, str]) -> None:
+    def sinks(*options: dict[str, Any]) -> None:
         made = [foreach_batch(servers=server.address, **each) for each in options]
 
         def both(batch: Any, batch_id: int) -> None:
@@ -223,4 +225,4 @@ def test_foreach_batch_in_update_mode(spark: Any, server: TestServer, clone: Clo
         query.awaitTermination(60)
     until(lambda: len(clone) == 3)
     assert dict(clone) == {"/count/0": b"4", "/count/1": b"3", "/count/2": b"3"}
-    assert server.server.core.commits.counts["commits"] == 1
+    assert core_of(server).commits.counts["commits"] == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.rates import demo, processes
+from examples.rates.display import Plain
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 LAST = re.compile(r"demo: (\d+) published, 3 applications agree, 0 lost, failover took (\d+\.\d) s")
@@ -68,7 +69,7 @@ def test_interrupted_it_leaves_nothing(
 def test_a_step_that_fails_is_named_with_what_was_said_last(tmp_path: Path) -> None:
     with processes.Family(tmp_path) as family:
         dying = family.start("dying", [sys.executable, "-c", "print('last words'); raise SystemExit(3)"])
-        scene = demo.Demo(family, tmp_path, demo.Plain())
+        scene = demo.Demo(family, tmp_path, Plain())
         with pytest.raises(processes.Failed, match="dying has ended") as failed:
             scene.wait(lambda: False, "nothing")
         assert "last words" in failed.value.said

@@ -24,7 +24,7 @@ def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
 
 
-def test_feeding(tmp_path: Path, capsys) -> None:
+def test_feeding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     days = ["--from", "2026-01-05", "--days", "3", "--backlog-days", "10", "--pace", "1000"]
     assert feeder.main([str(tmp_path), *days]) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -35,7 +35,7 @@ def test_feeding(tmp_path: Path, capsys) -> None:
     ]  # fmt: skip
 
 
-def test_the_leash_ends_it(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_leash_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert feeder.main([str(tmp_path), "--backlog-days", "1", "--pace", "0.01", "--leash"]) == 0
     assert "done" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from chp_client.spark import foreach
 from chp_server.testing import TestServer
 from examples.rates import ecb, feeder, figures, job
 from tests.process.cluster import wait_for
+
+from .present import core_of, entry_of
 
 pytestmark = pytest.mark.spark
 FIRST, LAST = dt.date(2025, 6, 2), dt.date(2026, 1, 9)
@@ -41,7 +44,7 @@ def assert_close(found: dict[str, bytes], wanted: dict[str, bytes]) -> None:
             assert float(found[key]) == pytest.approx(float(value), rel=1e-8, abs=2e-10), key
 
 
-def test_days_become_figures(spark, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_days_become_figures(spark: Any, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
     days = ecb.history(FIRST, LAST)
     cut = next(n for n, (day, _) in enumerate(days) if day > dt.date(2025, 12, 30))
     folder, ledger = tmp_path / "days", job.Ledger()
@@ -66,13 +69,13 @@ def test_days_become_figures(spark, lone: TestServer, clone: Clone, tmp_path: Pa
     wait_for("the last batch", as_published)
     assert_close(dict(clone), expected(days))
     assert "/rates/EUR/BGN/last" not in clone  # it ended
-    live, kept = clone.entry("/rates/EUR/USD/last"), clone.entry("/rates/EUR/USD/average_30")
+    live, kept = entry_of(clone, "/rates/EUR/USD/last"), entry_of(clone, "/rates/EUR/USD/average_30")
     assert live is not None and live.ttl is not None and 0 < live.ttl <= 77
     assert kept is not None and kept.ttl is None
     assert live.revision == kept.revision, "a batch is one record"
 
 
-def test_a_batch_run_again_publishes_the_same(spark, tmp_path: Path) -> None:
+def test_a_batch_run_again_publishes_the_same(spark: Any, tmp_path: Path) -> None:
     days = ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 9))
     schema, seen = job.SCHEMA + ", arrived long", []
 
@@ -89,30 +92,32 @@ def test_a_batch_run_again_publishes_the_same(spark, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["1", "2"]
 
 
-def test_a_batch_that_was_published_is_published_once(spark, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_batch_that_was_published_is_published_once(
+    spark: Any, lone: TestServer, clone: Clone, tmp_path: Path
+) -> None:
     """As when the job dies after the commit, before Spark notes that the batch is done."""
     (tmp_path / "days").mkdir()
     feeder.write_days(tmp_path / "days", "day", ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 5)))
     publish, revisions = job.publisher(lone.address), []
 
-    def twice(rows, batch_id: int) -> None:
+    def twice(rows: Any, batch_id: int) -> None:
         for _ in range(2):
             foreach._sent.clear()  # as in a process of its own
             publish(rows, batch_id)
             wait_for("the figures", lambda: "/rates/EUR/USD/last" in clone)
-            revisions.append(clone.entry("/rates/EUR/USD/last").revision)
+            revisions.append(entry_of(clone, "/rates/EUR/USD/last").revision)
 
     query = job.start(spark, tmp_path / "days", tmp_path / "work", twice)
     try:
         query.processAllAvailable()
     finally:
         query.stop()
-    counts = lone.server.core.commits.counts
+    counts = core_of(lone).commits.counts
     assert (counts["commits"], counts["commits_repeated"]) == (1, 1)
     assert len(revisions) == 2 and len(set(revisions)) == 1
 
 
-def test_lines_that_are_no_rates_are_left_out(spark, tmp_path: Path) -> None:
+def test_lines_that_are_no_rates_are_left_out(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "days").mkdir()
     lines = ["2026-01-05,USD,1.1", "2026-01-05,JPY,abc", "not a line", "2026-01-06,USD,", "", "2026-01-06,,3"]
     (tmp_path / "days" / "a.csv").write_text("\n".join(lines))

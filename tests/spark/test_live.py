@@ -7,6 +7,8 @@ import os
 import pickle
 import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -194,7 +196,7 @@ def test_replicas_are_bounded(lone: TestServer) -> None:
 
 
 @pytest.mark.spark
-def test_in_every_kind_of_function(spark, lone: TestServer) -> None:
+def test_in_every_kind_of_function(spark: Any, lone: TestServer) -> None:
     import pyarrow as pa
     from pyspark.sql.functions import udf
 
@@ -202,12 +204,12 @@ def test_in_every_kind_of_function(spark, lone: TestServer) -> None:
     rates = live(lone.address, "/rates/", codec="text")
     frame = spark.createDataFrame([("USD",), ("JPY",), ("XXX",)], "name string").repartition(2)
 
-    def pandas_batches(batches):
+    def pandas_batches(batches: Any) -> Any:
         for batch in batches:
             now = rates.pin()
             yield batch.assign(rate=[now.get(f"/rates/{name}") for name in batch.name])
 
-    def arrow_batches(batches):
+    def arrow_batches(batches: Any) -> Any:
         for batch in batches:
             now = rates.pin()
             found = pa.array([now.get(f"/rates/{name}") for name in batch["name"].to_pylist()], pa.string())
@@ -222,11 +224,11 @@ def test_in_every_kind_of_function(spark, lone: TestServer) -> None:
 
 
 @pytest.mark.spark
-def test_many_tasks_share_the_replicas_of_their_workers(spark, lone: TestServer) -> None:
+def test_many_tasks_share_the_replicas_of_their_workers(spark: Any, lone: TestServer) -> None:
     put(lone, USD="1")
     rates = live(lone.address, "/rates/", codec="text")
 
-    def task(batches):
+    def task(batches: Any) -> Any:
         for batch in batches:
             yield batch.assign(pid=os.getpid(), rate=rates["/rates/USD"])
 
@@ -237,15 +239,16 @@ def test_many_tasks_share_the_replicas_of_their_workers(spark, lone: TestServer)
 
 
 @pytest.mark.spark
-def test_a_running_task_sees_a_change_within_a_second(spark, lone: TestServer) -> None:
+def test_a_running_task_sees_a_change_within_a_second(spark: Any, lone: TestServer) -> None:
     rates = live(lone.address, "/rates/", codec="text")
     echo = (lone.address, "/seen/")
     changes = 5
 
-    def task(batches):
+    def task(batches: Any) -> Any:
         with Clone(echo[0], None, codec="text") as out:
             for batch in batches:
-                delays, until = [], time.monotonic() + 60
+                delays: list[float] = []
+                until = time.monotonic() + 60
                 out["/seen/ready"] = "0"
                 while len(delays) < changes and time.monotonic() < until:
                     sent = rates.get(f"/rates/{len(delays)}")
@@ -256,10 +259,13 @@ def test_a_running_task_sees_a_change_within_a_second(spark, lone: TestServer) -
 
     from threading import Thread
 
+    def has_seen(clone: Clone, i: int) -> bool:
+        return bool(clone.get("/seen/ready") == str(i))
+
     def write() -> None:
         with Clone(lone.address, codec="text") as clone:
             for i in range(changes):
-                wait_for("the task", lambda i=i: clone.get("/seen/ready") == str(i))
+                wait_for("the task", partial(has_seen, clone, i))
                 clone.set(f"/rates/{i}", str(time.time())).wait(GENEROUS_S)
 
     writer = Thread(target=write)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_a_derived_recording_replays(lone: TestServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_bars_with_late_ticks_are_those_of_the_reference(spark, tmp_path: Path) -> None:
+def test_bars_with_late_ticks_are_those_of_the_reference(spark: Any, tmp_path: Path) -> None:
     made = ticks.derive(minutes=20)
     late = ticks.too_late(made, every=10)
     delayed = sum(tick.arrival_ms - tick.time_ms > 1600 for tick in made)
@@ -74,7 +75,7 @@ def test_bars_with_late_ticks_are_those_of_the_reference(spark, tmp_path: Path) 
         draft.write_text("\n".join(lines))
         draft.rename(folder / f"{name}.json")
 
-    def sink(rows, batch_id: int) -> None:
+    def sink(rows: Any, batch_id: int) -> None:
         batch = rows.collect()
         seen.append(len(batch))
         published.update({row.key: json.loads(row.value) for row in batch})

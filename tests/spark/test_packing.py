@@ -1,5 +1,7 @@
 """Arrow columns packed without a Python object a row: byte for byte what the lists would be."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -10,7 +12,7 @@ from chp_client.spark.packing import Rows, check_keys
 LENGTHS = {"one length": [5] * 40, "none": [0, 0], "no rows": [], "many": [0, 1, 31, 32, 255, 256, 65_535, 65_536, 3]}
 
 
-def rows(keys: list[str], values: list[bytes], extras: object = None) -> Rows:
+def rows(keys: list[str], values: list[bytes], extras: dict[str, Any] | None = None) -> Rows:
     return Rows(pa.array(keys, pa.large_string()), pa.array(values, pa.large_binary()), extras)
 
 

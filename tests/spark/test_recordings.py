@@ -1,6 +1,7 @@
 """Spark reads a recording as plain Parquet, while it is being written too: only what is finished, row for row."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.process.test_recording import recorded, set_some
 pytestmark = pytest.mark.spark
 
 
-def test_what_is_finished_is_read_beside_what_is_not(spark, tmp_path: Path) -> None:
+def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path) -> None:
     writer = Writer(tmp_path, "/a/", 600, 1 << 30)
     writer.be_of(b"\x0f" * 16)
     writer.begin(number(1, 1))
@@ -43,7 +44,7 @@ def test_what_is_finished_is_read_beside_what_is_not(spark, tmp_path: Path) -> N
     assert spark.read.parquet(str(tmp_path)).where("epoch = 2").count() == GROUP_ROWS
 
 
-def test_a_recording_of_a_server(spark, lone: TestServer, tmp_path: Path) -> None:
+def test_a_recording_of_a_server(spark: Any, lone: TestServer, tmp_path: Path) -> None:
     with recorded([lone.address], tmp_path, start="earliest", every_s=0.1):
         set_some(lone, 50)
         wait_for("files", lambda: files(tmp_path))

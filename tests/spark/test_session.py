@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,16 +32,17 @@ def test_no_cores() -> None:
 
 
 @pytest.mark.spark
-def test_what_is_raised_is_not_logged_too(spark) -> None:
+def test_what_is_raised_is_not_logged_too(spark: Any) -> None:
     logs = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager
     assert not any(logs.getLogger(name).isErrorEnabled() for name in SAID_AGAIN)
     assert logs.getLogger("org.apache.spark.sql.execution.streaming").isErrorEnabled()
 
 
 @pytest.mark.spark
-def test_a_running_session_is_returned_and_sql_settings_apply(spark) -> None:
+def test_a_running_session_is_returned_and_sql_settings_apply(spark: Any) -> None:
     for name, value in all_settings(2).items():
         if name.startswith("spark.sql."):
             assert spark.conf.get(name) == value
-    again = make_session(cores=8, **{"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True})
+    settings: dict[str, Any] = {"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True}
+    again = make_session(cores=8, **settings)
     assert again.conf.get("spark.sql.ansi.enabled") == "true" and again.sparkContext.master == "local[2]"

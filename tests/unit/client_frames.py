@@ -6,6 +6,7 @@ lists by kind, so a test reads like a conversation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from itertools import count
@@ -44,7 +45,7 @@ def message(where: bytes, told: int, header: list[Any], *items: Any) -> list[byt
     return [where, told.to_bytes(8, "big"), b"", b"", msgpack.packb([header, *items])]
 
 
-def segment(items: dict[str, bytes | None], **extras: Any) -> list[Any]:
+def segment(items: Mapping[str, bytes | None], **extras: Any) -> list[Any]:
     """A segment as a list; a value of None is a delete."""
     deletes = [i for i, value in enumerate(items.values()) if value is None]
     more = {**extras, **({"d": deletes} if deletes else {})}
@@ -132,9 +133,9 @@ class Talk:
         self.core.on_link(server, False, self.now)
         self.take()
 
-    def batch(self, prev: int, first: int, *items: dict[str, bytes | None] | list[Any], **more: Any) -> None:
+    def batch(self, prev: int, first: int, *items: Mapping[str, bytes | None] | list[Any], **more: Any) -> None:
         """A BATCH on the first channel (or `on`), with as many numbers as updates."""
-        segments = [segment(item) if isinstance(item, dict) else item for item in items]
+        segments = [item if isinstance(item, list) else segment(item) for item in items]
         last = more.get("last", first + max(1, sum(len(s[0]) for s in segments)) - 1)
         where = topic(more.get("on", self.subtrees[0] if self.subtrees else ""))
         header = [1, prev, first, last, more.get("wall", 0), more.get("origins", []), more.get("more", False)]

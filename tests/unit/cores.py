@@ -9,6 +9,7 @@ pair.answers(session)                 [(batch, "ack", revision, durability) or (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -80,7 +81,7 @@ class Cores:
                 if name not in self.stopped:
                     self.turn(name)
 
-    def put(self, servers: str, session: bytes, no: int, items: dict[str, bytes | None], **extras: Any) -> None:
+    def put(self, servers: str, session: bytes, no: int, items: Mapping[str, bytes | None], **extras: Any) -> None:
         """A KVSET to the servers that are named; a value None deletes."""
         gone = [i for i, value in enumerate(items.values()) if value is None]
         columns = {**extras, "d": gone} if gone else extras

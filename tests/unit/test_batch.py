@@ -169,6 +169,11 @@ def test_large_values_are_encoded_as_msgpack_would(sizes: list[int], extras: dic
 
 def test_a_large_value_is_not_packed_by_msgpack(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[int] = []
-    monkeypatch.setattr("chp.batch.packb", lambda thing: packed.append(len(packb(thing))) or packb(thing))
+
+    def noted(thing: object) -> bytes:
+        packed.append(len(packb(thing)))
+        return packb(thing)
+
+    monkeypatch.setattr("chp.batch.packb", noted)
     Segment(["/a", "/b"], [b"x" * (1 << 20), b"y"]).encode()
     assert max(packed) < 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ class Admin:
 def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.Look:
     """Looks a second apart."""
     clock = iter(range(100))
-    monkeypatch.setattr(status.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     made = status.Look(Admin(*looks), named=True)  # type: ignore[arg-type]
     for _ in looks:
         made.again()
@@ -145,7 +146,7 @@ def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.L
 
 
 def test_who_did_not_answer_is_not_waited_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = {A: says(A, "active", counts={"updates": 100}), B: gone(B)}
+    first: dict[str, Answer] = {A: says(A, "active", counts={"updates": 100}), B: gone(B)}
     seen = look(first, monkeypatch=monkeypatch)
     admin: Any = seen.admin
     admin.looks = [{A: says(A, "active", counts={"updates": 350}), B: gone(B)}]
@@ -199,7 +200,7 @@ def test_in_json_a_line_a_server_and_the_verdict(
 @pytest.mark.parametrize("state", ["active", "passive"])
 def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, state: str) -> None:
     peer = {"alive": False, "name": "backup-5566", "silent_s": 7.0}
-    looks = [{A: says(A, state, peer=peer, in_sync=False), B: gone(B)} for _ in range(2)]
+    looks: list[dict[str, Answer]] = [{A: says(A, state, peer=peer, in_sync=False), B: gone(B)} for _ in range(2)]
     seen = look(*looks, monkeypatch=monkeypatch)
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=24, force_terminal=True, color_system=None)

@@ -3,7 +3,8 @@
 covers: REFUSED `busy` on a subtree's topic (SPEC.md, section 15), in the client's core.
 """
 
-from tests.unit.client_frames import ACTIVE, VERSION, Talk, message, n, own_topic, topic
+from chp.versions import VERSION
+from tests.unit.client_frames import ACTIVE, Talk, message, n, own_topic, topic
 
 NO_ROOM = "too many channels"
 

@@ -23,7 +23,7 @@ def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
     agent._open()
     dealer, sub, xpub = agent._sockets[0]
     assert [s.getsockopt(zmq.IMMEDIATE) for s in (dealer, sub, xpub)] == [0, 0, 1]
-    assert all(s.getsockopt(zmq.MAXMSGSIZE) > 0 and s.getsockopt(zmq.RCVHWM) > 0 for s in (dealer, sub, xpub))
+    assert all(int(s.getsockopt(zmq.MAXMSGSIZE)) > 0 and int(s.getsockopt(zmq.RCVHWM)) > 0 for s in (dealer, sub, xpub))
     for socket in (dealer, sub, xpub, *agent._monitors):
         socket.close(0)
     os.close(agent._bell)

@@ -221,10 +221,10 @@ class TestQueue:
         queue.offer(Changed(["/b/3", "/b/4"], [b"3", b"4"], 9))
         queue.close()
         assert list(watch_of(queue)) == [
-            Change("/b/1", b"2", "set", 2),
-            Change("/b/2", None, "delete", 3),
-            Change("/b/3", b"3", "set", 9),
-            Change("/b/4", b"4", "set", 9),
+            Change("/b/1", b"2", "set", Revision(2)),
+            Change("/b/2", None, "delete", Revision(3)),
+            Change("/b/3", b"3", "set", Revision(9)),
+            Change("/b/4", b"4", "set", Revision(9)),
         ]
 
     def test_one_that_is_too_slow_is_told_so(self) -> None:
@@ -240,7 +240,10 @@ class TestQueue:
             queue.offer(Changed(["/a", f"/{i % 5}"], [b"%d" % i, None], i))
         queue.close()
         got = list(watch_of(queue))
-        assert len(got) == 6 and got[-2:] == [Change("/a", b"999", "set", 999), Change("/4", None, "delete", 999)]
+        assert len(got) == 6 and got[-2:] == [
+            Change("/a", b"999", "set", Revision(999)),
+            Change("/4", None, "delete", Revision(999)),
+        ]
 
     def test_a_start_with_what_is_held_does_not_count_as_lag(self) -> None:
         queue = WatchQueue("", False, 2)

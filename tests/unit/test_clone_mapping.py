@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import UserDict
-from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from typing import Any
 
 import pytest
 
@@ -144,20 +145,24 @@ class TestWhatIsRefused:
         "key", ["", "\x02x", "\n", "HUGZ", "KTHXBAI", "ICANHAZ?", "x" * 1025, "é" * 513, "\ud800", 7, b"/a"]
     )
     def test_keys(self, empty: Clone, key: object) -> None:
-        for act in (
+        acts: tuple[Callable[[], object], ...] = (
             lambda: empty.set(key, b""),  # type: ignore[arg-type]
             lambda: empty.set_many({key: b""}),  # type: ignore[dict-item]
             lambda: empty.set_many({"/good": b"", key: b""}),  # type: ignore[dict-item]
             lambda: empty.delete(key),  # type: ignore[arg-type]
             lambda: empty.delete_many([key]),  # type: ignore[list-item]
-        ):
+        )
+        for act in acts:
             with pytest.raises(BadKey):
                 act()
         assert len(empty) == 0, "nothing of a refused call is shown"
 
     @pytest.mark.parametrize("value", [7, "text", None, [b"x"], b"x" * (16 * 1024 * 1024 + 1)])
-    def test_values(self, empty: Clone, value: object) -> None:
-        for act in (lambda: empty.set("/a", value), lambda: empty.set_many({"/a": b"", "/b": value})):
+    def test_values(self, empty: Clone, value: Any) -> None:
+        acts: tuple[Callable[[], object], ...] = (
+            lambda: empty.set("/a", value), lambda: empty.set_many({"/a": b"", "/b": value}),
+        )  # fmt: skip
+        for act in acts:
             with pytest.raises(BadValue):
                 act()
         assert len(empty) == 0
@@ -168,12 +173,15 @@ class TestWhatIsRefused:
         assert dict(empty) == {"/a": b"1", "/b": b"2", "/c": b"3"} and type(empty["/a"]) is bytes
 
     @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e12, "5", True])
-    def test_ttls(self, empty: Clone, ttl: object) -> None:
-        for act in (lambda: empty.set("/a", b"", ttl=ttl), lambda: empty.set_many({"/a": b""}, ttl=ttl)):  # type: ignore[arg-type]
+    def test_ttls(self, empty: Clone, ttl: Any) -> None:
+        acts: tuple[Callable[[], object], ...] = (
+            lambda: empty.set("/a", b"", ttl=ttl), lambda: empty.set_many({"/a": b""}, ttl=ttl),
+        )  # fmt: skip
+        for act in acts:
             with pytest.raises(BadTtl):
                 act()
         with pytest.raises(BadTtl):
-            empty.lease(ttl)  # type: ignore[arg-type]
+            empty.lease(ttl)
         assert len(empty) == 0
 
     @pytest.mark.parametrize("subtree", ["a", "/a", "a/", "//\x01/", 7])
@@ -216,7 +224,7 @@ def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
 
 def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
     class Shouting(Clone):
-        def set(self, key: str, value: bytes, *rest: object, **more: object) -> Ticket:  # type: ignore[override]
+        def set(self, key: str, value: bytes, *rest: object, **more: object) -> Ticket:
             return super().set(key, value.upper())
 
     with contextlib.closing(Shouting("tcp://127.0.0.1:9")) as clone:
@@ -254,7 +262,8 @@ class TestEntry:
 
     def test_what_the_servers_confirmed_has_its_revision(self, held: Clone) -> None:
         entry = held.entry("/a")
-        assert entry == ("/a", b"1", number(1, 7), None) and not entry.pending and str(entry.revision) == "1.7"
+        assert entry is not None and not entry.pending and str(entry.revision) == "1.7"
+        assert entry == ("/a", b"1", number(1, 7), None)
         assert held.entry("/none") is None
 
     @pytest.mark.parametrize("many", [1, 3000])

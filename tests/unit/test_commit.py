@@ -1,6 +1,7 @@
 """Two clients and one key in one turn: each has to be told a revision of its own."""
 
 from dataclasses import replace
+from typing import Any
 
 from chp.batch import ACK, Segment, split
 from chp.keys import RESERVED_KEY, public_session, session_topic
@@ -97,7 +98,8 @@ def test_a_lease_is_opened_and_ended_also_by_a_batch_of_which_no_item_is_newer()
     server.begin_turn(1.0, 1.0)
     server.collect(batch(TWO, 1, b"newer"))
     server.end_turn()
-    for no, column in enumerate(({"lease": [lease, 5000]}, {"unlease": lease}), 1):
+    columns: list[dict[str, Any]] = [{"lease": [lease, 5000]}, {"unlease": lease}]
+    for no, column in enumerate(columns, 1):
         server.begin_turn(1.0 + no, 1.0)
         server.collect(batch(ONE, no, b"older", n=[[0], [1]], **column))
         server.end_turn()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from examples.rates import demo
+from examples.rates.display import Plain
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def test_an_option_that_is_not_there_is_an_error() -> None:
 def test_a_wait_shows_that_it_goes_on(monkeypatch: object) -> None:
     said: list[str] = []
 
-    class Shown(demo.Plain):
+    class Shown(Plain):
         def say(self, text: str) -> None:
             said.append(text)
 

@@ -16,8 +16,10 @@ HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0
 
 
 def server(name: str, limits: Limits = DEFAULT) -> ServerCore:
-    times = {"heartbeat_s": HEARTBEAT_S, "peer_timeout_s": TIMEOUT_S, "solo_wait_s": None}
-    config = CoreConfig(primary=name == "P", has_peer=True, name=name, **times)
+    config = CoreConfig(
+        primary=name == "P", has_peer=True, name=name,
+        heartbeat_s=HEARTBEAT_S, peer_timeout_s=TIMEOUT_S, solo_wait_s=None,
+    )  # fmt: skip
     return ServerCore(config, name.encode() * 16, 0.0, limits)
 
 

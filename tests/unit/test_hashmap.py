@@ -12,9 +12,11 @@ KEYS = st.sampled_from([f"/{i}" for i in range(8)])
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
     keys = draw(st.lists(KEYS, max_size=12))
-    places = st.lists(st.integers(0, max(0, len(keys) - 1)), unique=True, max_size=len(keys)).map(sorted)
+    places: st.SearchStrategy[list[int]] = st.lists(
+        st.integers(0, max(0, len(keys) - 1)), unique=True, max_size=len(keys)
+    ).map(sorted)
     extras: dict[str, object] = {}
-    if keys and draw(st.booleans()):
+    if keys and bool(draw(st.booleans())):
         extras["d"] = draw(places)
     match draw(st.integers(0, 2)) if keys else 0:
         case 1:

@@ -35,7 +35,12 @@ SAMPLES = [
     ([10, 9], headers.StateHead(9)),
     ([10, 9, 2, 4, 0, 0], headers.StateHead(9, 2, 4, 0, 0)),
 ]
-WRONG = {int: [None, "1", 1.0, True, b"", -1], bytes: [None, "x", 1], str: [None, b"x", 1], list: [None, 1, {}]}
+WRONG: dict[type, list[object]] = {
+    int: [None, "1", 1.0, True, b"", -1],
+    bytes: [None, "x", 1],
+    str: [None, b"x", 1],
+    list: [None, 1, {}],
+}
 WRONG |= {bool: [None, 0, 1, "no"], dict: [None, [], 1]}
 
 

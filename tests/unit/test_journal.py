@@ -255,7 +255,7 @@ def test_rows_and_old_snapshots_are_deleted_in_pieces(opened: Opener, monkeypatc
     journal.append([row(n) for n in range(1, 101)])
     put(journal, EPOCH | 100, [b"a"] * 100, EPOCH | 100)
     assert journal.stats()["rows"] == 100, "nothing is deleted while the snapshot is committed"
-    counts = []
+    counts: list[int] = []
     while not counts or counts[-1]:
         journal.sync()
         counts.append(int(journal.stats()["rows"]))

@@ -1,6 +1,7 @@
 """A large commit leaves the server before it is in the map, and nobody can tell: who looks finds all of it."""
 
 import os
+from typing import Any
 
 from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
@@ -46,7 +47,7 @@ class Server:
         return self.kvset([], [], commit=[TRANSACTION, "job", self.no, [["0", batches]], None])
 
 
-def bodies(messages: list[list[bytes]], topic: bytes, kind: int) -> list[list[object]]:
+def bodies(messages: list[list[bytes]], topic: bytes, kind: int) -> list[list[Any]]:
     return [parts for m in messages if m[0] == topic and (parts := split(m[4]))[0][0] == kind]
 
 

@@ -31,7 +31,7 @@ def place(standing: Standing, *, late: bool) -> tuple[Leadership, Link, Link, fl
         lead.leave(now)
     now += 0.0 if standing is Standing.HEARD else 3 * SILENCE_S + 0.1 if late else SILENCE_S + 0.1
     assert lead.standing(now) is standing
-    return lead, *links, now
+    return lead, links[0], links[1], now
 
 
 @pytest.mark.parametrize("standing", Standing)

@@ -50,7 +50,7 @@ class TestRevision:
         ]  # fmt: skip
         assert f"{revision:d}" == str(number(1, 7)) and f"{revision:x}" == f"{number(1, 7):x}"
         assert revision == number(1, 7) and hash(revision) == hash(number(1, 7)) and revision < Revision("2.0")
-        assert {revision: 1}[number(1, 7)] == 1 and revision + 1 == number(1, 8)
+        assert {int(revision): 1, revision: 2} == {number(1, 7): 2} and revision + 1 == number(1, 8)
 
     def test_copies_and_pickles_are_the_same(self) -> None:
         revision = Revision(number(3, 12))

@@ -141,7 +141,7 @@ def state_of(keys: int, size: int = 3) -> ReplicatedState:
 
 def slices(scrub: Scrub, state: ReplicatedState) -> list[list[str]]:
     """The keys of each slice of one pass."""
-    out = []
+    out: list[list[str]] = []
     for i in range(100_000):
         keys = unpackb(scrub.next(state, float(i))[1], "")[2]
         if not keys:

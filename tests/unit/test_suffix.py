@@ -11,7 +11,7 @@ X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
 
 def revision(pair: Cores, server: str, session: bytes, no: int) -> int:
     """The revision that a server acknowledged."""
-    return next(answer[2] for answer in pair.answers(session, server) if answer[:2] == (no, "ack"))
+    return next(int(answer[2]) for answer in pair.answers(session, server) if answer[:2] == (no, "ack"))
 
 
 def in_sync_with(**values: bytes) -> Cores:

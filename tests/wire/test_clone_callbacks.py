@@ -101,6 +101,10 @@ def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thre
     cycle: list[object] = [clone]
     cycle.append(cycle)
     del clone, cycle
-    mailbox.command(lambda now: gc.collect())  # by the agent, with the lock held
+
+    def collect(now: float) -> None:
+        gc.collect()
+
+    mailbox.command(collect)  # by the agent, with the lock held
     agent.join(WAIT_S)
     assert not agent.is_alive()

@@ -17,19 +17,27 @@ from typing import Any
 
 import pytest
 
-from chp_client import Clone
+from chp_client import Clone, Revision
 from chp_server.testing import TestServer, free_port
 
 WAIT_S = 60.0
 SOME = {f"/some/{i}": b"1" for i in range(20)}
 MANY = {f"/many/{i}": b"1" for i in range(3000)}
 OLD = {"/a": b"old", "/some/1": b"old"}
+
+
+def revision_of(clone: Clone, key: str) -> Revision:
+    entry = clone.entry(key)
+    assert entry is not None
+    return entry.revision
+
+
 ACTS: dict[str, tuple[Callable[[Clone], Callable[[], object]], dict[str, bytes]]] = {  # and what OLD becomes by it
     "set": (lambda clone: partial(clone.set, "/a", b"new"), OLD | {"/a": b"new"}),
     "set a large value": (lambda clone: partial(clone.set, "/a", b"x" * 5000), OLD | {"/a": b"x" * 5000}),
     "set with a ttl": (lambda clone: partial(clone.set, "/a", b"new", ttl=1000), OLD | {"/a": b"new"}),
     "set on a condition": (
-        lambda clone: partial(clone.set, "/a", b"new", if_revision=clone.entry("/a").revision),
+        lambda clone: partial(clone.set, "/a", b"new", if_revision=revision_of(clone, "/a")),
         OLD | {"/a": b"new"},
     ),
     "delete": (lambda clone: partial(clone.delete, "/a"), {"/some/1": b"old"}),
@@ -51,7 +59,7 @@ def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
 
 
 def arrived(other: Clone, clone: Clone) -> bool:
-    return other.get("/end") == clone["/end"]
+    return bool(other.get("/end") == clone["/end"])
 
 
 def interrupted(act: Callable[[], object], place: int) -> bool:

@@ -12,10 +12,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from chp_client import AsyncClone, BadInput, BadKey, Change, Clone, Closed, Conflict, Full, NotRetained, State
+from chp_client import AsyncClone, BadInput, BadKey, Change, Clone, Closed, Conflict, Full, NotRetained, State, Ticket
 from chp_server.testing import Pair, TestServer
 from tests.wire.classic import ClassicServer
 
@@ -103,7 +104,8 @@ class TestOneServer:
         with pytest.raises(Conflict, match="'/a' is at"):
             clone.flush(WAIT_S)
         clone.flush(WAIT_S)
-        for ask in (lambda asked: asked.wait(WAIT_S), lambda asked: asked.error):
+        asks: tuple[Callable[[Ticket], object], ...] = (lambda asked: asked.wait(WAIT_S), lambda asked: asked.error)
+        for ask in asks:
             ticket = clone.set("/a", b"2", if_revision=0)
             clone.set("/b", b"1").wait(WAIT_S)
             with contextlib.suppress(Conflict):
@@ -167,11 +169,11 @@ class TestOneServer:
         clone.delete("/w/1").wait(WAIT_S)
         clone.set("/w/2", b"2").wait(WAIT_S)
         with Clone(lone.address) as late:
-            starts = ("now", mark.revision, "snapshot")
-            watches = [late.watch("/w/", start=start) for start in starts]  # type: ignore[arg-type]
+            starts: list[Any] = ["now", mark.revision, "snapshot"]
+            watches = [late.watch("/w/", start=start) for start in starts]
             late.wait_until_synced(WAIT_S)
             clone.set("/w/end", b"").wait(WAIT_S)
-            told = {start: [] for start in starts}
+            told: dict[Any, list[Any]] = {start: [] for start in starts}
             for start, watch in zip(starts, watches, strict=True):
                 while not told[start] or told[start][-1] != ("/w/end", b"", "set"):
                     told[start].append(watch.get(WAIT_S)[:3])

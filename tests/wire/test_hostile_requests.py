@@ -39,5 +39,5 @@ def test_a_request_that_means_nothing_is_refused(lone: TestServer, options: dict
 
 def test_a_feed_from_below_all_numbers_is_not_retained(lone: TestServer) -> None:
     with Hand(lone.address) as hand:
-        assert hand.sync(feed=True, **{"from": -1})[-1][0][2] == "retained"
+        assert hand.sync("", feed=True, **{"from": -1})[-1][0][2] == "retained"
         assert hand.sync()[-1][0][0] == 5, "the server goes on"

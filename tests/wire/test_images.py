@@ -97,26 +97,27 @@ def test_ill_formed_requests_are_refused(hand: Hand, options: dict[str, Any]) ->
 def test_a_probe_ends_with_a_record(hand: Hand) -> None:
     session = hand.session()
     numbers = [session.put({f"/{n}/{i}": b"" for i in range(10)}) + 9 for n in range(5)]
-    first = ask(hand, **{"from": 0, "feed": True, "probe": 0})[2]
+    first = ask(hand, "", **{"from": 0, "feed": True, "probe": 0})[2]
     assert first["number"] == first["newest"] == numbers[-1] and first["oldest"] == 0
     for most, end in ((1, 1), (10, 1), (19, 1), (20, 2), (39, 3), (40, 4), (10**9, 4)):
-        said = ask(hand, **{"from": numbers[0], "feed": True, "probe": most})[2]
+        said = ask(hand, "", **{"from": numbers[0], "feed": True, "probe": most})[2]
         assert said["number"] == numbers[end], most
-    *chunks, ((kind, _, number, *_),) = hand.sync(**{"from": numbers[0], "feed": True, "until": numbers[2]})
+    *chunks, ((kind, _, number, *_),) = hand.sync("", **{"from": numbers[0], "feed": True, "until": numbers[2]})
     assert kind == END and number == numbers[2]
     assert [record[0][3] for chunk in chunks for record in chunk[1:]] == numbers[1:3]
-    assert ask(hand, **{"from": numbers[-1] + 5, "feed": True, "probe": 0})[2] == "retained", "not in the history"
-    assert ask(hand, **{"from": numbers[0], "feed": True, "probe": -1})[2] == "bad"
+    assert ask(hand, "", **{"from": numbers[-1] + 5, "feed": True, "probe": 0})[2] == "retained", "not in the history"
+    assert ask(hand, "", **{"from": numbers[0], "feed": True, "probe": -1})[2] == "bad"
 
 
 def test_who_means_another_store_is_refused(hand: Hand) -> None:
     hand.session().put({"/a": b"1"})
     probe = {"from": 0, "feed": True, "probe": 0}
-    store = ask(hand, **probe)[2]["store"]
-    assert ask(hand, **{**probe, "store": store})[0] == REPLY
+    store = ask(hand, "", **probe)[2]["store"]
+    assert ask(hand, "", **{**probe, "store": store})[0] == REPLY
     other = {"from": 5 << 48 | 7, "store": b"x" * 16}
-    for options in ({"feed": True, "probe": 0}, {"feed": True}, {"image": os.urandom(16)}, {}):
-        kind, _, code, detail = ask(hand, **{**options, **other})
+    several: list[dict[str, Any]] = [{"feed": True, "probe": 0}, {"feed": True}, {"image": os.urandom(16)}, {}]
+    for options in several:
+        kind, _, code, detail = ask(hand, "", **{**options, **other})
         assert (kind, code, detail) == (REFUSED, "store", store), options
     assert hand.status()["epoch"] == 1, "nor does its number count for anything"
 
@@ -134,7 +135,7 @@ def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
         hand.session().put({"/a": b"1"})
         until(lambda: other.status()["store"] == store, "the passive knows it")
         pair.primary.kill()
-        until(lambda: ask(other, **{"from": 0, "feed": True, "probe": 0})[0] == REPLY, "taken over")
+        until(lambda: ask(other, "", **{"from": 0, "feed": True, "probe": 0})[0] == REPLY, "taken over")
         assert other.status()["store"] == store
         pair.backup.restart()
         assert other.status()["store"] == store

@@ -130,7 +130,7 @@ def test_a_reader_by_a_file_that_takes_nothing_is_cut_off_and_no_other(directory
         deaf.linger, deaf.rcvhwm = 0, 1
         deaf.connect(beside(server.config.ipc_address, 1))
         deaf.subscribe(channel_topic(""))
-        assert deaf.poll(WAIT_S * 1000)
+        assert deaf.poll(int(WAIT_S * 1000))
         with Clone(server.config.ipc_address) as clone:
             clone.wait_until_synced(WAIT_S)
             for i in range(40):

@@ -27,7 +27,7 @@ pytest.importorskip("pyspark.sql.datasource")
 from chp_client.spark.options import parse
 from chp_client.spark.stream import DataLoss, StreamReader
 
-RETAINED = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
+RETAINED: dict[str, Any] = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
 
 
 class Split:
@@ -96,7 +96,8 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
     folder = tmp_path / "recording"
 
     def record_until(reached: Callable[[list[str]], bool]) -> list[str]:
-        stop, said = Event(), []
+        stop = Event()
+        said: list[str] = []
         options: dict[str, Any] = {"start": "earliest", "every_s": 0.05, "stop": stop, "say": said.append}
         thread = Thread(target=record, args=(split.address, folder), kwargs=options, daemon=True)
         thread.start()

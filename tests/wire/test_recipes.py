@@ -50,7 +50,8 @@ class Worker(threading.Thread):
 
     def __init__(self, lock: Any) -> None:
         super().__init__(daemon=True)
-        self.lock, self.has, self.give, self.result = lock, threading.Event(), threading.Event(), []
+        self.lock, self.has, self.give = lock, threading.Event(), threading.Event()
+        self.result: list[Any] = []
         self.start()
 
     def run(self) -> None:
@@ -111,7 +112,12 @@ class TestLock:
         held.acquire(WAIT_S)
         looked: list[int] = []
         place, contenders = third._place, third._place.contenders
-        place.contenders = lambda: (looked.append(1), contenders())[1]  # type: ignore[method-assign]
+
+        def noted() -> Any:
+            looked.append(1)
+            return contenders()
+
+        place.contenders = noted  # type: ignore[method-assign]
         waiting = Worker(second)
         until(lambda: len(held.contenders()) == 2)
         last = Worker(third)

@@ -3,6 +3,7 @@
 import os
 import struct
 import time
+from typing import Any
 
 import pytest
 import zmq
@@ -328,7 +329,7 @@ def test_a_passive_server_is_silent_to_chp1_and_takes_over_at_once_when_it_shoul
         theirs.send_multipart(lost)
         until(lambda: two.status()["pending"] == 1, "pending")
         dealer = two.dealer()
-        found = {}
+        found: dict[bytes, Any] = {}
         while not found:
             dealer.send_multipart([ICANHAZ, b""])
             while dealer.poll(500):

@@ -551,7 +551,7 @@ def test_a_takeover_publishes_what_was_pending_once(pair: Pair, hands: tuple[Han
     take_over(two)
     session.until(lambda: 3 in session.acks)
     assert set(session.acks) == {2, 3}, "and those of the past were told by the other"
-    published = []
+    published: list[tuple[bytes, bytes]] = []
     while len(published) < 4:
         frames = receive(plain)
         published.append((frames[0], frames[4]))

@@ -140,7 +140,7 @@ def test_requests_beyond_the_limits_are_refused(lone: TestServer) -> None:
         dealer = hand.dealer()
         for _ in range(5):
             hand.ask(dealer, "", credit=1)
-        refused = []
+        refused: list[str] = []
         while len(refused) < 2:
             header = parts_of(receive(dealer))[0]
             refused += [header[2]] if header[0] == 7 else []

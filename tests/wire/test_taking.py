@@ -77,7 +77,7 @@ def test_two_programs_that_drain_keys_by_popitem_take_each_once(two: list[Clone]
         except KeyError:
             return
 
-    together(*(lambda clone=clone: drain(clone) for clone in two))  # type: ignore[misc]
+    together(*(lambda clone=clone: drain(clone) for clone in two))
     assert Counter(taken) == Counter(KEYS.items())
 
 
@@ -92,7 +92,7 @@ def test_two_programs_that_pop_the_same_keys_take_each_once(two: list[Clone]) ->
             if value is not None:
                 taken.append(value)
 
-    together(*(lambda clone=clone: drain(clone) for clone in two))  # type: ignore[misc]
+    together(*(lambda clone=clone: drain(clone) for clone in two))
     assert Counter(taken) == Counter(KEYS.values())
 
 

@@ -54,7 +54,7 @@ def test_a_slow_reader_of_large_values_gets_all_of_them() -> None:
         dealer = hand.dealer(RCVHWM=1, RCVBUF=4096)
         hand.ask(dealer, "", credit=64)
         largest_unsent(server)
-        found = {}
+        found: dict[str, bytes] = {}
         while (parts := parts_of(receive(dealer)))[0][0] == 3:
             found.update(zip(parts[1][0], parts[1][1], strict=True))
         assert found == values

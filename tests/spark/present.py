@@ -1,0 +1,20 @@
+"""What has to be there, for tests that look closely: an entry of a Clone, the core of a server that runs."""
+
+from __future__ import annotations
+
+from chp_client import Clone, Entry
+from chp_server.core import ServerCore
+from chp_server.testing import TestServer
+
+
+def entry_of(clone: Clone, key: str) -> Entry:
+    """The entry of a key that is held."""
+    entry = clone.entry(key)
+    assert entry is not None, f"{key} is not held"
+    return entry
+
+
+def core_of(server: TestServer) -> ServerCore:
+    """The core of a server that was started."""
+    assert server.server is not None, "start it first"
+    return server.server.core
