@@ -14,7 +14,7 @@ import msgpack
 import pytest
 import zmq
 
-from chp_client import Clone, Refused
+from chp_client import Clone, Refused, Ticket
 from chp_server.config import Config
 from chp_server.exits import Exit
 from chp_server.journal import JournalError
@@ -167,7 +167,8 @@ def test_two_full_disks_make_the_pair_read_only_and_it_goes_on_when_there_is_roo
         for disk in disks:
             disk.fill(0)
         wait_for("both to say so", lambda: all("read-only: disk full" in full(server) for server in pair.both))
-        for refused in (lambda: clone.set("/more", b"1"), lambda: clone.delete("/gone")):
+        refusals: tuple[Callable[[], Ticket], ...] = (lambda: clone.set("/more", b"1"), lambda: clone.delete("/gone"))
+        for refused in refusals:
             with pytest.raises(Refused, match=r"\(full\).*read-only: disk full"):
                 refused().wait(GENEROUS_S)
         with Clone(pair.servers) as reader:

@@ -12,7 +12,7 @@ from chp_server.journal import JournalFull, Loaded, Options
 from chp_server.memory_store import MemoryStore
 from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
 from chp_server.recordlog import Row
-from chp_server.turn import Append, DropAfter, Fact, Frames, Replace, Save, Turn
+from chp_server.turn import Append, DropAfter, Fact, Frames, JournalOp, Save, Turn
 
 ALONE = CoreConfig(name="P")
 PAIR = CoreConfig(name="P", has_peer=True, peer_timeout_s=1.0)
@@ -35,7 +35,7 @@ class Recorder:
     def to_peer(self, messages: list[Frames]) -> None:
         self.did.append(f"to_peer {messages[0][0].decode()}")
 
-    def write(self, ops: Sequence[Append | Replace | DropAfter], *, again: bool) -> None:
+    def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         self.did.append(f"write {len(ops)}" + " again" * again)
         self._room_for("write")
 
