@@ -19,6 +19,7 @@ from itertools import compress
 from typing import Any
 
 import msgpack
+from msgpack import Packer
 
 from . import columns
 from .errors import BadFrame
@@ -124,7 +125,7 @@ class Segment:
 
 def packb(thing: object) -> bytes:
     """msgpack, in the form this protocol uses (str and bin kept apart)."""
-    packed: bytes = msgpack.packb(thing)
+    packed: bytes = Packer().pack(thing)
     return packed
 
 
@@ -141,16 +142,20 @@ def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int
         raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
 
 
+ITEMS_MAX = DEFAULT.batch_items_max
+_SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
+
+
 def array_head(n: int) -> bytes:
     """What stands before the elements of an msgpack array of `n`."""
     if n < 16:
-        return bytes((0x90 | n,))
+        return _SHORT_HEADS[n]
     return struct.pack(">BH", 0xDC, n) if n < 1 << 16 else struct.pack(">BI", 0xDD, n)
 
 
 def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
     """A body from its header and items that are encoded already."""
-    return b"".join((array_head(1 + len(items)), packb(header), *items))
+    return b"".join((array_head(1 + len(items)), Packer().pack(header), *items))
 
 
 def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
@@ -208,18 +213,19 @@ def segment_of(thing: object) -> Segment:
     if type(thing) is not list or len(thing) != 3:
         raise BadFrame("a segment is an array of keys, values and extras")
     keys, values, extras = thing
-    if type(keys) is not list or type(values) is not list or len(keys) != len(values):
+    n = len(keys) if type(keys) is list else -1
+    if type(values) is not list or len(values) != n:
         raise BadFrame("a segment's keys and values are arrays of the same length")
-    if len(keys) > DEFAULT.batch_items_max:
-        raise BadFrame(f"a segment has at most {DEFAULT.batch_items_max} items, not {len(keys)}; split it")
+    if n > ITEMS_MAX:
+        raise BadFrame(f"a segment has at most {ITEMS_MAX} items, not {n}; split it")
     try:
         "".join(keys)
     except TypeError:
         raise BadFrame("a segment's keys are text, each of them") from None
-    if list(map(type, values)).count(bytes) != len(values):
+    if list(map(type, values)).count(bytes) != n:
         raise BadFrame("a segment's values are bytes (msgpack bin), each of them")
     if extras is not None:
-        _check_extras(extras, len(keys))
+        _check_extras(extras, n)
     return Segment(keys, values, extras)
 
 

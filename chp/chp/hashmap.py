@@ -70,6 +70,9 @@ class Hashmap:
     def apply(self, segment: Segment, revision: int, now: float) -> None:
         """Apply a segment whose updates all get `revision`; `now` is where its ttls count from."""
         self.note(segment, revision, now)
+        if segment.extras is None:
+            self.values.update(zip(segment.keys, segment.values, strict=True))
+            return
         if not deletes_all(segment):
             self.values.update(zip(segment.keys, segment.values, strict=True))
         deque(map(self.values.pop, self.deleted_by(segment), repeat(None)), 0)

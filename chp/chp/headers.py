@@ -324,10 +324,11 @@ def request_of(header: Header) -> int | None:
 
 def fields_of(header: Header) -> list[Any]:
     """A header as it is sent: its kind, and its fields as far as they say something."""
-    fields = [_KINDS[type(header)], *header]
-    if fields[-1] is None:
-        fewest = _FORMS[fields[0]].fewest
-        while fields[-1] is None and len(fields) > fewest + 1:
+    kind = _KINDS[type(header)]
+    fields: list[Any] = [kind, *header]
+    if header[-1] is None:
+        fewest = _FORMS[kind].fewest
+        while len(fields) > fewest + 1 and fields[-1] is None:
             fields.pop()
     return fields
 

@@ -108,12 +108,12 @@ def channel_topic(subtree: str) -> bytes:
     return STX + subtree.encode() + ETX
 
 
-@lru_cache(maxsize=DEFAULT.sessions_max)
 def public_client(client: bytes) -> bytes:
     """What others see of the first part of a session: it names the client, and nobody can set in its name by it."""
     return sha256(b"chp session" + client).digest()[:CLIENT_BYTES]
 
 
+@lru_cache(maxsize=DEFAULT.sessions_max)
 def public_session(session: bytes) -> bytes:
     """The public id of a session, which stands for it everywhere but in a KVSET (SPEC.md, section 14)."""
     return public_client(session[:CLIENT_BYTES]) + session[CLIENT_BYTES:]

@@ -29,9 +29,6 @@ class Answers:
         self._counts = counts
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()  # by the number that they wait for
         self.told = 0  # up to this number answers have been given
-        self._clear()
-
-    def _clear(self) -> None:
         self._runs: Runs = {}
         self._refusals: list[Frames] = []
         self._at_once: list[Frames] = []
@@ -63,12 +60,14 @@ class Answers:
 
     def commit(self, turn: Turn, number: int, *, hold: bool) -> None:
         """The record is made, and ends with `number`; `hold`: its answers wait for the passive."""
-        turn.acks += self._at_once
+        if self._at_once:
+            turn.acks += self._at_once
+            self._at_once, self._expected_told = [], set()
         if self._runs or self._refusals:
             self.waiting.append((number, self._runs, self._refusals))
+            self._runs, self._refusals = {}, []
             if not hold:
                 self.release_alone(turn, number)
-        self._clear()
 
     # -- of records
 

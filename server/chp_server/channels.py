@@ -258,7 +258,7 @@ class Channels:
             return
         if len(self.by_topic) <= FEW:
             for channel in self.by_topic.values():
-                part = narrow(segment, channel.subtree)
+                part = narrow(segment, channel.subtree) if channel.subtree else segment
                 if part is not None:
                     self._touched[channel.subtree] = channel
                     yield channel, part

@@ -59,6 +59,8 @@ class Committer(Committed):
         self.ends_left = limits.ending_keys_max  # keys that may still be deleted in this turn as what held them ended
         self.unwritten = Unwritten(limits.refusals_max)
         self.version = VERSION  # of the pair: the lower one of its two
+        self._small = min(limits.value_bytes_max, limits.frame_bytes_max - HEADER_BYTES_MAX)  # bytes that nobody minds
+        self._plain = PlainSets()
         self._clear()
 
     def _clear(self) -> None:
@@ -68,14 +70,15 @@ class Committer(Committed):
         self._whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self._items = 0
         self._bytes = 0
-        self._plain = PlainSets()
 
     # -- updates
 
     def full(self, size: int) -> bool:
         """Whether the open record is to be committed before `size` more bytes: it has to fit a frame."""
+        if not self._bytes:
+            return False
         limits = self.limits
-        items = self._items + len(self._plain) >= limits.record_items_max
+        items = self._items + len(self._plain.keys) >= limits.record_items_max
         crowd = len(self._whose) >= ORIGINS_MAX or len(self._bodies) >= limits.record_segments_max
         return items or crowd or self._bytes + size > limits.batch_bytes_max
 
@@ -134,10 +137,16 @@ class Committer(Committed):
 
     def _take(self, session_id: bytes, no: int, body: bytes, now: float) -> StagedCommit | None:
         staged = None
-        self.flush_plain(now)  # conditions look at what came before
+        if self._plain.keys:
+            self.flush_plain(now)  # conditions look at what came before
         try:
             segment = decode_segment(body)
-            segment, body = self._check(segment, body, session_id[:CLIENT_BYTES])
+            check_decoded(segment.keys)
+            if len(body) > self._small:
+                self._check_size(segment, len(body))
+            self.room.check(segment, len(body), self.state)
+            if segment.extras:
+                segment, body = self._check(segment, segment.extras, body, session_id[:CLIENT_BYTES])
             if segment.extras and columns.COMMIT in segment.extras:
                 staged = self._staged(session_id, no, segment.extras[columns.COMMIT])
         except (Refusal, BadInput) as error:
@@ -152,7 +161,7 @@ class Committer(Committed):
             self._write_refusals(session_id, now)
             if staged is not None:
                 return staged
-            if self._crowds(session_id, segment):
+            if self._origins and self._crowds(session_id, segment):
                 raise KeyInOpenRecord
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
@@ -189,17 +198,14 @@ class Committer(Committed):
         others = len(self._origins) > (session_id in self._origins)
         return others and self.revision in map(self.state.map.revisions.get, segment.keys)
 
-    def _check(self, segment: Segment, body: bytes, client: bytes) -> tuple[Segment, bytes]:
-        check_decoded(segment.keys)
+    def _check_size(self, segment: Segment, size: int) -> None:
         values_max, body_max = self.limits.value_bytes_max, self.limits.frame_bytes_max - HEADER_BYTES_MAX
-        if len(body) > body_max:
-            raise Refusal("size", f"a batch has at most {body_max} bytes as it is sent, not {len(body)}; split it")
-        if len(body) > values_max and max(map(len, segment.values), default=0) > values_max:
+        if size > body_max:
+            raise Refusal("size", f"a batch has at most {body_max} bytes as it is sent, not {size}; split it")
+        if size > values_max and max(map(len, segment.values), default=0) > values_max:
             raise Refusal("size", f"a value has at most {values_max} bytes")
-        self.room.check(segment, len(body), self.state)
-        extras = segment.extras
-        if not extras:
-            return segment, body
+
+    def _check(self, segment: Segment, extras: dict[str, Any], body: bytes, client: bytes) -> tuple[Segment, bytes]:
         if not SERVERS_OWN.isdisjoint(extras):
             raise BadFrame(
                 f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out"
@@ -257,8 +263,10 @@ class Committer(Committed):
             raise Refusal(PARTED if any(map(self.state.unseen, wanted)) else "revision", failed)
 
     def _add(self, segment: Segment, body: bytes, now: float, batch: tuple[bytes, int] = NOBODYS) -> None:
-        self.channels.note(segment, body, self.revision, self.state.map)
-        self.state.apply(segment, self.revision, now)
+        state = self.state
+        revision = state.number + 1
+        self.channels.note(segment, body, revision, state.map)
+        state.apply(segment, revision, now)
         self._attribute(batch, 1)
         self._bodies.append(body)
         self._bytes += len(body)
@@ -273,10 +281,11 @@ class Committer(Committed):
 
     def _told_whose(self, origins: list[list[Any]]) -> list[Any]:
         """The end of a record's header: nothing if all of it is one batch, or the server's own."""
-        if len(self._whose) <= 1 and len(origins) <= 1 and bool(self._whose and self._whose[0][0]) == bool(origins):
+        whose = self._whose
+        if len(whose) <= 1 and len(origins) <= 1 and bool(whose and whose[0][0]) == bool(origins):
             return []
         places = {session_id: i for i, (session_id, _) in enumerate(origins, 1)}
-        return [[[places.get(session_id, 0), no, n] for session_id, no, n in self._whose]]
+        return [[[places.get(session_id, 0), no, n] for session_id, no, n in whose]]
 
     def add_segment(self, segment: Segment, now: float) -> None:
         """The server's own updates: what has expired."""
@@ -330,7 +339,7 @@ class Committer(Committed):
 
     def flush_plain(self, now: float) -> None:
         """The CHP/1 sets that have gathered become a segment."""
-        if self._plain:
+        if self._plain.keys:
             segment = self._plain.take()
             self._add(segment, segment.encode(), now)
 
@@ -338,26 +347,29 @@ class Committer(Committed):
 
     def commit(self, turn: Turn, now: float, wall_s: float, *, hold: bool) -> None:
         """Make one record of what is open; its acknowledgements wait for the passive if `hold`."""
-        self.flush_plain(now)
+        if self._plain.keys:
+            self.flush_plain(now)
         if self._bodies or self._origins:
             self._commit_record(turn, now, wall_s)
+        if self._whose:
+            self._clear()
         self.answers.commit(turn, self.state.number, hold=hold)
-        self._clear()
 
     def _commit_record(self, turn: Turn, now: float, wall_s: float) -> None:
-        origins = [[session_id, no] for session_id, no in self._origins.items()]
+        origins = list(map(list, self._origins.items()))
         whose = self._told_whose(origins)
         large = self._bytes > self.limits.batch_bytes_max or self._items > 2 * self.limits.batch_items_max
         if large and len(self._bodies) > 1:  # deletes of our own have no such bound
             self._record_in_parts(turn, (self._segments, self._bodies), [origins, *whose], now, wall_s)
             return
-        prev, first = self.state.number, self.revision
-        last = first + max(1, self._items) - 1
+        state = self.state
+        prev, first = state.number, state.number + 1
+        last = prev + (self._items or 1)
         header = headers.Batch(prev, first, last, round(wall_s * 1000), origins, False, *whose)
         body = encode(header, self._bodies)
         crc = crc32(body)
-        record = Record(prev, first, last, body, link(self.state.digest, crc))
-        self.state.note_record(last, record.digest, origins, first, now)
+        record = Record(prev, first, last, body, link(state.digest, crc))
+        state.note_record(last, record.digest, origins, first, now)
         self.keep(record, turn)
         if self.channels.plain:
             turn.publish += self.channels.kvpubs(self._segments, first, last)

@@ -49,6 +49,7 @@ from .status import status_of
 from .turn import DropAfter, Turn
 from .verdicts import KeyInOpenRecord
 
+ACTIVE = State.ACTIVE  # each look into the class costs as much as ten into the module
 HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 WAITING_SAID_S = 5.0  # after the start, at the latest
@@ -114,12 +115,12 @@ class ServerCore:
     @property
     def active(self) -> bool:
         """Whether this server serves."""
-        return self.bstate is State.ACTIVE
+        return self.bstate is ACTIVE
 
     @property
     def serving(self) -> bool:
         """Whether it takes sets: active, and not about to hand over."""
-        return self.active and self.link.handover_until is None
+        return self.bstate is ACTIVE and self.link.handover_until is None
 
     # -- a turn
 
@@ -128,15 +129,17 @@ class ServerCore:
         gap, silent_s = now - self.now, self.pulse.begins(now)
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         self.now, self.arrival, self.wall = now, now, wall_s
-        self.state.catch_up(LATE_A_TURN)
-        if self.active and not self.link.handing_over and not self.arbitration.holds(now, self.state.number):
+        if self.state.late:
+            self.state.catch_up(LATE_A_TURN)
+        arbitrated = self.arbitration.enabled and self.active and not self.link.handing_over
+        if arbitrated and not self.arbitration.holds(now, self.state.number):
             self.step(Event.LEASE_LOST)
         if self._woke and self.active and self.config.has_peer:
             if silent_s > self.config.peer_timeout_s / 2:
                 self._hold_until = now + self.config.peer_timeout_s
                 self.turn.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
-        if not self.config.has_peer:
+        if not self.config.has_peer and self.bstate is not ACTIVE:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
 
     def arrived(self, now: float) -> None:
@@ -145,16 +148,22 @@ class ServerCore:
 
     def end_turn(self) -> Turn:
         """Decide what is due, and hand over everything that is to be done."""
-        self._alone()
+        if self.bstate is not ACTIVE:
+            self._alone()
         self._expire()
         self.endings.end_turn()
-        self._give_up_handover()
+        if self.link.handover_until is not None:
+            self._give_up_handover()
         self._go_on_with_pending()
         self.resting.look()
-        self.link.end_turn()
-        self._release()
-        self._beat()
-        self.state.gather()
+        if self.config.has_peer:
+            self.link.end_turn()
+        if self.commits.answers.waiting or self._late_acks or self.arbitration.enabled:
+            self._release()
+        if self.now >= min(self._next_beat, self._next_hugz):
+            self._beat()
+        if self.state.gathering:
+            self.state.gather()
         self.requests.pump()
         turn, self.turn = self.turn, Turn()
         return turn
@@ -183,6 +192,8 @@ class ServerCore:
 
     def _holding(self) -> bool:
         """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
+        if not self.config.has_peer:
+            return self.arbitration.enabled
         return self.arbitration.enabled or self.link.in_sync() or self.now < self._hold_until
 
     # -- what comes in

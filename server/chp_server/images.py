@@ -106,8 +106,9 @@ class Images:
 
     def expire(self, now: float) -> None:
         """Let go of what nobody came for."""
-        for name in [name for name, shared in self._shared.items() if shared.until(self._limits) <= now]:
-            del self._shared[name]
+        if self._shared:
+            for name in [name for name, shared in self._shared.items() if shared.until(self._limits) <= now]:
+                del self._shared[name]
 
     def clear(self) -> None:
         """Let go of all: the state they show is not ours any more."""

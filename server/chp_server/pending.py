@@ -118,4 +118,5 @@ def by_public_id(frames: list[bytes]) -> list[bytes]:
     """A CHP/2 KVSET with its session's public id: what is kept of it, sent on or shown is no key to the session."""
     if len(frames) != 5 or len(frames[2]) != 16:
         raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
-    return [*frames[:2], public_session(frames[2]), *frames[3:]]
+    key, number, session, properties, body = frames
+    return [key, number, public_session(session), properties, body]

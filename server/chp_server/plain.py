@@ -19,6 +19,7 @@ class PlainSets:
 
     def _begin(self) -> None:
         self._segment = Segment([], [], {columns.UUIDS: []})
+        self.keys = self._segment.keys
         self._uuids: set[bytes] = set()
 
     def __len__(self) -> int:

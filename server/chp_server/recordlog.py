@@ -60,6 +60,10 @@ class RecordLog:
             self.clear()
         self._records.append(record)
         self.bytes += len(record.body)
+        if self.bytes > self._limits.log_bytes_max or len(self._records) > self._limits.log_records_max:
+            self._let_go()
+
+    def _let_go(self) -> None:
         while len(self._records) > 1 and self._over():
             self.bytes -= len(self._records.popleft().body)
 

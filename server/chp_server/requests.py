@@ -357,9 +357,10 @@ class Requests:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         core = self._core
         self.images.expire(core.now)
-        pressed = self._crowded
-        for identity, part in self.syncs.pump(self.blocked, self._may_begin, core.now, self.room, pressed=pressed):
-            core.turn.replies.append((identity, part))
+        if self.syncs:
+            pressed = self._crowded
+            for identity, part in self.syncs.pump(self.blocked, self._may_begin, core.now, self.room, pressed=pressed):
+                core.turn.replies.append((identity, part))
         self._fresh.clear()
 
     def clear(self) -> None:
@@ -370,7 +371,7 @@ class Requests:
     @property
     def ready(self) -> bool:
         """Whether a stream could send now."""
-        return self.room > 0 and self.syncs.ready(self.blocked)
+        return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)
 
     def gone(self, identity: bytes) -> None:
         """A reader has left."""

@@ -53,6 +53,8 @@ class Resting:
 
     def look(self) -> None:
         """Tell when that changes, and hand over."""
+        if self._core.room.ample and not (self.failures or self._told):
+            return
         core, link, why = self._core, self._core.link, self.why
         if bool(why) != bool(self._told):
             core.turn.fact("little room" if why else "room again", "warning" if why else "info", why=why or self._told)

@@ -57,8 +57,13 @@ class Room:
     def measured(self, seen: Measured) -> None:
         """The shell has looked."""
         self._seen, self._taken, self._ample = seen, 0, 0
-        if self._keys_max is None and not self.full and not self._short(AMPLE):
+        if self._keys_max is None and not self.full and not self._short(AMPLE, margins=True):
             self._ample = AMPLE
+
+    @property
+    def ample(self) -> bool:
+        """Whether there is so much room that nothing can have become tight since the measurement."""
+        return self._taken < self._ample
 
     @property
     def measurement(self) -> Measured:

@@ -30,6 +30,7 @@ from .image import Gathering, Image
 from .leases import Leases
 from .staging import Staging
 
+NOBODYS = Tenure()
 FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/0006)
 
 
@@ -88,8 +89,9 @@ class ReplicatedState:
             left = None if left is None else left - len(segment.keys)
 
     def _to_map(self, segment: Segment, revision: int, now: float) -> None:
-        for gathering in self._gathering:
-            gathering.before(segment)
+        if self._gathering:
+            for gathering in self._gathering:
+                gathering.before(segment)
         self._map.apply(segment, revision, now)
 
     @property
@@ -197,7 +199,7 @@ class ReplicatedState:
         """A record is complete: its last number, the digest with it, and whose batches it holds."""
         self.number, self.digest = last, digest
         epoch = epoch_of(last)
-        self.history[epoch] = self.history.get(epoch, Tenure())._replace(last=last, digest=digest)
+        self.history[epoch] = Tenure(last, digest, *self.history.get(epoch, NOBODYS)[2:])
         for session_id, no in origins:
             self.note_batch(session_id, no, revision, now)
 

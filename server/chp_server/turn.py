@@ -15,7 +15,7 @@ first field to the last:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .recordlog import Row
@@ -79,18 +79,24 @@ class Fact:
     fields: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Turn:
     """The effects of one turn, in the order in which they are performed."""
 
-    saves: list[Save] = field(default_factory=list)
-    to_peer: list[Frames] = field(default_factory=list)
-    journal: list[JournalOp] = field(default_factory=list)
-    publish: list[Frames] = field(default_factory=list)
-    acks: list[Frames] = field(default_factory=list)
-    confirm: list[Frames] = field(default_factory=list)
-    replies: list[tuple[bytes, list[Frames]]] = field(default_factory=list)
-    facts: list[Fact] = field(default_factory=list)
+    saves: list[Save]
+    to_peer: list[Frames]
+    journal: list[JournalOp]
+    publish: list[Frames]
+    acks: list[Frames]
+    confirm: list[Frames]
+    replies: list[tuple[bytes, list[Frames]]]
+    facts: list[Fact]
+
+    def __init__(self, **given: Any) -> None:
+        self.saves, self.to_peer, self.journal, self.publish = [], [], [], []
+        self.acks, self.confirm, self.replies, self.facts = [], [], [], []
+        for name, effects in given.items():
+            setattr(self, name, effects)
 
     def fact(self, event: str, level: str = "info", **fields: Any) -> None:
         """Note something for the log."""
