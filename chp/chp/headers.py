@@ -324,11 +324,10 @@ def request_of(header: Header) -> int | None:
 
 def fields_of(header: Header) -> list[Any]:
     """A header as it is sent: its kind, and its fields as far as they say something."""
-    kind = _KINDS[type(header)]
-    fields: list[Any] = [kind, *header]
-    if header[-1] is None:
-        fewest = _FORMS[kind].fewest
-        while len(fields) > fewest + 1 and fields[-1] is None:
+    fields: list[Any] = [_KINDS[type(header)], *header]
+    if fields[-1] is None:
+        fewest = _FORMS[fields[0]].fewest
+        while fields[-1] is None and len(fields) > fewest + 1:
             fields.pop()
     return fields
 

@@ -126,7 +126,8 @@ class ServerCore:
 
     def begin_turn(self, now: float, wall_s: float) -> None:
         """Every clock reading of the turn. A long gap since the last one, in which we were silent: we were stopped."""
-        gap, silent_s = now - self.now, self.pulse.begins(now)
+        gap = now - self.now
+        silent_s = self.pulse.begins(now) if self.config.has_peer else gap
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         self.now, self.arrival, self.wall = now, now, wall_s
         if self.state.late:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from chp.numbers import EPOCH_MAX, describe, epoch_of, sequence_of
+from chp.numbers import EPOCH_MAX, EPOCH_SHIFT, describe, epoch_of, sequence_of
 
 from .journal import BODY_BYTES_MAX, JournalError
 from .recordlog import Row
@@ -124,6 +124,8 @@ def stored(seed: int, last: int, wrote: int, rows: Sequence[Row]) -> list[Stored
 
 def follows(last: int, row: Row) -> bool:
     """Whether `row` may come after `last`: the next sequence, or (an epoch being opened) a higher epoch."""
+    if row.first == last + 1 <= row.last and row.last >> EPOCH_SHIFT == last >> EPOCH_SHIFT <= EPOCH_MAX:
+        return True  # as nearly all do
     if not (last < row.first <= row.last) or epoch_of(row.last) > EPOCH_MAX:
         return False
     if epoch_of(row.first) != epoch_of(row.last):

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from itertools import compress, repeat
+from operator import itemgetter
 from typing import Protocol
 
 from .core import ServerCore
@@ -29,6 +31,9 @@ class Port(StrEnum):
     UPDATES = "updates"
     COLLECTOR = "collector"
     SNAPSHOT = "snapshot"
+
+
+PEER, UPDATES, COLLECTOR, SNAPSHOT = Port  # a look into the class costs as much as several into the module
 
 
 class Inboxes(Protocol):
@@ -117,23 +122,24 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 
     While a large commit is on its way into the map, clients wait.
     """
-    inboxes.take(Port.PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
+    inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     if not core.state.late:
-        inboxes.take(Port.UPDATES, core.subscription)
-        inboxes.take(Port.COLLECTOR, core.collect)
-        inboxes.take(Port.SNAPSHOT, core.request)
+        inboxes.take(UPDATES, core.subscription)
+        inboxes.take(COLLECTOR, core.collect)
+        inboxes.take(SNAPSHOT, core.request)
 
 
 # -- what is done
 
 
 def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
-    """Perform a turn: each step is named first, and done when the next one is asked for.
+    """Perform a turn: each step that it has something for is named first, and done when the next one is asked for.
 
     While the journal has no room the turn goes no further, and the server is as one that is stopped: what is published,
     acknowledged or confirmed is in the journal, whatever it takes. The peer serves meanwhile.
     """
-    for step, perform in ORDER:
+    has_effects = map(getattr, repeat(turn), map(itemgetter(1), ORDER))  # looked at when its place has come
+    for step, _, perform in compress(ORDER, has_effects):
         yield step
         try:
             perform(core, turn, ports)
@@ -141,7 +147,8 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
             core.pulse.hush()
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
-    core.pulse.done(core.bstate, core.state.proof())
+    if core.config.has_peer:
+        core.pulse.done(core.bstate, core.state.proof())
 
 
 def _when_there_is_room(turn: Turn, ports: Ports) -> Iterator[Step]:
@@ -162,33 +169,27 @@ def _save(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _to_peer(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.to_peer:
-        ports.to_peer(turn.to_peer)
+    ports.to_peer(turn.to_peer)
 
 
 def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.journal:
-        ports.write(turn.journal, again=False)
+    ports.write(turn.journal, again=False)
 
 
-def _sync(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.journal:
-        ports.sync()
+def _sync(_core: ServerCore, _turn: Turn, ports: Ports) -> None:
+    ports.sync()
 
 
 def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.publish:
-        ports.publish(turn.publish)
+    ports.publish(turn.publish)
 
 
 def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.acks:
-        ports.acknowledge(core.in_time(turn.acks, ports.now()))
+    ports.acknowledge(core.in_time(turn.acks, ports.now()))
 
 
 def _confirm(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if turn.confirm:
-        ports.to_peer(turn.confirm)
+    ports.to_peer(turn.confirm)
 
 
 def _reply(_core: ServerCore, turn: Turn, ports: Ports) -> None:
@@ -201,14 +202,15 @@ def _tell(_core: ServerCore, turn: Turn, ports: Ports) -> None:
         ports.fact(fact)
 
 
-ORDER: tuple[tuple[Step, Callable[[ServerCore, Turn, Ports], None]], ...] = (
-    (Step.SAVES, _save),
-    (Step.TO_PEER, _to_peer),
-    (Step.JOURNAL, _write),
-    (Step.SYNC, _sync),
-    (Step.PUBLISH, _publish),
-    (Step.ACKS, _acknowledge),
-    (Step.CONFIRM, _confirm),
-    (Step.REPLIES, _reply),
-    (Step.FACTS, _tell),
+# step, the field of the turn that it is for, and how it is done
+ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] = (
+    (Step.SAVES, "saves", _save),
+    (Step.TO_PEER, "to_peer", _to_peer),
+    (Step.JOURNAL, "journal", _write),
+    (Step.SYNC, "journal", _sync),
+    (Step.PUBLISH, "publish", _publish),
+    (Step.ACKS, "acks", _acknowledge),
+    (Step.CONFIRM, "confirm", _confirm),
+    (Step.REPLIES, "replies", _reply),
+    (Step.FACTS, "facts", _tell),
 )

@@ -43,7 +43,7 @@ class Snapshotter:
     def step(self, core: ServerCore) -> bool:
         """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
         if self._bodies is None:
-            if core.now >= self._not_before and not core.room.tight and self._journal.snapshot_due():
+            if self._journal.snapshot_due() and core.now >= self._not_before and not core.room.tight:
                 self.begin(core)
             return False
         body = next(self._bodies, None)

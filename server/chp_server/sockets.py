@@ -11,7 +11,8 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,10 @@ def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     """Send one message without waiting; raises zmq.Again when there is no room. A large last frame is not copied."""
-    for frame in frames[:-1]:
+    *head, last = frames
+    for frame in head:
         _send_frame(socket, frame, _MORE)
-    _send_frame(socket, frames[-1], _NOBLOCK, len(frames[-1]) < zmq.COPY_THRESHOLD)
+    _send_frame(socket, last, _NOBLOCK, len(last) < zmq.COPY_THRESHOLD)
 
 
 def take_subscriptions(
@@ -227,9 +229,9 @@ def take_subscriptions(
             yield [b"%d" % fd, event]
 
 
-def weight(messages: Iterable[Frames]) -> int:
+def weight(messages: Sequence[Frames]) -> int:
     """What messages take in libzmq, about."""
-    return sum(sum(map(len, frames)) + MESSAGE_BYTES * len(frames) for frames in messages)
+    return sum(map(len, chain.from_iterable(messages))) + MESSAGE_BYTES * sum(map(len, messages))
 
 
 def send_all(socket: zmq.Socket[bytes], messages: Iterable[Frames]) -> int:

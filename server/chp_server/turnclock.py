@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from . import logs
@@ -26,20 +28,17 @@ class TurnClock:
         self.sum_s = 0.0
         self.longest_s = 0.0
         self.longest_did = ""
-        self._cpu = self._wall = 0.0
-        self._laps: dict[str, float] = {}
+        self._cpu = 0.0
+        self._laps: list[tuple[str, float]] = []  # each with its end
 
     def begin(self) -> None:
         """A turn begins; what the wait for it took of the processor counts as a part of it."""
         self._cpu = self._cpu or time.thread_time()
-        self._wall = time.monotonic()
-        self._laps.clear()
+        self._laps = [("", time.monotonic())]
 
     def lap(self, name: str) -> None:
         """What was done since the last lap has this name."""
-        now = time.monotonic()
-        self._laps[name] = self._laps.get(name, 0.0) + now - self._wall
-        self._wall = now
+        self._laps.append((name, time.monotonic()))
 
     def end(self) -> None:
         """The turn is over."""
@@ -54,9 +53,11 @@ class TurnClock:
 
     def _did(self) -> str:
         """The parts of a turn that took a tenth of it or more, the longest first."""
-        whole = sum(self._laps.values())
-        laps = sorted(self._laps.items(), key=lambda lap: -lap[1])
-        return ", ".join(f"{name} {round(lap * 1000)} ms" for name, lap in laps if lap >= whole / 10)
+        took: Counter[str] = Counter()
+        for (_, began), (name, ended) in pairwise(self._laps):
+            took[name] += ended - began  # type: ignore[assignment]
+        whole = sum(took.values())
+        return ", ".join(f"{name} {round(lap * 1000)} ms" for name, lap in took.most_common() if lap >= whole / 10)
 
     def facts(self) -> dict[str, Any]:
         """For `chp status`; since the start."""

@@ -230,8 +230,6 @@ class ServerNode:
         """Do one step after the other, unless the process dies, is busy or stopped before one."""
         try:
             for step in self._steps:
-                if not self._has(step):
-                    continue
                 busy_s = self._takes_s(step)
                 if self.pause_at == step:
                     self.paused, self.pause_at = True, ""
@@ -243,10 +241,6 @@ class ServerNode:
             self._end_turn()
         except JournalError as error:
             self.world.checks.fail(f"{self.name}: the journal refused: {error}")
-
-    def _has(self, step: Step) -> bool:
-        """Whether the turn has something for a step to do."""
-        return step is Step.NO_ROOM or bool(getattr(self.performed, Step.JOURNAL if step is Step.SYNC else step))
 
     def _takes_s(self, step: Step) -> float:
         """How long a step takes."""

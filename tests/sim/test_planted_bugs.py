@@ -68,7 +68,7 @@ def order(mp: pytest.MonkeyPatch, first: Step, then: Step) -> None:
     """Do `first` just before `then`, in the order in which servers perform their turns."""
     moved = next(item for item in performing.ORDER if item[0] is first)
     rest = [item for item in performing.ORDER if item[0] is not first]
-    at = next(i for i, (step, _) in enumerate(rest) if step is then)
+    at = next(i for i, (step, *_) in enumerate(rest) if step is then)
     mp.setattr(performing, "ORDER", (*rest[:at], moved, *rest[at:]))
 
 
