@@ -171,7 +171,8 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
-        if self.requests.ready or self.link.ready or self.state.late or self.state.gathering or self.pending.taken:
+        state = self.commits.state
+        if self.requests.ready or self.link.ready or state.late or state.gathering or self.pending.taken:
             return self.now
         if self.endings.ready and self.now >= self._hold_until:
             return self.now

@@ -31,6 +31,9 @@ class Endings:
     def step(self, *, scan: bool) -> None:
         """A slice; leases are looked at only if `scan`, as there may be many."""
         core, commits = self._core, self._core.commits
+        over = core.state.map.next_deadline()
+        if not (scan or self.ready or core.state.leases.ending) and (over is None or over > core.now):
+            return
         commits.flush_plain(core.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
         self._keys()
         if scan or self.ready:
