@@ -38,6 +38,7 @@ class Limits:
     turn_bytes_max: int = MIB // 2  # of one turn, so of one record as it is published: what a slow reader's mark counts
     record_items_max: int = 32_768  # of an open record; then a new one is begun, as a reader weighs it (unpacking.py)
     record_segments_max: int = 2048  # the same
+    gather_items_max: int = 16_384  # keys looked at in one turn, of a large map that is read: 5 to 15 ms
     ending_keys_max: int = 4096  # deleted in one turn as their time, or their lease, is over: about 10 ms
     log_bytes_max: int = 64 * MIB  # records kept in memory for clients that come back
     log_records_max: int = 100_000

@@ -49,6 +49,7 @@ from .watch import Watch, WatchQueue
 from .worth import Worth
 from .writer import Items, Writer
 
+CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
 CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
@@ -193,10 +194,13 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
             self.set_many(items)
 
     def clear(self) -> None:
-        """Delete every key that is held here, for everybody."""
+        """Delete every key that is held here, for everybody: some thousands a batch, as fast as the window has room.
+
+        What was deleted stays so if there is no room in the middle of it: `Full` (with on_full="raise"), `Closed`.
+        """
         keys = list(self._shown)
-        if keys:
-            self.delete_many(keys)
+        for start in range(0, len(keys), CLEARED_ITEMS):
+            self.delete_many(keys[start : start + CLEARED_ITEMS])
 
     def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """Delete a key and return the value it had; `default`, or KeyError, if there is none.

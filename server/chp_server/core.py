@@ -165,6 +165,8 @@ class ServerCore:
             self._beat()
         if self.state.gathering:
             self.state.gather()
+        if self.state.leaving:
+            self.state.leaving.step()
         self.requests.pump()
         turn, self.turn = self.turn, Turn()
         return turn
@@ -172,7 +174,8 @@ class ServerCore:
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
         state = self.commits.state
-        if self.requests.ready or self.link.ready or state.late or state.gathering or self.pending.taken:
+        busy = self.requests.ready or self.link.ready or state.late or self.pending.taken
+        if busy or state.gathering or state.leaving:
             return self.now
         if self.endings.ready and self.now >= self._hold_until:
             return self.now
@@ -416,6 +419,8 @@ class ServerCore:
     def _expire(self) -> None:
         self.endings.ready &= self.serving and not self.room.read_only
         if not self.serving or self.room.read_only or self.state.late or self.pending.taken:
+            return
+        if self.state.listing:  # no key had better go
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return

@@ -1,20 +1,26 @@
 """Images: subtrees as they were at one number, gathered a slice a turn while the map goes on.
 
-    at `number`    the keys, in one go: a list of references, some 12 ns each
+    at `number`    nothing is copied: the map is about to be walked
+    then           the names of all keys, some slices of references a turn (`listing`)
     then           slice after slice of their values and revisions (`gather`), shared out to all who want a subtree
     meanwhile      `before` is told of each segment, before the map has it: what a key was at `number` is kept aside
 
 So an image is consistent, no turn is long however large the map is, and a pass over the map serves all who wait for
 one. While no key comes or goes the columns are walked in the map's own order, which is several times faster than
-looking up each key; a dict's walk may not go on after that. Images of a map that fits one slice are whole at once.
-Their deadlines are those of the moment in which a chunk is made: what changes them later follows, as an update.
+looking up each key; a dict's walk may not go on after that. If a key comes or goes while the names are listed, the rest
+of them is taken at once: so the active lets sets wait for the few turns of it. Images of a map that fits one slice are
+whole at once. Their deadlines are those of the moment in which a chunk is made: what changes them later follows, as an
+update.
+
+An image is in slices, of tuples: Python's collector of memory looks at a list of a million each time that it comes by,
+and at a tuple of text once; and what nobody needs any more is let go slice by slice (leaving.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, compress, islice
 
 from chp import columns
@@ -23,30 +29,64 @@ from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.limits import Limits
 from chp.numbers import U64_MASK
 
+from .leaving import Leaving
 from .shares import above, by_directory
 
-GATHER_ITEMS = 1 << 16  # keys looked at in one turn: 5 ms in the map's order, 20 ms where each is looked up
+LISTED = 16  # slices of names a turn: a reference is taken in some 20 ns, a value and a revision looked up in 500
 FEW = 4  # prefixes: up to here a pass over the slice for each is as cheap as sorting it by directory
 NOT_YET = b""  # in the place of a chunk, until the image is whole
 
 
+@dataclass(slots=True, frozen=True)
+class Slice:
+    """Parallel columns, and the sum of the revisions."""
+
+    keys: tuple[str, ...]
+    values: tuple[bytes, ...]
+    revisions: tuple[int, ...]
+    sum: int
+
+    def part(self, start: int, stop: int) -> Slice:
+        """Items of it."""
+        if start <= 0 and stop >= len(self.keys):
+            return self
+        revisions = self.revisions[start:stop]
+        return Slice(self.keys[start:stop], self.values[start:stop], revisions, sum(revisions))
+
+
 class Image:
-    """Parallel lists of keys, values and revisions; whole when it is `ready`."""
+    """Keys, values and revisions, in slices; whole when it is `ready`."""
 
-    def __init__(self, number: int, prefix: str, deadlines: dict[str, float]) -> None:
+    def __init__(self, number: int, prefix: str, deadlines: dict[str, float], leaving: Leaving, most: int) -> None:
         self.number, self.prefix, self.deadlines = number, prefix, deadlines
-        self.keys: list[str] = []
-        self.values: list[bytes] = []
-        self.revisions: list[int] = []
+        self.size = 0  # keys
         self.ready = False
-        self._sum = 0
+        self._slices: list[Slice] = []
+        self._open: tuple[list[str], list[bytes], list[int]] = [], [], []
+        self._leaving, self._most = leaving, most
 
-    def take(self, keys: Iterable[str], values: Iterable[bytes], revisions: list[int]) -> None:
+    def __del__(self) -> None:
+        self._leaving.add(self._slices)
+
+    def take(self, keys: Iterable[str], values: Iterable[bytes], revisions: Iterable[int]) -> None:
         """More of it."""
-        self.keys += keys
-        self.values += values
-        self.revisions += revisions
-        self._sum += sum(revisions)
+        self._open[0].extend(keys)
+        self._open[1].extend(values)
+        self._open[2].extend(revisions)
+        if len(self._open[0]) >= self._most:
+            self._close_slice()
+
+    def _close_slice(self) -> None:
+        keys, values, revisions = self._open
+        if keys:
+            self._slices.append(Slice(tuple(keys), tuple(values), tuple(revisions), sum(revisions)))
+            self.size += len(keys)
+        self._open = [], [], []
+
+    def complete(self) -> None:
+        """That was all."""
+        self._close_slice()
+        self.ready = True
 
     def waiting(self) -> Iterator[bytes]:
         """`NOT_YET`, as often as somebody asks before it is whole."""
@@ -57,36 +97,35 @@ class Image:
 
     def part(self, i: int, n: int) -> Image:
         """Slice `i` of `n`: together they are the image, and none of them overlap."""
-        size = len(self.keys)
-        where = slice(i * size // n, (i + 1) * size // n)
-        sliced = copy(self)
-        sliced.keys, sliced.values, sliced.revisions = self.keys[where], self.values[where], self.revisions[where]
-        sliced._sum = sum(sliced.revisions)
-        return sliced
+        first, last, at = i * self.size // n, (i + 1) * self.size // n, 0
+        part = Image(self.number, self.prefix, self.deadlines, self._leaving, self._most)
+        for piece in self._slices:
+            if at < last and at + len(piece.keys) > first:
+                part._slices.append(piece.part(first - at if first > at else 0, last - at))
+            at += len(piece.keys)
+        part.size, part.ready = last - first, self.ready
+        return part
+
+    def items(self) -> Iterator[tuple[str, bytes, int]]:
+        """One by one."""
+        for piece in self._slices:
+            yield from zip(piece.keys, piece.values, piece.revisions, strict=True)
 
     def fingerprint(self) -> tuple[int, int]:
         """As `Hashmap.fingerprint`."""
-        return len(self.keys), self._sum & U64_MASK
+        return self.size, sum(piece.sum for piece in self._slices) & U64_MASK
 
     def chunks(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
         """The image as segments of at most `sync_chunk_items` and `sync_chunk_bytes`, or one key."""
-        start = 0
-        while start < len(self.keys):
-            stop = self._chunk_end(start, limits)
-            keys = self.keys[start:stop]
-            column = self.revisions[start:stop]
-            same = column.count(column[0]) == len(column)  # written together: seen at once
-            runs = [[column[0], len(column)]] if same else runs_of(column)
-            yield sync_segment(keys, self.values[start:stop], runs, self._ttls(keys, now()))
-            start = stop
-
-    def _chunk_end(self, start: int, limits: Limits) -> int:
-        stop = min(start + limits.sync_chunk_items, len(self.keys))
-        keys, values, room = self.keys[start:stop], self.values[start:stop], limits.sync_chunk_bytes
-        if len("".join(keys).encode()) + sum(map(len, values)) <= room:
-            return stop
-        sizes = accumulate(len(key.encode()) + len(value) for key, value in zip(keys, values, strict=True))
-        return start + max(1, bisect_right(list(sizes), room))
+        for piece in self._slices:
+            start = 0
+            while start < len(piece.keys):
+                stop = _chunk_end(piece, start, limits)
+                keys, column = list(piece.keys[start:stop]), piece.revisions[start:stop]
+                same = column.count(column[0]) == len(column)  # written together: seen at once
+                runs = [[column[0], len(column)]] if same else runs_of(column)
+                yield sync_segment(keys, list(piece.values[start:stop]), runs, self._ttls(keys, now()))
+                start = stop
 
     def _ttls(self, keys: list[str], now: float) -> tuple[list[int], list[int]] | None:
         deadlines = self.deadlines
@@ -96,15 +135,31 @@ class Image:
         return places, [ms_until(deadlines[keys[i]], now) for i in places]
 
 
-class Gathering:
-    """One pass over a map, a slice at a time, for images of several prefixes."""
+def _chunk_end(piece: Slice, start: int, limits: Limits) -> int:
+    stop = min(start + limits.sync_chunk_items, len(piece.keys))
+    keys, values, room = piece.keys[start:stop], piece.values[start:stop], limits.sync_chunk_bytes
+    if len("".join(keys).encode()) + sum(map(len, values)) <= room:
+        return stop
+    sizes = accumulate(len(key.encode()) + len(value) for key, value in zip(keys, values, strict=True))
+    return start + max(1, bisect_right(list(sizes), room))
 
-    def __init__(self, hashmap: Hashmap, number: int, prefixes: Iterable[str]) -> None:
-        self.images = {prefix: Image(number, prefix, hashmap.deadlines) for prefix in prefixes}
+
+class Gathering:
+    """One pass over a map, a slice at a time, for images of several prefixes; of none, it lists the names of all."""
+
+    def __init__(
+        self, hashmap: Hashmap, number: int, prefixes: Iterable[str], leaving: Leaving, limits: Limits
+    ) -> None:
+        self._most = limits.gather_items_max
+        self.images = {p: Image(number, p, hashmap.deadlines, leaving, self._most) for p in prefixes}
         self._parts = {prefix: image for prefix, image in self.images.items() if prefix}
         self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
         self._map = hashmap
-        self._keys, self._at = list(hashmap.values), 0
+        self.listing = True
+        self.names: list[tuple[str, ...]] = []  # once it is done: those of all keys, if there are no images
+        self._keys: list[tuple[str, ...]] = []  # the names, in slices
+        self._names, self._size = iter(hashmap.values), len(hashmap.values)
+        self._at = 0  # slices of which the values were looked at
         self._walk: Walk | None = Walk(hashmap)
         self._values_were: dict[str, bytes] = {}
         self._revisions_were: dict[str, int] = {}
@@ -113,21 +168,20 @@ class Gathering:
     @property
     def done(self) -> bool:
         """Whether all keys were looked at."""
-        return self._at >= len(self._keys)
+        return not self.listing and self._at >= len(self._keys)
 
     def gather(self) -> None:
-        """Look at the next slice of keys."""
-        keys = self._keys[self._at : self._at + GATHER_ITEMS]
-        values, revisions = self._as_they_were(keys, *self._columns(keys))
-        self._at += len(keys)
-        if "" in self.images:
-            self.images[""].take((), values, revisions)  # its keys are all of them
-        if self._by_directory:
-            self._share_by_directory(keys, values, revisions)
-        else:
-            for prefix, image in self._parts.items():
-                inside = [key.startswith(prefix) for key in keys]
-                image.take(compress(keys, inside), compress(values, inside), list(compress(revisions, inside)))
+        """Look at the next slice of keys; at the names first, of several slices."""
+        if self.listing:
+            self._list(LISTED)
+        if self.listing:
+            return
+        if not self.images:
+            self._at = len(self._keys)
+        elif self._at < len(self._keys):
+            keys, self._keys[self._at] = self._keys[self._at], ()
+            self._share(keys, *self._as_they_were(keys, *self._columns(keys)))
+            self._at += 1
         if self.done:
             self._finish()
 
@@ -144,8 +198,22 @@ class Gathering:
             self._revisions_were[key] = revisions.get(key, 0)
         if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
             self._walk = None  # a key comes or goes
+            while self.listing:
+                self._list(LISTED)
 
-    def _columns(self, keys: list[str]) -> tuple[list[bytes], list[int]]:
+    def _list(self, slices: int) -> None:
+        for _ in range(slices):
+            names = tuple(islice(self._names, self._most))
+            if names:
+                self._keys.append(names)
+            if len(names) < self._most:
+                self._names, self.listing = iter({}), False
+                break
+        if not self.listing and sum(map(len, self._keys)) != self._size:  # the dict was packed anew under the walk
+            every = iter(list(self._map.values))
+            self._keys = list(iter(lambda: tuple(islice(every, self._most)), ()))
+
+    def _columns(self, keys: tuple[str, ...]) -> tuple[Sequence[bytes], Sequence[int]]:
         found = self._walk.next(keys) if self._walk is not None else None
         if found is not None:
             return found
@@ -154,14 +222,24 @@ class Gathering:
         return [values.get(key, b"") for key in keys], [revisions.get(key, 0) for key in keys]
 
     def _as_they_were(
-        self, keys: list[str], values: list[bytes], revisions: list[int]
-    ) -> tuple[list[bytes], list[int]]:
+        self, keys: tuple[str, ...], values: Sequence[bytes], revisions: Sequence[int]
+    ) -> tuple[Sequence[bytes], Sequence[int]]:
         if self._values_were and not self._values_were.keys().isdisjoint(keys):
             values = list(map(self._values_were.get, keys, values))
             revisions = list(map(self._revisions_were.get, keys, revisions))
         return values, revisions
 
-    def _share_by_directory(self, keys: list[str], values: list[bytes], revisions: list[int]) -> None:
+    def _share(self, keys: tuple[str, ...], values: Sequence[bytes], revisions: Sequence[int]) -> None:
+        if "" in self.images:
+            self.images[""].take(keys, values, revisions)
+        if self._by_directory:
+            self._share_by_directory(keys, values, revisions)
+        else:
+            for prefix, image in self._parts.items():
+                inside = [key.startswith(prefix) for key in keys]
+                image.take(compress(keys, inside), compress(values, inside), compress(revisions, inside))
+
+    def _share_by_directory(self, keys: Sequence[str], values: Sequence[bytes], revisions: Sequence[int]) -> None:
         for directory, where in by_directory(keys).items():
             wanted = [self._parts[prefix] for prefix in above(directory) if prefix in self._parts]
             if wanted:
@@ -170,13 +248,11 @@ class Gathering:
                     image.take(*found)
 
     def _finish(self) -> None:
-        if "" in self.images:
-            self.images[""].keys = self._keys
         for image in self.images.values():
-            image.ready = True
+            image.complete()
+        self.names = self._keys
         self._keys, self._at, self._walk = [], 0, None
-        self._values_were.clear()
-        self._revisions_were.clear()
+        self._values_were, self._revisions_were = {}, {}
 
 
 class Walk:
@@ -187,9 +263,9 @@ class Walk:
         self._keys = iter(hashmap.revisions)
         self._revisions = iter(hashmap.revisions.values())
 
-    def next(self, keys: list[str]) -> tuple[list[bytes], list[int]] | None:
+    def next(self, keys: tuple[str, ...]) -> tuple[Sequence[bytes], Sequence[int]] | None:
         """The values and revisions of the next keys; None if the two columns have not met them in one order."""
         n = len(keys)
-        if list(islice(self._keys, n)) != keys:
+        if tuple(islice(self._keys, n)) != keys:
             return None
-        return list(islice(self._values, n)), list(islice(self._revisions, n))
+        return tuple(islice(self._values, n)), tuple(islice(self._revisions, n))

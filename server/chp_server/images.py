@@ -53,7 +53,7 @@ class Alive:
     def full(self, keys: int) -> bool:
         """Whether they are as much as may be, beside a map of so many keys."""
         most = max(self._limits.images_items_max, self._limits.images_maps_max * keys)
-        return sum(len(image.keys) for image in list(self._images)) >= most
+        return sum(image.size for image in list(self._images)) >= most
 
 
 class Images:

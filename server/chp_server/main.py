@@ -79,11 +79,14 @@ def _run_logged(config: Config) -> int:
 
 
 def _run(config: Config) -> None:
+    from .cycles import Cycles
     from .reactor import Server  # after the settings: --help needs none of it
 
     os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
     with _signals() as ending, _opened_journal(config) as journal:
-        server = Server(config, journal)
+        server, cycles = Server(config, journal), Cycles()
+        server.tidy = cycles.step
+        cycles.begin()
         try:
             try:
                 with _cannot_bind_explained(config):

@@ -325,6 +325,8 @@ class PeerLink:
         common = commits.state.common_number(before.history)
         if before.number > common:
             self.replay.part_with(common, before)
+        after.leaving = before.leaving
+        after.leaving.add_map(before.map)
         commits.log.clear()
         commits.channels.reset(commits.state)
         core.turn.journal.append(Replace(commits.state.number))

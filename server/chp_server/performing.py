@@ -120,12 +120,13 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     """Let the core hear what has arrived, the peer first: who was stopped hears of its successor before all else.
 
-    While a large commit is on its way into the map, clients wait.
+    While a large commit is on its way into the map, clients wait; while all keys are listed for images, sets do.
     """
     inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     if not core.state.late:
         inboxes.take(UPDATES, core.subscription)
-        inboxes.take(COLLECTOR, core.collect)
+        if not core.state.listing:
+            inboxes.take(COLLECTOR, core.collect)
         inboxes.take(SNAPSHOT, core.request)
 
 

@@ -83,6 +83,7 @@ class Server:
         self._full = JournalFull("")  # why a turn waits for room ...
         self._lighter = False  # ... of which some has just been made
         self._clock = TurnClock()
+        self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
         now = time.monotonic()
         self._ballast = Ballast(self._gauge.directory, self._gauge.disk_free_min)
         core_config = _core_config(config, journal, self._gauge.disk_free_min)
@@ -183,6 +184,7 @@ class Server:
         if not core.state.late:
             self._look_after(core)
             clock.lap("housekeeping and journal snapshot")
+        self.tidy(core.state.gathering)
         clock.end()
 
     def _measure(self, core: ServerCore) -> None:

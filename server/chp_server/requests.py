@@ -278,7 +278,7 @@ class Requests:
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
-        facts = {"number": image.number, "keys": len(image.keys), "store": self._core.state.store}
+        facts = {"number": image.number, "keys": image.size, "store": self._core.state.store}
         yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
 
     # -- the feed

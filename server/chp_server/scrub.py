@@ -27,6 +27,7 @@ from zlib import crc32
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
 
+from .image import Gathering
 from .state import ReplicatedState
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"
@@ -81,7 +82,8 @@ class Scrub:
 
     def __init__(self, scrub_s: float, heartbeat_s: float) -> None:
         self._scrub_s, self._heartbeat_s = scrub_s, heartbeat_s
-        self._keys: list[str] | None = None  # still to be looked at, the last one first; None: no pass is under way
+        self._names: Gathering | None = None  # of the pass under way, those that are still to be looked at
+        self._keys: list[str] = []  # of its last slice, the last one first
         self._slice = 0
         self._due = 0.0
         self.passes = 0
@@ -90,7 +92,7 @@ class Scrub:
 
     def stop(self) -> None:
         """There is nobody to compare with: the pass is over, and counts for nothing."""
-        self._keys = None
+        self._names, self._keys = None, []
 
     # -- the active's side
 
@@ -98,22 +100,24 @@ class Scrub:
         """Whether the next slice should go out."""
         return self._scrub_s > 0 and now >= self._due
 
-    def next(self, state: ReplicatedState, now: float) -> list[bytes]:
-        """The next slice, or the totals at the end of a pass."""
+    def next(self, state: ReplicatedState, now: float) -> list[bytes] | None:
+        """The next slice, or the totals at the end of a pass; None while the keys of a large map are listed."""
         self._due = now + self._heartbeat_s
-        if self._keys is None:
+        if self._names is None:
             self._begin(state)
+        if self._names is None or not self._names.done:
+            return None
         keys = self._take(state.map.values)
         told: list[Any] = [self.passes, state.number, keys, sums(state, keys)]
         if not keys:
             told.append(totals(state))
-            self._keys = None
+            self.stop()
         return [SCRUB, packb(told)]
 
     def _begin(self, state: ReplicatedState) -> None:
-        self._keys = list(state.map.values)
+        self._names = state.names()
         least, most = SLICE_KEYS
-        self._slice = min(most, max(least, ceil(len(self._keys) * self._heartbeat_s / self._scrub_s)))
+        self._slice = min(most, max(least, ceil(len(state.map) * self._heartbeat_s / self._scrub_s)))
         self.passes += 1
         self.now = Found()
 
@@ -121,8 +125,12 @@ class Scrub:
         """The next keys that are still there, as many as a slice may have; none at the end of the pass."""
         keys: list[str] = []
         size = 0
-        assert self._keys is not None, "a pass is under way"
-        while self._keys and len(keys) < self._slice and size < SLICE_BYTES:
+        assert self._names is not None, "a pass is under way"
+        while len(keys) < self._slice and size < SLICE_BYTES:
+            if not self._keys:
+                if not self._names.names:
+                    break
+                self._keys = list(self._names.names.pop())
             key = self._keys.pop()
             if key in values:
                 keys.append(key)

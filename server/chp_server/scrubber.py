@@ -27,7 +27,9 @@ class Scrubber:
         if not follower.in_sync:
             self._scrub.stop()
         elif follower.position == core.state.number and not core.state.late and self._scrub.due(core.now):
-            core.turn.to_peer.append(self._scrub.next(core.state, core.now))
+            said = self._scrub.next(core.state, core.now)
+            if said is not None:
+                core.turn.to_peer.append(said)
 
     def on_scrub(self, body: bytes) -> None:
         """The active's slice; a difference makes us take its whole state."""

@@ -8,7 +8,7 @@ a look for each directory and each of the directories above it, however many sub
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from chp.batch import Segment, select
 
@@ -60,7 +60,7 @@ def _common_directory(low: str, high: str) -> str:
     return low[: low.rfind("/", 0, n) + 1]
 
 
-def by_directory(keys: list[str]) -> dict[str, list[int]]:
+def by_directory(keys: Sequence[str]) -> dict[str, list[int]]:
     """The places of the keys of each directory, which is all of a key up to its last slash."""
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):

@@ -28,6 +28,7 @@ from chp.numbers import epoch_of
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Gathering, Image
 from .leases import Leases
+from .leaving import Leaving
 from .staging import Staging
 
 NOBODYS = Tenure()
@@ -58,6 +59,7 @@ class ReplicatedState:
         self._map = Hashmap()
         self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
+        self.leaving = Leaving()
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
@@ -107,20 +109,32 @@ class ReplicatedState:
 
     def images(self, prefixes: Iterable[str]) -> dict[str, Image]:
         """As `image`, several in one pass."""
-        gathering = Gathering(self.map, self.number, prefixes)
+        return self._begin(prefixes).images
+
+    def names(self) -> Gathering:
+        """A list of all keys as they are now, that grows in the turns to come."""
+        return self._begin(())
+
+    def _begin(self, prefixes: Iterable[str]) -> Gathering:
+        gathering = Gathering(self.map, self.number, prefixes, self.leaving, self.limits)
         if not gathering.done:
             self._gathering.append(gathering)
-        return gathering.images
+        return gathering
 
     @property
     def gathering(self) -> bool:
         """Whether an image is not whole yet."""
         return bool(self._gathering)
 
+    @property
+    def listing(self) -> bool:
+        """Whether the names of all keys are being listed: for these few turns, none had better come or go."""
+        return any(gathering.listing for gathering in self._gathering)
+
     def gather(self) -> None:
-        """A turn's share of the oldest images that are not whole."""
+        """A turn's share of the oldest images that are not whole; names first."""
         if self._gathering:
-            self._gathering[0].gather()
+            next((each for each in self._gathering if each.listing), self._gathering[0]).gather()
             if self._gathering[0].done:
                 self._gathering.popleft()
 

@@ -126,7 +126,7 @@ def plain_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], flo
     yield from gathered(image)
     portion: list[Frames] = []
     size = 0
-    for key, value, revision in zip(image.keys, image.values, image.revisions, strict=True):
+    for key, value, revision in image.items():
         if not value:  # in CHP/1 it would say deleted
             continue
         deadline = image.deadlines.get(key)

@@ -32,7 +32,7 @@ def world_of(a_plan: Plan, *, tracing: bool) -> World:
     if a_plan.lingering_sets:
         world.queues_while_down.add("set")
     sizes = {"sync_chunk_items": a_plan.chunk_items, "part_bytes": a_plan.part_bytes}
-    sizes["ending_keys_max"] = a_plan.ending_keys
+    sizes["ending_keys_max"] = sizes["gather_items_max"] = a_plan.ending_keys
     sizes["pending_slice_bytes"] = a_plan.slice_bytes
     world.limits = replace(world.limits, log_records_max=a_plan.log_records, **sizes)
     for node in world.servers:

@@ -140,7 +140,7 @@ def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: Test
         ):
             assert reader.load().where(condition).count() == n, condition
             images = core_of(server).requests.images._shared.values()
-            assert [len(shared.image.keys) for shared in images][-1] == held, condition
+            assert [shared.image.size for shared in images][-1] == held, condition
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -17,6 +17,7 @@ from chp.batch import Segment
 from chp.errors import BadKey, BadTtl, BadValue
 from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
+from chp_client import clone as clone_module
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
 OTHER = {"/d": b"4", "/e": b"5"}
@@ -135,6 +136,21 @@ class TestWriting:
         clone.clear()
         clone.clear()
         assert dict(clone) == {}
+
+    def test_clear_sends_some_thousands_a_batch(self, clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(clone_module, "CLEARED_ITEMS", 10)
+        sizes: list[int] = []
+        delete_many = Clone.delete_many
+
+        def counted(self: Clone, keys: list[str], timeout: float | None = None) -> Ticket:
+            sizes.append(len(keys))
+            return delete_many(self, keys, timeout)
+
+        monkeypatch.setattr(Clone, "delete_many", counted)
+        clone.set_many({f"/x/{i}": b"" for i in range(95)})
+        held = len(clone)
+        clone.clear()
+        assert max(sizes) == 10 and sum(sizes) == held == 98 and not clone
 
     def test_or_makes_nothing_of_its_own(self, clone: Clone) -> None:
         assert {**clone, **OTHER} == {**INITIAL, **OTHER}

@@ -21,7 +21,7 @@ PURE = {
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
-        "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending",
+        "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending", "leaving",
     ],
     "chp_client": [
         "core", "leadership", "session", "freshness", "ownsets", "channels", "holding", "timing", "classic", "channel",

@@ -1,6 +1,7 @@
 """An image is of one number, whatever is written while it is gathered. covers: image.py, and who waits for one."""
 
 import random
+from dataclasses import replace
 from itertools import count
 
 import msgpack
@@ -13,18 +14,15 @@ from chp_server import channels as channels_module
 from chp_server import image as image_module
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.image import Image
+from chp_server.performing import Port, take_inputs
 from chp_server.state import ReplicatedState
 
 SLICE = 50
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_module, "GATHER_ITEMS", SLICE)
+SMALL = replace(DEFAULT, gather_items_max=SLICE)
 
 
 def filled(keys: int) -> ReplicatedState:
-    state = ReplicatedState(DEFAULT)
+    state = ReplicatedState(SMALL)
     for i in range(keys):
         state.apply(Segment([f"/{'ab'[i % 2]}/{i}"], [b"%d" % i], None), i + 1, 0.0)
         state.number = i + 1
@@ -37,7 +35,7 @@ def content(state: ReplicatedState, subtree: str) -> list[tuple[str, bytes, int]
 
 
 def held(image: Image) -> list[tuple[str, bytes, int]]:
-    return sorted(zip(image.keys, image.values, image.revisions, strict=True))
+    return sorted(image.items())
 
 
 @pytest.mark.parametrize("subtree", ["", "/a/", "/none/"])
@@ -88,15 +86,50 @@ def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
     assert state.map.values["/b/199"] == b"late"
 
 
+def test_the_names_are_listed_some_slices_a_turn_and_sets_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_module, "LISTED", 2)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
+    core.begin_turn(0.1, 1e9)
+    core.state.apply(Segment([f"/k/{i}" for i in range(7 * SLICE)], [b"v"] * (7 * SLICE), None), 1, 0.0)
+    core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
+    asked: list[list[Port]] = []
+
+    class Ports:
+        def take(self, port: Port, handle: object) -> None:
+            asked[-1].append(port)
+
+    while not core.end_turn().replies:
+        core.begin_turn(0.2 + len(asked) / 1000, 1e9)
+        asked.append([])
+        take_inputs(core, Ports())
+    waited = [Port.COLLECTOR not in ports for ports in asked]
+    assert waited == [True] * 3 + [False] * 6, "eight slices of names in four turns, the last one empty; then seven"
+    assert all(Port.SNAPSHOT in ports for ports in asked)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_keys_that_come_and_go_while_the_names_are_listed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_module, "LISTED", 1)
+    chance, state = random.Random(seed), filled(6 * SLICE)
+    names, image, was = state.names(), state.image(""), content(state, "")
+    for _ in range(chance.randrange(1, 5)):
+        state.gather()
+    state.apply(Segment(["/a/0", "/a/new"], [b"", b"x"], {"d": [0]}), 1000, 0.0)
+    assert not state.listing
+    state.gather_all()
+    assert held(image) == was
+    assert sorted(key for piece in names.names for key in piece) == [key for key, _, _ in was]
+
+
 def test_slices_of_an_image_are_the_image() -> None:
     image = filled(SLICE).image("")
     parts = [image.part(i, 7) for i in range(7)]
-    assert [item for part in parts for item in held(part)] and sum(len(part.keys) for part in parts) == SLICE
+    assert [item for part in parts for item in held(part)] and sum(part.size for part in parts) == SLICE
     assert sum(part.fingerprint()[1] for part in parts) == image.fingerprint()[1]
 
 
 def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> None:
-    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
     core.request([b"reader", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
@@ -111,7 +144,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
 
 def test_one_pass_serves_all_who_wait() -> None:
     """One at a time, so that however many join, a turn has one slice; and a second pass for who came meanwhile."""
-    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(3 * SLICE)], [b"v"] * (3 * SLICE), None), 1, 0.0)
     for reader, subtree in enumerate([b"/k/", b"/k/", b"", b"/x/"]):
@@ -130,7 +163,7 @@ def test_one_pass_serves_all_who_wait() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_images_of_many_subtrees_are_what_images_of_each_are(seed: int) -> None:
-    chance, state = random.Random(seed), ReplicatedState(DEFAULT)
+    chance, state = random.Random(seed), ReplicatedState(SMALL)
     for i in range(7 * SLICE):
         path = "".join(f"/{chance.choice('abc')}" for _ in range(chance.randrange(1, 4)))
         state.apply(Segment([f"{path}/{i}"], [b"%d" % i], None), i + 1, 0.0)
@@ -147,7 +180,7 @@ def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channels_module, "LOOKED_AT_MAX", 0)
-    core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
+    core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
     core.subscription([b"1", b"\1" + channel_topic("/k/")])
