@@ -163,10 +163,8 @@ class ServerCore:
             self._release()
         if self.now >= min(self._next_beat, self._next_hugz):
             self._beat()
-        if self.state.gathering:
-            self.state.gather()
-        if self.state.leaving:
-            self.state.leaving.step()
+        if self.state.busy:
+            self.state.go_on()
         self.requests.pump()
         turn, self.turn = self.turn, Turn()
         return turn
@@ -174,8 +172,7 @@ class ServerCore:
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
         state = self.commits.state
-        busy = self.requests.ready or self.link.ready or state.late or self.pending.taken
-        if busy or state.gathering or state.leaving:
+        if self.requests.ready or self.link.ready or state.late or state.busy or self.pending.taken:
             return self.now
         if self.endings.ready and self.now >= self._hold_until:
             return self.now
@@ -418,9 +415,7 @@ class ServerCore:
 
     def _expire(self) -> None:
         self.endings.ready &= self.serving and not self.room.read_only
-        if not self.serving or self.room.read_only or self.state.late or self.pending.taken:
-            return
-        if self.state.listing:  # no key had better go
+        if not self.serving or self.room.read_only or self.state.late or self.state.listing or self.pending.taken:
             return
         if self.now < self._hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return

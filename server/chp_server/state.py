@@ -127,6 +127,16 @@ class ReplicatedState:
         return bool(self._gathering)
 
     @property
+    def busy(self) -> bool:
+        """Whether there is work for the turns to come: an image to gather, something to let go."""
+        return bool(self._gathering or self.leaving)
+
+    def go_on(self) -> None:
+        """A turn's share of that."""
+        self.gather()
+        self.leaving.step()
+
+    @property
     def listing(self) -> bool:
         """Whether the names of all keys are being listed: for these few turns, none had better come or go."""
         return any(gathering.listing for gathering in self._gathering)
