@@ -28,6 +28,7 @@ from .events import Ack, State
 from .reading import Entry
 from .taking import NOTHING, Taking, flush
 from .tickets import Ticket
+from .under import Under
 from .worth import Check
 from .writer import Items
 
@@ -105,6 +106,10 @@ class AsyncClone(Mapping[str, Any]):
     def items(self) -> ItemsView[str, Any]:
         """As of `Clone`: what there is at the beginning, so there may be an `await` between two of them."""
         return self._clone.items()
+
+    def under(self, prefix: str, after: str | None = None, until: str | None = None) -> Under:
+        """As of `Clone`. The first read by prefix sorts all keys: with millions, have `asyncio.to_thread` make it."""
+        return self._clone.under(prefix, after, until)
 
     def entry(self, key: str) -> Entry | None:
         """As of `Clone`."""
@@ -205,6 +210,10 @@ class AsyncClone(Mapping[str, Any]):
     async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """As of `Clone`."""
         return await self._taking(timeout).pop(key, default)
+
+    async def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
+        """As of `Clone`."""
+        return await self._taking(timeout).delete_prefix(prefix)
 
     async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """As of `Clone`."""

@@ -34,6 +34,7 @@ from chp.numbers import Revision, epoch_of
 from chp.parts import Parts
 
 from .events import Changed
+from .keyorder import KeyOrder
 from .outbox import Batch, size_of
 from .replica import Replica
 
@@ -76,10 +77,12 @@ class Channel:
         stats: Counter[str],
         limits: Limits,
         own_batches: Callable[[int, int], list[Batch]],
+        *,
+        order: KeyOrder | None = None,
     ) -> None:
         self.subtree = subtree
         self.topic = channel_topic(subtree)
-        self.replica = Replica(shown, subtree)
+        self.replica = Replica(shown, subtree, order)
         self.at = 0
         self.whose = NOBODY  # of `at`: the store, and who opened its epoch
         self.live = False

@@ -102,15 +102,35 @@ def callback(what: str, given: Callable[..., object]) -> None:
 
 def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...]) -> None:
     """That there may be something to watch, and a queue to keep it in."""
+    prefix_held(prefix, subtrees, "watch")
+    if queue_max is not None and (type(queue_max) is not int or queue_max < 1):
+        raise BadInput(f"queue_max={queue_max!r:.40} is not a number of at least 1; leave it out for the default")
+
+
+def prefix_held(prefix: object, subtrees: tuple[str, ...], verb: str) -> None:
+    """That something under a prefix may be held, to watch or to read."""
     if not isinstance(prefix, str):
         raise BadInput(f"a prefix is text, not {type(prefix).__name__}")
     if not subtrees:
-        raise BadInput("this Clone only writes, and has nothing to watch; make one that holds the subtree")
+        raise BadInput(f"this Clone only writes, and has nothing to {verb}; make one that holds the subtree")
     if not prefix.startswith(subtrees) and not any(subtree.startswith(prefix) for subtree in subtrees):
         held = ", ".join(map(repr, subtrees))
-        raise BadInput(f"nothing under {prefix!r:.80} is held here ({held}); watch it with a Clone that holds it")
-    if queue_max is not None and (type(queue_max) is not int or queue_max < 1):
-        raise BadInput(f"queue_max={queue_max!r:.40} is not a number of at least 1; leave it out for the default")
+        raise BadInput(f"nothing under {prefix!r:.80} is held here ({held}); {verb} it with a Clone that holds it")
+
+
+def range_of(after: object, until: object) -> None:
+    """That the ends of a range are keys, or None."""
+    for name, key in (("after", after), ("until", until)):
+        if key is not None and not isinstance(key, str):
+            raise BadInput(f"{name}={key!r:.60} is not a key; give text, or None")
+
+
+def page(limit: object, after: str | None) -> tuple[int, str | None]:
+    """How many items a page has, and behind which key it begins."""
+    if type(limit) is not int or limit < 1:
+        raise BadInput(f"limit={limit!r:.40} is not a number of at least 1")
+    range_of(after, None)
+    return limit, after
 
 
 def items_of(items: object) -> tuple[list[str], list[Any]]:

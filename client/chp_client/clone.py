@@ -210,6 +210,14 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         """
         return at_once(self._taking(timeout).pop(key, default))
 
+    def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
+        """Delete every key held here that begins with `prefix`, for everybody; how many were told.
+
+        It goes portion by portion, each of at most 8,192 keys, and waits until the servers have each: others see some
+        of them go before the rest. What others set meanwhile may stay. After a `TimeoutError` some are gone.
+        """
+        return at_once(self._taking(timeout).delete_prefix(prefix))
+
     def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """Delete some key and return it with its value, as `pop` does; KeyError if there is none."""
         return at_once(self._taking(timeout).popitem())

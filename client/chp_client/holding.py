@@ -6,7 +6,8 @@ It asks nobody and is told nothing by servers: `channels` does that. Everything 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from itertools import filterfalse
 
 from chp import columns
 from chp.batch import Segment
@@ -15,6 +16,7 @@ from chp.numbers import U64_MASK
 
 from .channel import Channel
 from .events import Changed, in_order
+from .keyorder import KeyOrder
 from .outbox import Batch
 
 PULSE = "/.chp/pulse/"  # a write-only client holds nothing; on this channel it hears the active's heartbeats
@@ -33,7 +35,8 @@ class Holding:
     ) -> None:
         self.write_only = not subtrees
         self.shown = shown
-        self.all = [Channel(s, shown, stats, limits, own_batches) for s in (subtrees or (PULSE,))]
+        self.order = KeyOrder()
+        self.all = [Channel(s, shown, stats, limits, own_batches, order=self.order) for s in (subtrees or (PULSE,))]
 
     @property
     def live(self) -> bool:
@@ -58,6 +61,28 @@ class Holding:
         """What is confirmed under a prefix, by revision; no key of an own set that is not (`unsent`, and others)."""
         return in_order([channel.replica.held(prefix, unsent) for channel in self.all])
 
+    # -- the order of the keys
+
+    def begin_order(self, unsent: set[str]) -> list[str]:
+        """New keys are noted from here on; all there are now, those that own deletes hide too."""
+        self.order.begin(len(self.shown))
+        hidden = unsent.union(*(c.replica.waiting() for c in self.all))
+        keys = list(self.shown)
+        keys += hidden.difference(self.shown)
+        return keys
+
+    def known(self) -> list[Container[str]]:
+        """What the order has to know: all that is shown, has a revision, or is an own set on its way."""
+        replicas = [channel.replica for channel in self.all]
+        return [self.shown, *(r.map.revisions for r in replicas), *(r.waiting() for r in replicas)]
+
+    def _note(self, keys: list[str]) -> None:
+        """Own sets: what has a revision is known to the order."""
+        for channel in self.all:
+            keys = list(filterfalse(channel.replica.map.revisions.__contains__, keys))
+        if keys:
+            self.order.note(keys)
+
     def verify(self) -> tuple[bool, int, int, int]:
         """Whether each channel's sums are those of its map; keys and revision sum in all; the number last compared."""
         ok, keys, total, compared = True, 0, 0, []
@@ -81,6 +106,8 @@ class Holding:
         """What is shown of an own batch waits for its confirmation."""
         if not batch.shown:
             return
+        if self.order.live:
+            self._note(batch.keys)
         if len(self.all) == 1:
             self.all[0].replica.pending.add(batch.keys, batch.no)
             return

@@ -45,6 +45,7 @@ class Mailbox:
         self.batch = OpenBatch(core.shown, self.new_ticket)
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
+        self.readers = Lock()  # of those who read the map by the order of its keys; taken before the other
         self.told: set[Callable[[], object]] = set()  # what an AsyncClone that waits wants called: brief, never raising
         self.commands: deque[Callable[[float], None]] = deque()
         self.refused: deque[Ticket] = deque(maxlen=REFUSED_MAX)  # for flush to tell of, if nobody else was told
@@ -267,6 +268,8 @@ def _after_fork_in_child() -> None:
         mailbox.forked, batch.room, batch.sleeping = True, SHUT, False
         mailbox.lock = batch.lock = Lock()  # the old one may be held by a thread that is not here
         mailbox.changed = Condition(mailbox.lock)
+        mailbox.readers = Lock()
+        mailbox.core.holding.order.drop()  # somebody may have been changing it
         mailbox.core.closed = True  # what is held can be read, and grows old
         for ticket in [batch.ticket, *batch.outstanding]:
             ticket.forked(mailbox.why_not())

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 from chp.errors import BadValue
 from chp.numbers import UNKNOWN, Revision
 
+from . import checks
 from .codecs import Codec, undecodable
 from .core import ClientCore
 from .mailbox import Mailbox
+from .under import KeyIndex, Under
 from .views import ItemsNow, KeysNow, ValuesNow
 
 
@@ -111,6 +113,20 @@ class Reading(Mapping[str, Any]):
             return {(at := key): decode(value) for key, value in values.items()}
         except BadValue as error:
             raise undecodable(at, error) from None
+
+    def some_of(self, keys: list[str]) -> dict[str, Any]:
+        """These keys with their values; what is not there is left out."""
+        get = self._shown.get
+        return self.decoded({key: value for key in keys if (value := get(key)) is not None})
+
+    def under(self, prefix: str, after: str | None = None, until: str | None = None) -> Under:
+        """What begins with `prefix`, behind the key `after` and before the key `until`: a mapping in order, live.
+
+        Its `page(limit, after=key)` gives some at a time. It costs what it yields. Raises `BadInput`.
+        """
+        checks.prefix_held(prefix, self.subtrees, "read")
+        checks.range_of(after, until)
+        return Under(self, KeyIndex(self._mailbox), prefix, after, until)
 
     def some_key(self) -> str | None:
         """A key that is held, another one each time it is asked as long as there are some; None if there is none."""

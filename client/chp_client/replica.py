@@ -24,6 +24,7 @@ from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
 
 from .events import Changed
+from .keyorder import KeyOrder
 
 ROTATE_AT = 32_768
 
@@ -102,11 +103,12 @@ class Pending:
 class Replica:
     """A channel's keys, as confirmed and as shown."""
 
-    __slots__ = ("map", "orphans", "pending", "shown", "subtree", "untold")
+    __slots__ = ("map", "order", "orphans", "pending", "shown", "subtree", "untold")
 
-    def __init__(self, shown: dict[str, bytes], subtree: str = "") -> None:
+    def __init__(self, shown: dict[str, bytes], subtree: str = "", order: KeyOrder | None = None) -> None:
         self.shown = shown
         self.subtree = subtree
+        self.order = KeyOrder() if order is None else order  # of all keys shown, not only of this channel's
         self.map = Hashmap()
         self.map.values = shown
         self.pending = Pending()
@@ -115,6 +117,8 @@ class Replica:
 
     def show(self, segment: Segment) -> None:
         """Show an own set at once."""
+        if self.order.live:
+            self.order.note(segment.keys)
         if segment.extras and columns.DELETES in segment.extras:
             self._show_some([segment], set())
         else:
@@ -133,6 +137,9 @@ class Replica:
         if echo_only:
             return segments
         deletes = any(s.extras is not None and columns.DELETES in s.extras for s in segments)
+        if self.order.live and (deletes or len(self.map) != before):  # else no key of it is new
+            for segment in segments:
+                self.order.note(segment.keys)
         if self.subtree and (deletes or len(self.map) != before):
             segments = self._inside(segments)  # only what is new here can be a stranger, and a delete may hide that
         keys = [segment.keys for segment in segments]
@@ -171,6 +178,7 @@ class Replica:
         """
         if own:
             self.pending.confirm(own)
+        self.order.drop()
         old = self.map
         gone = old.revisions.keys() - fresh.revisions.keys() if old.revisions else set()
         changed = self._difference(fresh, gone, want_changes, anew) if want_changes else None
@@ -214,6 +222,10 @@ class Replica:
         found.sort()
         self.untold |= {key for key in waiting if key.startswith(prefix)}
         return Changed([k for _, k in found], [shown[k] for _, k in found], [r for r, _ in found])
+
+    def waiting(self) -> set[str]:
+        """Keys of own sets and deletes that are not confirmed."""
+        return self.pending.keys() | self.orphans
 
     def is_own(self, key: str) -> bool:
         """Whether what is shown of a key is an own set that is not confirmed."""

@@ -26,6 +26,7 @@ from .writer import Writer
 Result = TypeVar("Result")
 NOTHING: Any = object()
 GONE: Any = object()
+DELETE_KEYS = 8192  # a portion of `delete_prefix`: what a server does in some milliseconds
 
 
 class Waits(Protocol):
@@ -103,6 +104,16 @@ class Taking:
             if value is not GONE:
                 return key, value
         raise KeyError("popitem(): this Clone holds no keys")
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """How many keys were deleted, in portions that are waited for."""
+        if prefix == "":
+            raise BadInput("an empty prefix is everything; use clear() if that is meant")
+        view, gone, after = self._reading.under(prefix), 0, None
+        while keys := view.page_of_keys(DELETE_KEYS, after):
+            await self._waits.done(partial(self._writer.delete_many, keys))
+            gone, after = gone + len(keys), keys[-1]
+        return gone
 
     async def setdefault(self, key: str, default: Any) -> Any:
         """The value of a key, which is `default` if it had none."""

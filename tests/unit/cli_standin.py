@@ -60,6 +60,9 @@ class StandIn:
     def __iter__(self) -> Iterator[str]:
         return (key for key in list(self.shared.entries) if self._holds(key))
 
+    def under(self, prefix: str, after: str | None = None) -> list[str]:
+        return sorted(key for key in self if key.startswith(prefix) and (after is None or key > after))
+
     def entry(self, key: str) -> Any:
         return self.shared.entries.get(key) if self._holds(key) else None
 

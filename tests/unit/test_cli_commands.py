@@ -229,12 +229,29 @@ def test_ls(run: Run, shared: Shared) -> None:
     assert run("ls", "/a/").stdout == "/a/x\n/a/y\n"
     assert run("ls", "/a/x").stdout == "/a/x\n"
     assert run("ls", "--count", "/a").stdout == "2\n"
+    assert run("ls", "--limit", "2").stdout == "/a/x\n/a/y\n"
+    assert run("ls", "--after", "/a/x", "--limit", "2").stdout == "/a/y\n/b/x\n"
+    assert run("ls", "-l", "/", "--after", "/a/x").stdout == "3.2\t-\t5\t/a/y\n3.1\t-\t5\t/b/x\n"
     assert run("ls", "-l", "/a/").stdout == "3.3\t60.000\t5\t/a/x\n3.2\t-\t5\t/a/y\n"
     assert run("ls", "--tree", "--depth", "1").stdout == "/a/ (2)\n/b/ (1)\nc\n"
     assert run("ls", "/none/").stdout == ""
     assert [json.loads(line) for line in run("ls", "/a/", "--json").stdout.splitlines()] == [
         {"key": "/a/x", "revision": "3.3", "ttl": 60, "bytes": 5},
         {"key": "/a/y", "revision": "3.2", "bytes": 5},
+    ]
+
+
+def test_du(run: Run, shared: Shared) -> None:
+    for key, size in (("/b/x", 1), ("/a/b/1", 10), ("/a/b/2", 20), ("/a/c", 100), ("c", 3)):
+        shared.put(key, bytes(size))
+    assert run("du").stdout == "146\t3\t/a/\n5\t1\t/b/\n4\t1\tc\n155\t5\tall\n"
+    assert run("du", "/a/").stdout == "104\t1\t/a/c\n42\t2\t/a/b/\n146\t3\tall under '/a/'\n"
+    assert run("du", "--depth", "2").stdout.splitlines()[:2] == ["104\t1\t/a/c", "42\t2\t/a/b/"]
+    few = run("du", "--keys", "--limit", "1")
+    assert few.stdout == "104\t1\t/a/c\n155\t5\tall\n" and "4 more; --limit 5" in few.stderr
+    assert [json.loads(line) for line in run("du", "/a/", "--limit", "1", "--json").stdout.splitlines()] == [
+        {"name": "/a/c", "bytes": 104, "keys": 1},
+        {"prefix": "/a/", "bytes": 146, "keys": 3},
     ]
 
 

@@ -26,6 +26,7 @@ PURE = {
     "chp_client": [
         "core", "leadership", "session", "freshness", "ownsets", "channels", "holding", "timing", "classic", "channel",
         "link", "outbox", "replica", "leases", "events", "backlog", "speaking", "question",
+        "keyorder",
     ],
 }  # fmt: skip
 

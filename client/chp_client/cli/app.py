@@ -22,7 +22,7 @@ from .out import speak
 from .settings import examples, shared
 
 ORDER = (
-    "get", "set", "del", "ls", "watch", "lock", "elect", "dump", "load", "record", "replay", "status", "top",
+    "get", "set", "del", "ls", "du", "watch", "lock", "elect", "dump", "load", "record", "replay", "status", "top",
     "bench", "switch", "leases", "backup", "restore",
 )  # fmt: skip
 

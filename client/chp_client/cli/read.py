@@ -1,4 +1,4 @@
-"""`chp get` and `chp ls`: look at keys.
+"""`chp get`, `chp ls` and `chp du`: look at keys.
 
 `get` of one key into a pipe gives the value's bytes and nothing else, so that `chp get A | chp set B -` copies it; a
 terminal gets a line end, and control characters as escapes. Several keys are lines of key, tab, value.
@@ -76,34 +76,108 @@ def item_fields(item: Item) -> dict[str, object]:
     chp ls -l /rates/         # with revision, ttl and size
     chp ls --tree --depth 2   # folders and how much is in them
     chp ls --count /rates/
+    chp ls --limit 100 --after /rates/EUR/USD   # a page
 """))  # fmt: skip
 @click.argument("prefix", default="")
 @click.option("-l", "--long", "long_", is_flag=True, help="Revision, remaining ttl and size of each.")
 @click.option("--tree", "as_tree", is_flag=True, help="As a tree of folders.")
 @click.option("--depth", type=click.IntRange(min=1), help="How deep the tree goes.  [default: all of it]")
 @click.option("--count", is_flag=True, help="Only how many there are.")
+@click.option("--after", metavar="KEY", help="Only those behind this key.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.  [default: all]")
 @shared
 @pass_settings
-def ls(settings: Settings, *, prefix: str, long_: bool, as_tree: bool, depth: int | None, count: bool) -> None:
+def ls(
+    settings: Settings,
+    *,
+    prefix: str,
+    long_: bool,
+    as_tree: bool,
+    depth: int | None,
+    count: bool,
+    after: str | None,
+    limit: int | None,
+) -> None:
     """List the keys that begin with PREFIX (all of them without it), in order.
 
     An empty list is an answer too, and said on standard error: exit code 0.
     """
     out = settings.out
     with reading(settings, [prefix]) as store:
-        if not count and not store.keys(prefix):
+        keys = store.keys(prefix, after, limit)
+        if not count and not keys:
             say_empty(out, prefix)
         if count:
-            n = len(store.keys(prefix))
-            out.record({"prefix": prefix, "count": n}) if out.json else out.line(str(n))
+            out.record({"prefix": prefix, "count": len(keys)}) if out.json else out.line(str(len(keys)))
         elif out.json:
-            out.lines([_ls_json(item) for item in store.items(prefix)])
+            out.lines([_ls_json(item) for item in store.items_of(keys)])
         elif as_tree or depth:
-            out.lines(draw(store.keys(prefix), depth, folder=lambda text: out.style(text, fg="blue", bold=True)))
+            out.lines(draw(keys, depth, folder=lambda text: out.style(text, fg="blue", bold=True)))
         elif long_:
-            _print_long(out, list(store.items(prefix)))
+            _print_long(out, list(store.items_of(keys)))
         else:
-            out.lines([escape(key) if out.terminal else key for key in store.keys(prefix)])
+            out.lines([escape(key) if out.terminal else key for key in keys])
+
+
+@click.command(short_help="Where the bytes are.", epilog=examples("""
+    chp du                      # the folders, the largest first
+    chp du --depth 2 /rates/
+    chp du --keys --limit 20    # the largest keys
+"""))  # fmt: skip
+@click.argument("prefix", default="")
+@click.option("--depth", type=click.IntRange(min=1), default=1, show_default=True, help="Folders so deep below PREFIX.")
+@click.option("--keys", is_flag=True, help="Single keys in the place of folders.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Lines at most.")
+@shared
+@pass_settings
+def du(settings: Settings, *, prefix: str, depth: int, keys: bool, limit: int) -> None:
+    """How many bytes keys and values have under PREFIX, by folder: bytes, keys, name; the largest first.
+
+    The last line is all of it. Memory is more: some 200 bytes a key beside these.
+    """
+    out = settings.out
+    with reading(settings, [prefix]) as store:
+        sizes = [(item.key, len(item.key.encode()) + len(item.value)) for item in store.items(prefix)]
+    found = sizes_by(sizes, prefix, None if keys else depth)
+    if not sizes:
+        say_empty(out, prefix)
+    _print_sizes(out, found[:limit], (prefix, sum(size for _, size in sizes), len(sizes)))
+    if len(found) > limit:
+        click.echo(f"{len(found) - limit} more; --limit {len(found)} shows them", err=True)
+
+
+def _print_sizes(out: Out, rows: list[tuple[str, int, int]], total: tuple[str, int, int]) -> None:
+    if out.json:
+        for name, size, n in rows:
+            out.record({"name": name, "bytes": size, "keys": n})
+        out.record({"prefix": total[0], "bytes": total[1], "keys": total[2]})
+        return
+    last = (f"all under {total[0]!r}" if total[0] else "all", *total[1:])
+    if out.terminal:
+        out.lines(columns([(show_bytes(size), str(n), escape(name)) for name, size, n in [*rows, last]], right=(0, 1)))
+    else:
+        out.lines([f"{size}\t{n}\t{name}" for name, size, n in [*rows, last]])
+
+
+def sizes_by(sizes: list[tuple[str, int]], prefix: str, depth: int | None) -> list[tuple[str, int, int]]:
+    """Name, bytes and keys of the folders `depth` below a prefix, or of each key; the largest first."""
+    found: dict[str, tuple[int, int]] = {}
+    for key, size in sizes:
+        name = key if depth is None else folder_of(key, prefix, depth)
+        before = found.get(name, (0, 0))
+        found[name] = before[0] + size, before[1] + 1
+    return sorted(((name, *counted) for name, counted in found.items()), key=lambda row: (-row[1], row[0]))
+
+
+def folder_of(key: str, prefix: str, depth: int) -> str:
+    """The folder of a key so deep below a prefix; the key itself if it lies less deep."""
+    end = len(prefix) + key[len(prefix) :].startswith("/")
+    for _ in range(depth):
+        slash = key.find("/", end)
+        if slash < 0:
+            return key
+        end = slash + 1
+    return key[:end]
 
 
 def say_empty(out: Out, prefix: str) -> None:
@@ -135,4 +209,4 @@ def _ttl(item: Item) -> str:
     return "-" if item.ttl_s is None else f"{item.ttl_s:.3f}"
 
 
-COMMANDS = (get, ls)
+COMMANDS = (get, ls, du)

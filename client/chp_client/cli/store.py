@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chp.errors import BadInput, ChpError
@@ -104,14 +105,18 @@ class Store:
 
     def items(self, prefix: str) -> Iterator[Item]:
         """All keys under a prefix, in order."""
-        for key in self.keys(prefix):
+        return self.items_of(self.keys(prefix))
+
+    def items_of(self, keys: list[str]) -> Iterator[Item]:
+        """These keys as they stand; one that is gone is left out."""
+        for key in keys:
             item = self.item(key)
             if item is not None:
                 yield item
 
-    def keys(self, prefix: str) -> list[str]:
-        """The keys under a prefix, in order."""
-        return sorted(key for key in self.clone if key.startswith(prefix))
+    def keys(self, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
+        """The keys under a prefix, in order; or the first `limit` behind a key."""
+        return list(islice(self.clone.under(prefix, after), limit))
 
     def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> Done:
         """Set a key and wait for the acknowledgement."""

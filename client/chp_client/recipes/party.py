@@ -23,9 +23,8 @@ class _Party:
 
     def members(self) -> dict[str, Any]:
         """The name of each member, and what it shows; of two of one name the later one's."""
-        found = [key for key in self._clone if key.startswith(self._path)]
-        shown = {key.rpartition("/")[2].rpartition(":")[0]: self._clone.get(key) for key in found}
-        return dict(sorted(shown.items()))
+        found = self._clone.under(self._path).items()
+        return {key.rpartition("/")[2].rpartition(":")[0]: value for key, value in found}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members())
@@ -34,7 +33,7 @@ class _Party:
         return name in self.members()
 
     def __len__(self) -> int:
-        return sum(key.startswith(self._path) for key in self._clone)
+        return len(self._clone.under(self._path))
 
     def _join(self) -> Steps:
         if self._lease is None or self._lease.lost:

@@ -72,11 +72,8 @@ class Place:
 
     def contenders(self) -> list[str]:
         """The keys of all who hold it or wait for it, in their order."""
-        found = [(self._revision(key), key) for key in self._clone if self._is_contender(key)]
+        found = [(self._revision(key), key) for key in self._clone.under(self.path) if not key.endswith(HELD)]
         return [key for _, key in sorted(found)]
-
-    def _is_contender(self, key: str) -> bool:
-        return key.startswith(self.path) and not key.endswith(HELD)
 
     def _revision(self, key: str) -> int:
         entry = self._clone.entry(key)
