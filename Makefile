@@ -12,7 +12,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 500
 ROUNDS ?= 100
-EXTRAS := cli,postgres,zookeeper,metrics,spark,test
+EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 

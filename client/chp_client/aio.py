@@ -237,6 +237,20 @@ class AsyncClone(Mapping[str, Any]):
         """Delete many keys together."""
         return await self._waits(timeout).done(partial(self._clone.delete_many, keys))
 
+    async def put_columns(
+        self,
+        keys: list[str],
+        values: list[bytes],
+        deletes: list[int],
+        ttls_ms: tuple[list[int], list[int]],
+        conditions: tuple[list[int], list[int]],
+        *,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Sets and deletes in one batch, all or none of them (for the parts of this package; as of `Writer`)."""
+        act = partial(self._clone.writer.put_columns, keys, values, deletes, ttls_ms, conditions)
+        return await self._waits(timeout).done(act)
+
     def submit(self, key: str, value: Any, ttl: float | None = None) -> Ticket:
         """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
         return self._clone.set(key, value, ttl)

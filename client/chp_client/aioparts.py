@@ -15,7 +15,7 @@ from .errors import Full
 from .events import Ack, Changed, State
 from .lease import Lease
 from .tickets import Ticket
-from .watch import Watch
+from .watch import Watch, WatchQueue
 from .writer import Items
 
 
@@ -182,6 +182,11 @@ class AsyncWatch:
             if changed is not None or closed:
                 return changed
             await self._came.wait()
+
+    @property
+    def queue(self) -> WatchQueue:
+        """What has come and is not read (for the parts of this package)."""
+        return self._watch.queue
 
     def close(self) -> None:
         """No more changes."""

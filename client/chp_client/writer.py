@@ -221,14 +221,25 @@ class Writer:
             return self._batch.join(keys, values, extras, pairs).ticket
 
     def put_columns(
-        self, keys: list[str], values: list[bytes], deletes: list[int], ttls_ms: tuple[list[int], list[int]]
+        self,
+        keys: list[str],
+        values: list[bytes],
+        deletes: list[int],
+        ttls_ms: tuple[list[int], list[int]],
+        conditions: tuple[list[int], list[int]] = ([], []),
     ) -> Ticket:
-        """Sets and deletes in their order, as one batch, so that they are seen together; none of them is shown."""
+        """Sets and deletes in their order, as one batch, so that they are seen together; none of them is shown.
+
+        `conditions`: places, and the revision that the key there must have; if one does not hold, nothing is done.
+        """
         check_column(keys, {})
         with self._batch.lock:
             self._mailbox.make_room(None, len(keys))
             draft = self._batch.new()
             draft.keys, draft.values, draft.deletes, draft.ttls = keys, values, deletes, ttls_ms
+            draft.shown = False
+            if conditions[0]:
+                draft.extras = {columns.CONDITIONS: list(conditions)}
             return self._alone(draft)
 
     def put_encoded(self, body: bytes, timeout: float | None) -> Ticket:

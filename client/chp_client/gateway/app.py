@@ -1,0 +1,62 @@
+"""The routes, and the application around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Route
+
+from chp.errors import ChpError
+
+from .asked import Limits
+from .door import Door, defect, no_route, problem
+from .gateway import Gateway
+from .keys import batch, delete_key, pages, read_key, set_key
+from .openapi import show_openapi
+from .pair import health, ready, show_history, show_pair
+from .problems import Problem
+from .watching import watch
+
+ROUTES: list[BaseRoute] = [
+    Route("/v1/keys", pages, methods=["GET"]),
+    Route("/v1/keys", set_key, methods=["PUT"]),
+    Route("/v1/keys", delete_key, methods=["DELETE"]),
+    Route("/v1/keys/{key:path}", read_key, methods=["GET"]),
+    Route("/v1/keys/{key:path}", set_key, methods=["PUT"]),
+    Route("/v1/keys/{key:path}", delete_key, methods=["DELETE"]),
+    Route("/v1/batch", batch, methods=["POST"]),
+    Route("/v1/watch", watch, methods=["GET"]),
+    Route("/v1/pair", show_pair, methods=["GET"]),
+    Route("/v1/history", show_history, methods=["GET"]),
+    Route("/health", health, methods=["GET"]),
+    Route("/ready", ready, methods=["GET"]),
+    Route("/openapi.json", show_openapi, methods=["GET"]),
+]
+
+
+def application(
+    servers: Sequence[str], subtrees: Sequence[str] = ("",), *, write: bool = False, limits: Limits | None = None
+) -> Starlette:
+    """The gateway to a pair, as an ASGI application; it connects when its lifespan begins."""
+    gateway = Gateway(servers, subtrees, write=write, limits=limits)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with gateway.open():
+            yield
+
+    app = Starlette(
+        routes=ROUTES,
+        middleware=[Middleware(Door, gateway=gateway)],
+        exception_handlers={
+            HTTPException: no_route, Problem: problem, ChpError: problem, TimeoutError: problem, Exception: defect,
+        },
+        lifespan=lifespan,
+    )  # fmt: skip
+    app.router.redirect_slashes = False
+    app.state.gateway = gateway
+    return app

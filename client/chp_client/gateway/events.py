@@ -1,0 +1,70 @@
+"""What a change looks like to who reads server-sent events: one event a record, so that none is seen in part.
+
+    id: 1.136
+    event: change
+    data: {"number": "1.136", "changes": [{"key": "/a", "value": "1"}, {"key": "/b", "deleted": true}]}
+
+A reader who comes back with Last-Event-ID therefore misses nothing and has nothing twice. Most readers have the same
+prefix; what is encoded for one is kept for the others for a while.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from ..changes import Changes
+from .keys import shown
+
+KEPT = 1000  # events
+KEPT_BYTES = 65_536  # of one; a larger one is encoded for each reader
+SNAPSHOT_ROWS = 500  # of one event of a snapshot
+
+
+class Encoder:
+    """Changes of one prefix as bytes to be sent."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def events(self, prefix: str, changes: Changes, *, whole: bool) -> bytes:
+        """All of them, a record an event; `whole`: none was left out for a later one, so others get the same."""
+        out: list[bytes] = []
+        rows = zip(changes.revisions, changes.keys, changes.values, strict=True)
+        for revision, record in groupby(rows, key=itemgetter(0)):
+            found = self._kept.get((prefix, revision)) if whole else None
+            if found is None:
+                found = _event(str(revision), [_row(key, value) for _, key, value in record])
+                if whole and len(found) < KEPT_BYTES:
+                    self._keep((prefix, int(revision)), found)
+            out.append(found)
+        return b"".join(out)
+
+    def _keep(self, name: tuple[str, int], event: bytes) -> None:
+        self._kept[name] = event
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+
+def snapshot(changes: Changes, number: str) -> Iterator[bytes]:
+    """What there is, to begin anew with; only its end has an id: who has less must have it again."""
+    rows = [_row(key, value) for key, value in zip(changes.keys, changes.values, strict=True)]
+    yield _said("snapshot", {"keys": len(rows)})
+    for i in range(0, len(rows), SNAPSHOT_ROWS):
+        yield _said("entries", {"changes": rows[i : i + SNAPSHOT_ROWS]})
+    yield f"id: {number}\n".encode() + _said("current", {"number": number})
+
+
+def _event(number: str, rows: list[dict[str, object]]) -> bytes:
+    return f"id: {number}\n".encode() + _said("change", {"number": number, "changes": rows})
+
+
+def _said(event: str, data: dict[str, object]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _row(key: str, value: bytes | None) -> dict[str, object]:
+    return {"key": key, "deleted": True} if value is None else {"key": key, **shown(value)}

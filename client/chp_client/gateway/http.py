@@ -1,0 +1,88 @@
+"""uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .asked import Limits
+
+
+def _canned(status: str, code: str, detail: str, more: str = "") -> bytes:
+    said = {"type": "about:blank", "title": status.partition(" ")[2], "status": int(status[:3])}
+    body = json.dumps({**said, "code": code, "detail": detail}).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{more}"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
+
+
+_CROWDED = _canned("429 Too Many Requests", "busy", "too many connections; try again in a moment", "Retry-After: 1\r\n")
+_LARGE = _canned("431 Request Header Fields Too Large", "head", "the head of the request is too large; send less")
+_SLOW = _canned("408 Request Timeout", "slow-head", "the head of the request did not come in time; send it at once")
+_BROKEN = _canned("400 Bad Request", "bad-http", "this is not HTTP/1.1 that can be read")
+
+
+class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
+    """One connection."""
+
+    bounds = Limits()
+    _head = 0  # bytes of the head that is coming
+    _in_head = True
+    _alarm: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Taken, unless there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.connections:
+            transport.write(_CROWDED)
+            transport.close()
+            return
+        self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of a request."""
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head += len(data)
+        super().data_received(data)
+        if self._in_head and self._head > self.bounds.head_bytes:
+            self._end(_LARGE)
+        elif self._in_head and self._head and self._alarm is None:
+            self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._in_head, self._head = False, 0
+        self._no_alarm()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body too: what comes is the next head."""
+        super().on_message_complete()
+        self._in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        """What can't be read is answered as every other error is."""
+        self._end(_BROKEN)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._no_alarm()
+        super().connection_lost(exc)
+
+    def _late(self) -> None:
+        self._alarm = None
+        self._end(_SLOW if self._head else b"")
+
+    def _end(self, last: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(last)
+            self.transport.close()
+
+    def _no_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None

@@ -1,0 +1,90 @@
+"""The keys in their order, kept: a page costs what is on it, and what has changed since the last one.
+
+    watch (conflated) --> added, gone --> at the next page: a few are put in their places, many are sorted in
+
+Sorting a list of which all but the end is in order takes linear time, and moves nothing but pointers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right, insort
+
+from ..aio import AsyncClone
+from ..watch import WatchQueue
+
+FEW = 64  # changes that are cheaper one by one
+CAUGHT_UP_S = 1.0  # that a page waits for what this gateway itself has written
+
+
+class KeysInOrder:
+    """Of one Clone; `page` may be called by its loop only."""
+
+    def __init__(self, clone: AsyncClone) -> None:
+        self._watch = clone.watch("", "snapshot", conflate=True)
+        self._queue: WatchQueue = self._watch.queue
+        self._keys: list[str] = []
+        self._there: set[str] = set()
+        self._seen = self._wanted = 0
+
+    def __len__(self) -> int:
+        self.follow()
+        return len(self._there)
+
+    def written(self, revision: int) -> None:
+        """A set of this gateway's own has this revision: the next page has it."""
+        self._wanted = max(self._wanted, revision)
+
+    async def page(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
+        """At most `limit` keys that begin with `prefix`, behind `after`; and whether there are more."""
+        await self._catch_up()
+        keys = self._keys
+        start = max(bisect_left(keys, prefix), bisect_right(keys, after))
+        found = keys[start : start + limit + 1]
+        if found and not found[-1].startswith(prefix):
+            found = found[: bisect_left(found, True, key=lambda key: not key.startswith(prefix))]
+        return found[:limit], len(found) > limit
+
+    async def _catch_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CAUGHT_UP_S
+        self.follow()
+        while self._seen < self._wanted and loop.time() < until:
+            await asyncio.sleep(0.001)
+            self.follow()
+
+    def follow(self) -> None:
+        """Take in what has changed; now and then also if nobody asks, so that little waits."""
+        added, gone = set[str](), set[str]()
+        while (changed := self._queue.poll()) is not None:
+            self._seen = max(self._seen, *changed.revision_column())
+            for key, value in zip(changed.keys, changed.values, strict=True):
+                if value is None:
+                    gone.add(key)
+                    added.discard(key)
+                else:
+                    added.add(key)
+                    gone.discard(key)
+        self._put(added - self._there)
+        self._take(gone & self._there)
+
+    def _put(self, added: set[str]) -> None:
+        self._there |= added
+        if len(added) > FEW:
+            self._keys += added
+            self._keys.sort()
+            return
+        for key in added:
+            insort(self._keys, key)
+
+    def _take(self, gone: set[str]) -> None:
+        self._there -= gone
+        if len(gone) > FEW:
+            self._keys = [key for key in self._keys if key not in gone]
+            return
+        for key in gone:
+            del self._keys[bisect_left(self._keys, key)]
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._watch.close()

@@ -1,0 +1,47 @@
+"""Gateways to test with: the server that `chp-gateway` runs, in a thread, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from chp_client.gateway.asked import Limits
+from chp_client.gateway.main import arguments, server_of
+
+
+class RunningGateway:
+    """One gateway; `stop` ends it as SIGTERM does, `client` speaks to it."""
+
+    def __init__(self, servers: list[str], *flags: str, limits: Limits | None = None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        given = ["--servers", ",".join(servers), "--listen", f"127.0.0.1:{self.port}", *flags]
+        self.server = server_of(arguments().parse_args(given), limits)
+        self._thread = threading.Thread(target=self.server.run, args=([self._listener],), daemon=True)
+        self._thread.start()
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        transport = httpx.HTTPTransport(retries=5)
+        with httpx.Client(base_url=self.url, transport=transport, timeout=30, trust_env=False) as client:
+            while client.get("/ready").status_code != 200:
+                threading.Event().wait(0.05)
+
+    def stop(self) -> None:
+        """End it; twice is fine."""
+        self.client.close()
+        self.server.handle_exit(15, None)
+        self._thread.join(20)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()

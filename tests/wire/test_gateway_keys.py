@@ -1,0 +1,204 @@
+"""covers: chp-gateway's keys, pages, batches and idempotency keys, at a real pair by real HTTP."""
+
+import json
+import random
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import msgpack
+import pytest
+
+from chp_client import Clone
+from chp_client.gateway.app import ROUTES
+from chp_client.gateway.openapi import document
+from chp_server.testing import Pair
+from tests.wire.gateways import RunningGateway
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Pair]:
+    """A pair for all tests of this file: each has keys of its own."""
+    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def gateway(both: Pair) -> Iterator[RunningGateway]:
+    """A gateway to it."""
+    with RunningGateway(both.servers) as made:
+        yield made
+
+
+@pytest.fixture
+def http(gateway: RunningGateway) -> httpx.Client:
+    """A client of it."""
+    return gateway.client
+
+
+def test_a_key_is_set_read_and_deleted(http: httpx.Client) -> None:
+    done = http.put("/v1/keys/k/one", content=b"\x00\xff")
+    assert done.status_code == 200 and done.headers["CHP-Durability"] == "replicated"
+    got = http.get("/v1/keys/k/one")
+    assert (got.content, got.headers["ETag"]) == (b"\x00\xff", done.headers["ETag"])
+    assert got.headers["X-Content-Type-Options"] == "nosniff" and float(got.headers["CHP-Staleness"]) < 60
+    assert re.fullmatch(r"\d+\.\d+", got.headers["CHP-Number"])
+    assert http.get("/v1/keys/k/one", headers={"If-None-Match": done.headers["ETag"]}).status_code == 304
+    assert http.delete("/v1/keys/k/one").status_code == 200
+    assert http.get("/v1/keys/k/one").json()["code"] == "absent"
+
+
+def test_conditions_hold_or_say_what_is_there(http: httpx.Client) -> None:
+    first = http.put("/v1/keys/c/a", content=b"1", headers={"If-None-Match": "*"})
+    assert first.status_code == 200
+    again = http.put("/v1/keys/c/a", content=b"2", headers={"If-None-Match": "*"})
+    assert again.status_code == 412 and again.headers["Content-Type"] == "application/problem+json"
+    assert again.json()["now"]["value"] == "1" and again.json()["now"]["etag"] == first.headers["ETag"]
+    second = http.put("/v1/keys/c/a", content=b"2", headers={"If-Match": first.headers["ETag"]})
+    assert second.status_code == 200
+    assert http.delete("/v1/keys/c/a", headers={"If-Match": first.headers["ETag"]}).status_code == 412
+    assert http.delete("/v1/keys/c/a", headers={"If-Match": second.headers["ETag"]}).status_code == 200
+
+
+def test_a_key_with_a_ttl_ends(http: httpx.Client) -> None:
+    http.put("/v1/keys/ttl/long?ttl=100", content=b"1")
+    assert 90 < float(http.get("/v1/keys/ttl/long").headers["CHP-TTL"]) <= 100
+    http.put("/v1/keys/ttl/short?ttl=0.2", content=b"1")
+    while http.get("/v1/keys/ttl/short").status_code != 404:
+        threading.Event().wait(0.05)
+
+
+def test_keys_that_a_path_can_not_say_are_given_in_the_query(http: httpx.Client) -> None:
+    for key in ("plain", "/a/../b", "/ü/%2F", "/a b?c#d"):
+        assert http.put("/v1/keys", params={"key": key}, content=key.encode()).status_code == 200
+        assert http.get("/v1/keys", params={"key": key}).content == key.encode()
+    assert http.get("/v1/keys/%C3%BC/%252F").text == "/ü/%2F"
+
+
+def test_pages_are_sorted_and_go_on_where_the_last_one_ended(http: httpx.Client, both: Pair) -> None:
+    keys = [f"/page/{n:03}" for n in range(250)]
+    mixed = random.Random(1).sample(keys, len(keys))
+    with Clone(both.servers, subtree="/page/") as clone:
+        clone.set_many(dict.fromkeys(mixed, b"x")).wait(10)
+    http.put("/v1/keys/page/000", content=b"mine")  # then the page waits for what came before
+    seen: list[str] = []
+    after = ""
+    while after is not None:
+        page = http.get("/v1/keys", params={"prefix": "/page/", "limit": 60, "after": after}).json()
+        seen += [row["key"] for row in page["keys"]]
+        after = page["next"]
+    assert seen == keys
+    for key in keys[:100]:
+        http.delete(f"/v1/keys{key}")
+    lines = http.get("/v1/keys?prefix=/page/&limit=1000", headers={"Accept": "application/x-ndjson"}).text
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [row["key"] for row in rows[:-1]] == keys[100:] and rows[-1] == {"next": None}
+
+
+def test_a_batch_is_one_record_or_nothing(http: httpx.Client) -> None:
+    lines = '{"set":"/b/1","value":"eins"}\n{"set":"/b/2","base64":"/w==","ttl":60}\n{"delete":"/b/0"}\n'
+    done = http.post("/v1/batch", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    assert done.status_code == 200, done.text
+    tag = f'"{done.json()["revision"]}"'
+    assert http.get("/v1/keys/b/1").headers["ETag"] == http.get("/v1/keys/b/2").headers["ETag"] == tag
+    rows = [{"set": "/b/1", "value": b"zwei"}, {"set": "/b/3", "value": "x", "if": "1.1"}]
+    packed = msgpack.packb(rows)
+    refused = http.post("/v1/batch", content=packed, headers={"Content-Type": "application/msgpack"})
+    assert refused.status_code == 412 and refused.json()["revisions"] == {"/b/3": "0.0"}
+    assert http.get("/v1/keys/b/1").content == b"eins"
+    rows[1]["if"] = "0"
+    done = http.post("/v1/batch", content=msgpack.packb(rows), headers={"Content-Type": "application/msgpack"})
+    assert done.status_code == 200 and http.get("/v1/keys/b/1").content == b"zwei"
+
+
+def raise_by_one(http: httpx.Client, path: str) -> None:
+    """One more, by compare and set."""
+    while True:
+        got = http.get(path)
+        done = http.put(path, content=str(int(got.text) + 1), headers={"If-Match": got.headers["ETag"]})
+        if done.status_code == 200:
+            return
+        assert done.status_code == 412, done.text
+
+
+def test_twenty_writers_raise_one_key_exactly(http: httpx.Client) -> None:
+    http.put("/v1/keys/counter", content=b"0")
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda _: [raise_by_one(http, "/v1/keys/counter") for _ in range(5)], range(20)))
+    assert http.get("/v1/keys/counter").text == "100"
+
+
+def test_the_same_request_is_done_once(http: httpx.Client) -> None:
+    name = {"Idempotency-Key": str(uuid.uuid4())}
+    first = http.put("/v1/keys/once", content=b"1", headers=name)
+    http.put("/v1/keys/once", content=b"2")
+    again = http.put("/v1/keys/once", content=b"1", headers=name)
+    assert again.status_code == 200 and again.headers["Idempotency-Replayed"] == "true"
+    assert again.headers["ETag"] == first.headers["ETag"] and http.get("/v1/keys/once").content == b"2"
+    other = http.put("/v1/keys/once", content=b"3", headers=name)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency-key")
+
+
+def test_a_conditional_set_that_was_done_is_not_refused_when_it_is_asked_again(http: httpx.Client) -> None:
+    tag = http.put("/v1/keys/cond", content=b"1").headers["ETag"]
+    headers = {"Idempotency-Key": str(uuid.uuid4()), "If-Match": tag}
+    answers = [http.put("/v1/keys/cond", content=b"2", headers=headers) for _ in range(2)]
+    assert [a.status_code for a in answers] == [200, 200] and answers[0].headers["ETag"] == answers[1].headers["ETag"]
+
+
+def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(both: Pair) -> None:
+    with RunningGateway(both.servers) as left, RunningGateway(both.servers) as right:
+        left.client.put("/v1/keys/doors/n", content=b"0")
+        alive = [left, right]
+        chance = random.Random(7)
+        done = 0
+
+        def write(body: str) -> None:
+            headers = {"Idempotency-Key": str(uuid.uuid4()), "Content-Type": "application/x-ndjson"}
+            while True:
+                try:
+                    answer = chance.choice(alive).client.post("/v1/batch", content=body, headers=headers)
+                except (httpx.HTTPError, RuntimeError):  # killed: the same at whichever is asked next
+                    continue
+                if answer.status_code == 200:
+                    return
+                assert answer.status_code in (429, 503), answer.text
+
+        def work(worker: int) -> None:
+            nonlocal done
+            for n in range(20):
+                write(json.dumps({"set": f"/doors/{worker}/{n}", "value": "x", "if": "0"}))
+                done += 1
+
+        with ThreadPoolExecutor(4) as pool:
+            working = [pool.submit(work, worker) for worker in range(4)]
+            while done < 20:
+                threading.Event().wait(0.01)
+            alive.remove(left)
+            left.stop()
+            for each in working:
+                each.result(60)  # with "if": "0" a set that was done twice would be refused
+        page = right.client.get("/v1/keys", params={"prefix": "/doors/", "limit": 1000}).json()
+        assert len(page["keys"]) == 81
+
+
+def test_what_machines_read_is_what_there_is() -> None:
+    there = {
+        (re.sub(r":path", "", route.path), method)
+        for route in ROUTES
+        for method in (route.methods or set()) - {"HEAD"}
+        if route.path.startswith(("/v1", "/health", "/ready", "/openapi"))
+    }
+    said = {(path, method.upper()) for path, methods in document()["paths"].items() for method in methods}
+    assert said == there
+
+
+def test_the_pair_and_its_epochs_are_shown(http: httpx.Client) -> None:
+    pair = http.get("/v1/pair").json()
+    assert sorted(server["state"] for server in pair["servers"]) == ["active", "passive"]
+    assert pair["gateway"]["state"] == "SYNCED" and http.get("/health").status_code == 200
+    epochs = http.get("/v1/history").json()["epochs"]
+    assert epochs and {"epoch", "because", "wall_ms", "name"} <= epochs[0].keys()
