@@ -35,6 +35,7 @@ from .events import Ack, Effects, State
 from .link import AWAY, CONNECTED, SPEAKS
 from .mailbox import Mailbox
 from .names import look_up
+from .port import TCP_GIVES_UP
 from .speaking import Voice
 from .watch import WatchQueue
 
@@ -54,13 +55,6 @@ WIRE = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
     int(zmq.EVENT_DISCONNECTED): AWAY,
 }
-
-
-# after 4 s without an answer to data or, where there is none to send, to probes
-TCP_GIVES_UP = (
-    (zmq.TCP_MAXRT, 4000), (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 1), (zmq.TCP_KEEPALIVE_INTVL, 1),
-    (zmq.TCP_KEEPALIVE_CNT, 3),
-)  # fmt: skip
 
 
 class Agent:
@@ -180,8 +174,7 @@ class Agent:
             xpub.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, REQUEST_MARK)
             xpub.setsockopt(zmq.LINGER, 200)
-            # A server that takes nothing, or a network that is gone, must not gather a queue here. By TCP, and never by
-            # ZMTP's PING (docs/decisions/0004).
+            # A server that takes nothing, or a network that is gone, must not gather a queue here.
             for option, value in TCP_GIVES_UP:
                 xpub.setsockopt(option, value)
             self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))

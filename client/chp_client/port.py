@@ -29,7 +29,11 @@ from .question import Question, Told, reply_of
 
 RETRY_S = 2.0
 CREDIT = 8
-DEAD_MS = 10_000  # a host that answers nothing for so long, not even libzmq's own questions, is taken for gone
+# after 4 s without an answer to data, or to probes where there is none; never ZMTP's PING (docs/decisions/0004)
+TCP_GIVES_UP = (
+    (zmq.TCP_MAXRT, 4000), (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 1), (zmq.TCP_KEEPALIVE_INTVL, 1),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)  # fmt: skip
 LATER = ("passive", "busy")  # codes with which a server says that another, or it itself a moment later, may answer
 
 
@@ -159,7 +163,8 @@ class Port:
         if server not in self._lines:
             socket = self._context.socket(zmq.DEALER)
             socket.rcvhwm = 0
-            socket.heartbeat_ivl, socket.heartbeat_timeout = DEAD_MS // 2, DEAD_MS
+            for option, value in TCP_GIVES_UP:
+                socket.setsockopt(option, value)
             self._lines[server] = Line(server, socket, socket.get_monitor_socket(zmq.EVENT_DISCONNECTED))
             socket.connect(server)
         return self._lines[server]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import zmq
 
+import chp_client
 from chp_client import agent as module
 from chp_client.agent import Agent
 from chp_client.dispatch import Dispatcher
@@ -147,3 +149,8 @@ def test_a_large_last_frame_is_read_where_it_is(
     sending.send(out, [b"k" * n, b"v" * n])
     assert copied == [True, n < zmq.COPY_THRESHOLD]
     assert into.recv_multipart() == [b"k" * n, b"v" * n]
+
+
+def test_nobody_speaks_zmtps_ping() -> None:
+    sources = Path(chp_client.__file__).parent.rglob("*.py")
+    assert not [path for path in sources if "heartbeat_ivl" in path.read_text(encoding="utf-8").lower()]
