@@ -2,16 +2,22 @@
 
 tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on
 ipc://DIR/P      files of these names, for programs of the same host
+
+People may leave `tcp://` out, and may write both servers, a subtree and a codec as one: chp://a:5556,b:5566/rates/?codec=json
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote
 
 PORT_MAX = 65_535
 IPC_BYTES_MAX = 107  # of a path, in Linux's struct sockaddr_un
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:/\s\[\]]+):(?P<port>[0-9]{1,5})")
 _IPC = re.compile(r"ipc://(?P<host>/(?:[^\s,\0]*[^\s,\0/])?)/(?P<port>[0-9]{1,5})")
+SCHEME = "chp://"
+LOCAL_PAIR = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")  # two servers of one machine
 FORMS = "tcp://host:port or ipc:///directory/port"
 
 
@@ -39,3 +45,45 @@ def beside(address: str, offset: int) -> str:
     """The address of P+offset, of a checked address."""
     host, port = parse(address)
     return f"ipc://{host}/{port + offset}" if is_file(address) else f"tcp://{host}:{port + offset}"
+
+
+def full(address: str) -> str:
+    """An address with what may be left out: `host:port` is `tcp://host:port`."""
+    return f"tcp://{address}" if ":" in address and "://" not in address else address
+
+
+def words(text: str) -> list[str]:
+    """The addresses in a text, with commas or spaces between; not looked at yet."""
+    return [full(word) for word in re.split(r"[,\s]+", text) if word]
+
+
+class Url(NamedTuple):
+    """What `chp://host:port,host:port/subtree/?codec=json` says; a codec of "" if it says none."""
+
+    servers: list[str]
+    subtree: str
+    codec: str
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is to be read by `parse_url`."""
+    return text.strip().startswith(SCHEME)
+
+
+def parse_url(text: str) -> Url:
+    """The parts of a `chp://` URL; ValueError says what is wrong, to stand behind it."""
+    rest, _, query = text.strip().removeprefix(SCHEME).partition("?")
+    hosts, slash, path = rest.partition("/")
+    try:
+        options = parse_qs(query, keep_blank_values=True, strict_parsing=True) if query else {}
+    except ValueError:
+        raise ValueError(f"has {query!r} behind '?', which is not name=value") from None
+    codec = options.pop("codec", [""])
+    if options:
+        raise ValueError(f"has {min(options)!r} behind '?', where only codec can stand; give it to the Clone itself")
+    if len(codec) > 1 or (query and not codec[0]):
+        raise ValueError("has not one codec behind '?', such as codec=json")
+    servers = words(hosts)
+    if not servers:
+        raise ValueError("names no server; write chp://host:port, or chp://host:port,host:port")
+    return Url(servers, slash + unquote(path) if path else "", codec[0])

@@ -42,7 +42,7 @@ class AsyncClone(Mapping[str, Any]):
     # those of `Clone` once more, in place of *args: so that editors and mypy know them
     def __init__(
         self,
-        servers: str | Iterable[str],
+        servers: str | Iterable[str] | None = None,
         subtree: str | None = "",
         *,
         subtrees: Sequence[str] | None = None,

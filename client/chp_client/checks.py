@@ -22,7 +22,7 @@ _VALUE_MAX = DEFAULT.value_bytes_max
 FOR_EVER_S = 1e9  # more than a lock can be waited for
 
 
-def endpoints_of(servers: str | Iterable[str]) -> list[tuple[str, str, str]]:
+def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
     """The three endpoints of each server, from `tcp://host:P` or `ipc://dir/P` (or one text with commas between)."""
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []

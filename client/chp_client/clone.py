@@ -38,6 +38,7 @@ from chp.numbers import Revision
 from . import checks
 from .agent import Agent
 from .codecs import Codec, codec_of
+from .connecting import target
 from .core import ClientCore, Timing
 from .dispatch import Dispatcher, Listener
 from .lease import Lease
@@ -67,7 +68,8 @@ class Pin(NamedTuple):
 class Clone(Reading, Worth, MutableMapping[str, Any]):
     """A replicated dictionary; see the module for how it is used.
 
-    servers        one or two addresses, `tcp://host:P` or (of this host) `ipc://dir/P`; or one text, a comma between
+    servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
+                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
     codec          "raw" (bytes), "text", "json", "msgpack", or an object with encode and decode
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
@@ -84,7 +86,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
 
     def __init__(
         self,
-        servers: str | Iterable[str],
+        servers: str | Iterable[str] | None = None,
         subtree: str | None = "",
         *,
         subtrees: Sequence[str] | None = None,
@@ -98,7 +100,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         on_state: Listener | None = None,
         name: str | None = None,
     ) -> None:
-        endpoints = checks.endpoints_of(servers)
+        endpoints, subtree, codec = target(servers, subtree, codec, several=subtrees is not None)
         held = checks.subtrees_of(subtree, subtrees)
         if on_full not in ("block", "raise"):
             raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")

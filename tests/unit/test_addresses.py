@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chp.addresses import beside, parse
+from chp.addresses import LOCAL_PAIR, Url, beside, parse, parse_url
 from chp.errors import BadInput
+from chp_client import AsyncClone, Clone
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
 from chp_server.config import ConfigError, load
@@ -59,3 +62,86 @@ def test_a_server_is_given_a_directory_that_addresses_can_name(directory: str) -
 def test_the_files_are_named_as_the_ports(tmp_path: Path) -> None:
     config = load(["--backup", "--peer", "tcp://127.0.0.1:5556", "--ipc", "/run/chp/"], {}).config
     assert config.ipc_address == "ipc:///run/chp/5566" and config.describe()["ipc"] == config.ipc_address
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "subtree", "codec"),
+    [
+        ("chp://a:5556", ["tcp://a:5556"], "", ""),
+        ("chp://a:5556,b:5566/", ["tcp://a:5556", "tcp://b:5566"], "", ""),
+        ("chp://a:5556,b:5566/rates/EUR/?codec=json", ["tcp://a:5556", "tcp://b:5566"], "/rates/EUR/", "json"),
+        ("chp://a:5556?codec=text", ["tcp://a:5556"], "", "text"),
+        ("chp://a:5556/my%20rates/", ["tcp://a:5556"], "/my rates/", ""),
+    ],
+)
+def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], subtree: str, codec: str) -> None:
+    assert parse_url(text) == Url(servers, subtree, codec)
+    assert list(read_servers(text)) == servers
+    with Clone(text) as clone:
+        assert clone.subtrees == (subtree,) and (clone.codec is None) is (not codec)
+        assert [link.address for link in clone.mailbox.core.links] == [beside(server, 0) for server in servers]
+        clone.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "why"),
+    [
+        ("chp:///rates/", {}, "names no server"),
+        ("chp://a:5556/rates", {}, "must be '' or begin and end with '/'; try '/rates/'"),
+        ("chp://a:5556?codec", {}, "which is not name=value"),
+        ("chp://a:5556?codec=", {}, "has not one codec"),
+        ("chp://a:5556?codec=json&codec=text", {}, "has not one codec"),
+        ("chp://a:5556?window=3", {}, "has 'window' behind '\\?', where only codec can stand"),
+        ("chp://a:5556?codec=xml", {}, "codec 'xml'"),
+        ("chp://a", {}, "server 'a' is not tcp://host:port"),
+        ("chp://a:5556/r/", {"subtree": "/x/"}, "names the subtree '/r/', and another is given"),
+        ("chp://a:5556/r/", {"subtree": None}, "names the subtree"),
+        ("chp://a:5556/r/", {"subtrees": ["/x/"]}, "names the subtree"),
+        ("chp://a:5556?codec=json", {"codec": "text"}, "names the codec 'json'"),
+        ("a:1,b:2,c:3", {}, "3 servers are given"),
+    ],
+)
+def test_a_url_that_says_too_much_or_too_little_is_refused(text: str, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        Clone(text, **options)
+
+
+@pytest.mark.parametrize("given", ["a:5556, b:5566", ["a:5556", "tcp://b:5566"], ("tcp://a:5556", "b:5566")])
+def test_tcp_may_be_left_out(given: str | list[str]) -> None:
+    with Clone(given) as clone:
+        assert [link.address for link in clone.mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
+        clone.close(0.0)
+
+
+def followed(clone: Clone) -> list[str]:
+    try:
+        return [link.address for link in clone.mailbox.core.links]
+    finally:
+        clone.close(0.0)
+
+
+def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHP_SERVERS", raising=False)
+    assert followed(Clone()) == list(LOCAL_PAIR)
+    monkeypatch.setenv("CHP_SERVERS", "")
+    assert followed(Clone(subtree="/a/")) == list(LOCAL_PAIR)
+    monkeypatch.setenv("CHP_SERVERS", "a:5556,b:5566")
+    assert followed(Clone()) == ["tcp://a:5556", "tcp://b:5566"]
+    assert followed(Clone("c:1")) == ["tcp://c:1"]
+    monkeypatch.setenv("CHP_SERVERS", "chp://a:5556/r/?codec=json")
+    clone = Clone()
+    assert followed(clone) == ["tcp://a:5556"] and clone.subtrees == ("/r/",) and clone.codec is not None
+    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    with pytest.raises(BadInput, match="CHP_SERVERS: server 'nonsense' is not tcp://host:port"):
+        Clone()
+
+
+def test_an_async_clone_takes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHP_SERVERS", "chp://a:5556/r/")
+
+    async def run() -> str:
+        clone = AsyncClone()
+        await clone.close(0.0)
+        return repr(clone)
+
+    assert "'/r/'" in asyncio.run(run())

@@ -39,7 +39,7 @@ class Codec:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"servers": None}, "no server is given"),
+        ({"servers": []}, "no server is given"),
         ({"servers": [NOBODY, NOBODY]}, "server tcp://127.0.0.1:9 is given twice"),
         ({"servers": [NOBODY, "tcp://a:1", "tcp://b:2"]}, "3 servers are given; name one, or the two of a pair"),
         ({"servers": 5556}, "server 5556 is not tcp://host:port"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from .faults import Misused
 from .out import Out
 from .text import read_duration, read_revision
 
-DEFAULT_SERVERS = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
+DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
 SERVERS_MAX = 2
 VARIABLE = "CHP_SERVERS"
@@ -57,11 +56,11 @@ class Settings:
 def read_servers(text: str) -> tuple[str, ...]:
     """One or two endpoints, comma-separated; `tcp://` may be left out; ValueError with the remedy."""
     found = []
-    for word in filter(None, re.split(r"[,\s]+", text)):
-        endpoint = word if "://" in word else f"tcp://{word}"
+    for endpoint in _endpoints(text):
         try:
             addresses.parse(endpoint)
         except ValueError as error:
+            word = endpoint.removeprefix("tcp://")
             raise ValueError(f"{word!r} {error}; name a server's first port, as {DEFAULT_SERVERS[0]}") from None
         found.append(endpoint)
     if not 1 <= len(found) <= SERVERS_MAX:
@@ -69,6 +68,16 @@ def read_servers(text: str) -> tuple[str, ...]:
     if len(set(found)) < len(found):
         raise ValueError(f"{found[0]} is named twice; name it once, or the two of a pair")
     return tuple(found)
+
+
+def _endpoints(text: str) -> list[str]:
+    """The servers of a text; of a `chp://` URL too, whose subtree and codec are a Clone's and left."""
+    if not addresses.is_url(text):
+        return addresses.words(text)
+    try:
+        return addresses.parse_url(text).servers
+    except ValueError as error:
+        raise ValueError(f"{text!r} {error}") from None
 
 
 class _Word(click.ParamType[Any]):
