@@ -1,6 +1,7 @@
 """The thread that lets a server say that it lives while a turn goes on; pulse.py decides when, and what.
 
-It has a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not sent.
+It is given a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not
+sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zmq
 
 from . import logs
 from .pulse import Pulse
-from .sockets import peer_dealer, send_all
+from .sockets import send_all
 
 log = logs.get_log(__name__)
 QUEUED_MAX = 4  # a peer that is to hear that we live has to hear it now
@@ -24,10 +25,8 @@ END_S = 5.0
 class Beats:
     """Runs within its block, made by the thread that takes the turns; `on_stuck` is called in the other one."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], peer: str, pulse: Pulse, on_stuck: Callable[[], None]
-    ) -> None:
-        self._context, self._peer, self._pulse, self._on_stuck = context, peer, pulse, on_stuck
+    def __init__(self, socket: zmq.Socket[bytes], peer: str, pulse: Pulse, on_stuck: Callable[[], None]) -> None:
+        self._socket, self._peer, self._pulse, self._on_stuck = socket, peer, pulse, on_stuck
         self._turns_clock = time.pthread_getcpuclockid(threading.get_ident())
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chp-beats", daemon=True)
@@ -41,7 +40,7 @@ class Beats:
         self._thread.join(END_S)
 
     def _run(self) -> None:
-        socket = peer_dealer(self._context, QUEUED_MAX)
+        socket = self._socket
         socket.connect(self._peer)
         stuck = False
         try:

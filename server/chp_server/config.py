@@ -43,6 +43,8 @@ class Config:
     role: str = "alone"
     bind: str = "tcp://127.0.0.1:5556"
     ipc: str | None = None
+    keys: str | None = None
+    plain_bind: str | None = None
     insecure: bool = False
     peer: str | None = None
     arbiter: str | None = None
@@ -83,8 +85,8 @@ class Config:
 
     @property
     def exposed(self) -> bool:
-        """Whether other hosts can reach it, so that whoever does may do everything."""
-        return not is_loopback(self.bind)
+        """Whether other hosts can reach it without a key, so that whoever does may do everything."""
+        return self.keys is None and not is_loopback(self.bind)
 
     def __repr__(self) -> str:
         said = (f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
@@ -95,6 +97,8 @@ class Config:
         return {
             "role": self.role, "bind": self.bind, "peer": self.peer or "none",
             **({"ipc": self.ipc_address} if self.ipc else {}),
+            **({"keys": self.keys} if self.keys else {}),
+            **({"plain_bind": self.plain_bind} if self.plain_bind else {}),
             "store": without_password(self.store), "heartbeat_s": self.heartbeat_s,
         }  # fmt: skip
 
@@ -232,14 +236,18 @@ def _disagreements(values: Mapping[str, object], given: Mapping[str, Given]) -> 
     found = []
     role, bind, peer = values["role"], str(values["bind"]), values["peer"]
     heartbeat = float(str(values["heartbeat_s"]))
-    if not is_loopback(bind) and not values["insecure"]:
+    if not is_loopback(bind) and not values["keys"] and not values["insecure"]:
         found.append(line("bind", "other hosts could reach that, and all that do may read, set and replace everything, "
-                                  "since there is no access control yet; give a loopback address such as "
-                                  "tcp://127.0.0.1:5556, or, on a network you trust, add --insecure"))  # fmt: skip
+                                  "since there are no keys; add --keys DIR (`chp keygen server` makes them), give a "
+                                  "loopback address such as tcp://127.0.0.1:5556, or, on a network you trust, add "
+                                  "--insecure"))  # fmt: skip
     if peer and is_loopback(bind) and not is_loopback(str(peer)):
+        door = "" if values["keys"] else " and --keys DIR, or --insecure on a network you trust,"
         found.append(line("peer", f"that is another host, which can't reach this server at {bind}; add --bind "
-                                  f"'tcp://*:{split_endpoint(bind)[1]}' --insecure, on a network you trust, "
+                                  f"'tcp://*:{split_endpoint(bind)[1]}'{door} "
                                   "or name the peer by 127.0.0.1 if it is on this host"))  # fmt: skip
+    if values["plain_bind"] is not None:
+        found += [line("plain_bind", why) for why in _plain_problems(bind, str(values["plain_bind"]), values["keys"])]
     if values["ipc"]:
         try:
             addresses.parse(f"ipc://{values['ipc']}/{split_endpoint(bind)[1]}")
@@ -264,6 +272,16 @@ def _disagreements(values: Mapping[str, object], given: Mapping[str, Given]) -> 
     if values["arbiter"] and not peer:
         found.append(line("arbiter", "a server alone needs none; leave it out, or add --peer"))
     return found
+
+
+def _plain_problems(bind: str, plain: str, keys: object) -> list[str]:
+    if not keys:
+        return ["without --keys every port takes programs that have none; leave it out"]
+    if not is_loopback(plain):
+        return ["programs without a key are let in from this host only; give tcp://127.0.0.1:PORT"]
+    if abs(split_endpoint(plain)[1] - split_endpoint(bind)[1]) < PORTS:
+        return [f"that touches {bind} and the {PORTS - 1} ports after it; give a port {PORTS} away, or further"]
+    return []
 
 
 def _overlap(bind: str, peer: str) -> bool:

@@ -22,6 +22,7 @@ from .arbiter import ArbiterError
 from .config import Config
 from .exits import CannotStart, Exit
 from .journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
+from .keyring import Keyring
 from .metrics import MetricsError
 from .opening import open_journal
 
@@ -83,8 +84,9 @@ def _run(config: Config) -> None:
     from .reactor import Server  # after the settings: --help needs none of it
 
     os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
+    keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
     with _signals() as ending, _opened_journal(config) as journal:
-        server, cycles = Server(config, journal), Cycles()
+        server, cycles = Server(config, journal, keyring=keyring), Cycles()
         server.tidy = cycles.step
         cycles.begin()
         try:

@@ -27,12 +27,14 @@ from chp.numbers import describe
 from . import logs
 from .arbiter import Arbiter
 from .ballast import Ballast
+from .beats import QUEUED_MAX as BEATS_MAX
 from .beats import Beats
 from .config import Config
 from .copies import Copies
 from .core import CoreConfig, ServerCore
 from .exits import CannotStart, Exit
 from .journal import Journal, JournalDamaged, JournalError, JournalFull
+from .keyring import Keyring
 from .measuring import Gauge, give_back
 from .meeting import EVENTS
 from .metrics import Metrics
@@ -41,7 +43,7 @@ from .readers import without_password
 from .replies import Replies
 from .room import Measured
 from .snapshots import Snapshotter
-from .sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
+from .sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
 from .sqlite_files import sync_directory
 from .turn import Fact, JournalOp, Save, Turn
 from .turnclock import TurnClock
@@ -64,7 +66,9 @@ BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 class Server:
     """One server. `bind`, then `run` until `stop`, then `close`; `stop` may be called from any thread or signal."""
 
-    def __init__(self, config: Config, journal: Journal, limits: Limits = DEFAULT) -> None:
+    def __init__(
+        self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
+    ) -> None:
         self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
         if why := self._gauge.impossible:
             raise CannotStart(Exit.USAGE, why)
@@ -74,7 +78,7 @@ class Server:
         self._metrics: Metrics | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._sockets = Sockets(self._context, config, limits)
+        self._sockets = Sockets(self._context, config, limits, keyring)
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
         self._stopping = False
@@ -129,12 +133,16 @@ class Server:
         things: list[Any] = [s.snapshot, s.updates, s.collector, self._wake_in]
         if self._config.peer is not None:  # looking at a socket costs three system calls
             things.append(s.peer_in)
+        if s.doors is not None:
+            things.append(s.doors.questions)
         polled = [(thing, zmq.POLLIN) for thing in things]
         with self._beating():
             while not self._stopping and not self.core.ends:
                 ready = {thing for thing, _ in zmq.zmq_poll(polled, self._timeout_ms())}
                 if self._wake_in in ready:
                     os.read(self._wake_in, 4096)
+                if s.doors is not None:
+                    s.doors.answer(time.monotonic())
                 self.turn(ready)
         if self.core.ends:
             raise CannotStart(Exit.USAGE, self.core.ends)
@@ -142,7 +150,10 @@ class Server:
     def _beating(self) -> AbstractContextManager[object]:
         """While it lasts, the peer hears that we live in a long turn too."""
         peer = self._config.peer_endpoint(3)
-        return Beats(self._context, peer, self.core.pulse, self._let_go) if peer else nullcontext()
+        if peer is None:
+            return nullcontext()
+        socket = peer_dealer(self._context, BEATS_MAX, self._sockets.doors)
+        return Beats(socket, peer, self.core.pulse, self._let_go)
 
     def _let_go(self) -> None:
         """With an arbiter, the other may have the lease."""
@@ -218,6 +229,9 @@ class Server:
         self._replies.look(core.now)
         if self._replies.given_up:
             core.counts["readers_given_up"] = self._replies.given_up
+        if self._sockets.doors is not None:
+            self._sockets.doors.look()
+            core.counts |= self._sockets.doors.counts
         if core.room.tight:
             give_back()
         log.flush()
@@ -339,6 +353,8 @@ class Server:
                 raise self._full
             things = (self._sockets.snapshot, self._sockets.updates, self._wake_in)
             zmq.zmq_poll([(thing, zmq.POLLIN) for thing in things], max(1, int(left * 1000)))
+            if self._sockets.doors is not None:
+                self._sockets.doors.answer(time.monotonic())
             self._answer_operators()
 
     def _answer_operators(self) -> None:

@@ -57,9 +57,15 @@ SETTINGS = (
     Setting("ipc", _PAIR, "DIR", None, read.directory,
             "also listen on files in this directory, named P, P+1 and P+2: programs of this host and user give "
             "ipc://DIR/P and save a part of each round trip", shown="none: ports only"),
+    Setting("keys", _PAIR, "DIR", None, read.path,
+            "let in only who has a key, encrypted: DIR has server.secret (`chp keygen server`), peer.pub, and "
+            "clients/NAME.pub for each who may connect", shown="none: no encryption"),
+    Setting("plain_bind", _PAIR, "tcp://127.0.0.1:Q", None, read.endpoint(wildcard=False),
+            "with --keys, also listen at Q, Q+1 and Q+2 for programs of this host that have no key, such as those of "
+            "RFC 12", shown="none"),
     Setting("insecure", _PAIR, "yes|no", False, read.switch,
-            "let other hosts reach this server (--bind tcp://*:P, or an address): there is no access control, so "
-            "all that reach it may read, set, replace and hand over"),
+            "without --keys, let other hosts reach this server (--bind tcp://*:P, or an address): all that reach it "
+            "may read, set, replace and hand over"),
     Setting("arbiter", _PAIR, "zk://HOST:PORT/PATH", None, read.arbiter,
             "a ZooKeeper that decides who may be active, so that a cut link between the two "
             "can't make both active", shown="none: the two and their clients decide"),

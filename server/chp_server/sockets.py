@@ -19,10 +19,13 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as Backend
 
+from chp import addresses
 from chp.limits import Limits
 
-from . import files
+from . import doors, files
 from .config import Config
+from .doors import Doors
+from .keyring import Keyring
 from .subscribers import MESSAGE_BYTES, Subscribers
 
 Frames = list[bytes]
@@ -46,21 +49,26 @@ def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) ->
     return socket
 
 
-def peer_dealer(context: zmq.Context[zmq.Socket[bytes]], mark: int) -> zmq.Socket[bytes]:
-    """A socket to the peer's P+3, to be connected by the thread that uses it."""
+def peer_dealer(context: zmq.Context[zmq.Socket[bytes]], mark: int, locks: Doors | None) -> zmq.Socket[bytes]:
+    """A socket to the peer's P+3, to be connected by the thread that uses it; with our key, if there are keys."""
     socket = _make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
     socket.set(zmq.SNDHWM, mark)
     socket.set(zmq.IMMEDIATE, 1)
     socket.set(zmq.RECONNECT_IVL, 50)
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
+    if locks is not None:
+        locks.introduce(socket)
     return socket
 
 
 class Sockets:
     """All sockets of a server; made in the thread that runs it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits, keyring: Keyring | None = None
+    ) -> None:
         self._config, self._limits = config, limits
+        self.doors = None if keyring is None else Doors(context, keyring)
         self._plain = 0
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
@@ -77,22 +85,26 @@ class Sockets:
         self.intake = Intake(self.collector, limits)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
-        self.peer_out = peer_dealer(context, 100_000)
+        self.peer_out = peer_dealer(context, 100_000, self.doors)
 
     def bind(self) -> None:
         """Take the ports (`OSError`, with the endpoint as its file name) and the files (`CannotStart`)."""
         peer = self._config.peer_endpoint(3)
-        ours = [self.snapshot, self.updates, self.collector, *([self.peer_in] if peer is not None else [])]
-        for i, socket in enumerate(ours):
-            endpoint = self._config.endpoint(i)
-            try:
-                socket.bind(endpoint)
-            except zmq.ZMQError as error:
-                raise OSError(error.errno, str(error), endpoint) from error
+        clients = [self.snapshot, self.updates, self.collector]
+        for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
+            if self.doors is not None:
+                self.doors.lock(socket, doors.CLIENTS if socket in clients else doors.PEER)
+                self.doors.watch(socket, f"P+{i}" if i else "P")
+            _bind(socket, self._config.endpoint(i))
         if peer is not None:
             self.peer_out.connect(peer)
+        for i, socket in enumerate(clients):
+            if self.doors is not None:
+                self.doors.unlock(socket)
+            if self._config.plain_bind is not None:
+                _bind(socket, addresses.beside(self._config.plain_bind, i))
         if self._config.ipc is not None:
-            self._files = files.listen([self.snapshot, self.updates, self.collector], self._config.ipc_address)
+            self._files = files.listen(clients, self._config.ipc_address)
 
     def mark_for(self, plain_joins: int, now: float) -> None:
         """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
@@ -110,8 +122,17 @@ class Sockets:
         self.subscribers.close()
         for file in self._files:  # libzmq leaves them; as long as we listen they are nobody else's
             file.unlink(missing_ok=True)
+        if self.doors is not None:
+            self.doors.close()
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
             socket.close()
+
+
+def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, str(error), endpoint) from error
 
 
 def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[Frames]:

@@ -24,6 +24,7 @@ from typing import Any, Self
 from chp.limits import DEFAULT, Limits
 
 from .config import Config
+from .keyring import Keyring
 from .opening import open_journal
 from .reactor import Server
 
@@ -81,6 +82,7 @@ class TestServer:
     def start(self) -> Self:
         """Bind and serve; `JournalError` or `OSError` if that can't be."""
         config = self.config
+        keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
         journal = open_journal(
             config.store,
             sync=config.sync,
@@ -89,7 +91,7 @@ class TestServer:
             retain_s=config.retain_s,
             catch_up=config.peer is not None,
         )
-        server = Server(config, journal, self.limits)
+        server = Server(config, journal, self.limits, keyring)
         server.bind()
         self._thread = threading.Thread(target=self._run, args=(server, journal), name=config.name, daemon=True)
         self.server = server

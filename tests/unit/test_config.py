@@ -74,7 +74,7 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "replica_timeout_s": "3", "pending_bytes_max": "2M", "scrub_s": "60", "metrics": "0.0.0.0:1",
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
-        "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp",
+        "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp", "keys": "k", "plain_bind": "tcp://127.0.0.1:7100",
     }  # fmt: skip
     assert values.keys() == {s.name for s in SETTINGS}
     by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config
@@ -112,10 +112,17 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--peer", "tcp://127.0.0.1:5566"], ["peer", "add --primary or --backup"]),
         (["--backup"], ["role = backup", "--peer tcp://HOST:P"]),
         (["--primary", "--peer", "tcp://localhost:5559"], ["peer", "this server itself", "tcp://127.0.0.1:5556"]),
-        (["--bind", "tcp://*:5556"], ["bind = tcp://*:5556 (from --bind)", "no access control", "--insecure"]),
+        (["--bind", "tcp://*:5556"], ["bind = tcp://*:5556 (from --bind)", "no keys", "--keys DIR", "--insecure"]),
+        (["--plain-bind", "tcp://127.0.0.1:7000"], ["plain_bind", "without --keys"]),
+        (["--keys", "k", "--plain-bind", "tcp://10.0.0.7:7000"], ["plain_bind", "this host only"]),
+        (["--keys", "k", "--plain-bind", "tcp://127.0.0.1:5558"], ["plain_bind", "touches tcp://127.0.0.1:5556"]),
+        (["--keys", "k", "--backup", "--peer", "tcp://b:1"], ["peer = tcp://b:1", "'tcp://*:5566' or"]),
         (["--bind", "tcp://10.0.0.7:5556"], ["bind = tcp://10.0.0.7:5556", "--insecure"]),
         (["--bind", "tcp://*:5556", "--insecure", "no"], ["bind = tcp://*:5556", "--insecure"]),
-        (["--primary", "--peer", "tcp://b:5566"], ["peer = tcp://b:5566", "--bind 'tcp://*:5556' --insecure"]),
+        (
+            ["--primary", "--peer", "tcp://b:5566"],
+            ["peer = tcp://b:5566", "--bind 'tcp://*:5556' and --keys", "--insecure"],
+        ),
         (["--backup", "--peer", "tcp://10.0.0.7:5556"], ["peer = tcp://10.0.0.7:5556", "another host"]),
         (["--insecure", "perhaps"], ["insecure = perhaps", "yes or no"]),
         (["--primary", "--bind", "tcp://h:1", "--peer", "tcp://h:1", "--insecure"], ["this server itself"]),
@@ -230,6 +237,7 @@ def test_passwords_are_not_shown() -> None:
         (["--bind", "tcp://127.0.0.2:7000"], False),
         (["--bind", "tcp://127.0.0.1:7000", "--insecure"], False),
         (["--bind", "tcp://*:7000", "--insecure"], True),
+        (["--bind", "tcp://*:7000", "--keys", "k"], False),
         (["--primary", "--bind", "tcp://*:7000", "--insecure", "--peer", "tcp://127.0.0.1:7010"], True),
         (["--primary", "--peer", "tcp://127.0.0.1:5566"], False),
     ],

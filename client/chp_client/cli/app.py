@@ -16,14 +16,14 @@ from typing import Any
 
 import click
 
-from . import bench, locking, operate, plugins, read, recording, status, transfer, watching, write
+from . import bench, keys, locking, operate, plugins, read, recording, status, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
 from .settings import examples, shared
 
 ORDER = (
     "get", "set", "del", "ls", "du", "watch", "lock", "elect", "dump", "load", "record", "replay", "status", "top",
-    "bench", "switch", "leases", "backup", "restore",
+    "bench", "switch", "leases", "backup", "restore", "keygen",
 )  # fmt: skip
 
 
@@ -166,6 +166,6 @@ def chp() -> None:
     """
 
 
-for _module in (read, write, watching, locking, transfer, recording, status, operate, bench):
+for _module in (read, write, watching, locking, transfer, recording, status, operate, bench, keys):
     for _command in _module.COMMANDS:
         chp.add_command(_command)

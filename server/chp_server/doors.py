@@ -1,0 +1,136 @@
+"""Who may connect: the keys of listening sockets, and the answers to libzmq's questions (ZAP, ZeroMQ's RFC 27).
+
+    clients    CURVE     P, P+1, P+2     the users of the keyring
+    peer       CURVE     P+3             the peer's key, and no other
+    local      NULL      --plain-bind, --ipc: programs of this host; user "local"
+
+libzmq asks at each handshake, on a socket of ours that the reactor's loop looks at; nobody else answers. What it does
+not ask about, a wrong server key or a client without keys, it cuts by itself and tells a monitor of the socket.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import NamedTuple
+
+import zmq
+
+from chp import keyfiles
+
+from . import logs
+from .keyring import Keyring
+
+log = logs.get_log(__name__)
+CLIENTS, PEER, LOCAL = b"clients", b"peer", b"local"
+QUESTIONS_MAX = 200  # a turn
+SAY_S = 60.0  # between two lines about the same key
+SAID_MAX = 1000  # keys
+EVENTS_MAX = 2000  # of a monitor, a second
+NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+ENDPOINT = "inproc://zeromq.zap.01"
+_FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+Frames = list[bytes]
+
+
+class Answer(NamedTuple):
+    """Whether a connection is let in, as whom, and why not."""
+
+    user: str
+    why: str = ""
+
+
+class Doors:
+    """The locks of one server's sockets, and who asks to be let in."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        self._keyring = keyring
+        self.counts: Counter[str] = Counter()
+        self._said: dict[bytes, float] = {}
+        self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
+        self.questions = context.socket(zmq.REP)
+        self.questions.linger = 0
+        self.questions.bind(ENDPOINT)
+
+    def lock(self, socket: zmq.Socket[bytes], domain: bytes) -> None:
+        """What is bound from now on wants keys."""
+        socket.curve_server = 1
+        socket.curve_secretkey = self._keyring.pair.secret
+        socket.zap_domain = domain
+
+    def unlock(self, socket: zmq.Socket[bytes]) -> None:
+        """What is bound from now on wants none."""
+        socket.curve_server = 0
+        socket.zap_domain = LOCAL
+
+    def introduce(self, socket: zmq.Socket[bytes]) -> None:
+        """A socket that connects to the peer shows it our key, and wants its own."""
+        socket.curve_publickey, socket.curve_secretkey = self._keyring.pair.public, self._keyring.pair.secret
+        if self._keyring.peer:
+            socket.curve_serverkey = self._keyring.peer
+
+    def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
+        """Hear of the handshakes that fail before anybody is asked."""
+        endpoint = f"inproc://doors.{port}"
+        socket.monitor(endpoint, _FAILED)
+        monitor = socket.context.socket(zmq.PAIR)
+        monitor.rcvhwm = 0  # full, it would stop libzmq's own thread
+        monitor.connect(endpoint)
+        self._monitors[port] = (socket, monitor)
+
+    def answer(self, now: float) -> None:
+        """Answer what libzmq has asked, as much as a turn takes."""
+        for _ in range(QUESTIONS_MAX):
+            try:
+                asked = self.questions.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            found = self._decide(asked, now)
+            code, text = (b"200", b"OK") if found.user else (b"400", found.why.encode())
+            self.questions.send_multipart([*asked[:2], code, text, found.user.encode(), b""])
+
+    def _decide(self, asked: Frames, now: float) -> Answer:
+        domain, address = asked[2], asked[3].decode(errors="replace").removeprefix("::ffff:")
+        mechanism, key = asked[5], asked[6] if len(asked) > 6 else b""
+        if domain == LOCAL and mechanism == b"NULL":
+            return Answer("local")
+        if domain == PEER and self._keyring.is_peer(key):
+            return Answer("peer")
+        if domain == CLIENTS and (user := self._keyring.user_of(key, now)):
+            return Answer(user)
+        self._unknown(key, domain, address, now)
+        return Answer("", "this key is not known here")
+
+    def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
+        self.counts["unknown_keys"] += 1
+        if now < self._said.get(key, now):  # said a moment ago
+            return
+        if len(self._said) >= SAID_MAX:
+            self._said = {known: until for known, until in self._said.items() if until > now}
+        if len(self._said) < SAID_MAX:
+            self._said[key] = now + SAY_S
+            said = keyfiles.encode(key).decode()
+            log.limited("a key that is not known", key=said, port=domain.decode(), address=address)
+
+    def look(self) -> None:
+        """Count the handshakes that failed, now and then."""
+        for port, (_, monitor) in self._monitors.items():
+            for _ in range(EVENTS_MAX):
+                try:
+                    event, *_ = monitor.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                why = (
+                    "no key"
+                    if int.from_bytes(event[2:6], sys.byteorder) == NO_KEY
+                    else "broken off, or another server's key"
+                )
+                self.counts["handshakes_failed"] += 1
+                log.limited("a handshake failed", port=port, why=why)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for socket, monitor in self._monitors.values():
+            socket.disable_monitor()
+            monitor.close(0)
+        self.questions.close()

@@ -1,0 +1,126 @@
+"""The keys in `--keys DIR`: this server's own, the peer's, and those of who may connect (SPEC.md, section 25).
+
+    server.secret        our pair, of this user alone
+    peer.pub             the other server's public key
+    clients/NAME.pub     of user NAME; more keys of the same are NAME.2.pub, NAME.new.pub ...
+
+`clients` is read again when the directory has changed: a file that is moved there admits its owner at the next
+handshake, one that is taken away does not any more. Only the public half of anybody else's key is ever here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import zmq
+
+from chp import keyfiles
+from chp.keyfiles import KeyPair
+
+from . import logs
+from .exits import CannotStart, Exit
+
+log = logs.get_log(__name__)
+USERS_MAX = 10_000  # files that are read at once, in the turn of a handshake
+AGAIN_S = 5.0  # a file may have changed where its directory did not; strangers can make us look
+_USER = re.compile(r"([A-Za-z0-9_-]{1,64})(\.[A-Za-z0-9_.-]{1,64})?\.pub\Z")
+Read = TypeVar("Read")
+
+
+class Keyring:
+    """Who we are, and whom we know."""
+
+    def __init__(self, directory: str, *, has_peer: bool) -> None:
+        """Read all of it; `CannotStart` names the file and the remedy."""
+        base = Path(directory)
+        self._clients = base / "clients"
+        self.pair = _own(base / "server.secret")
+        self.peer = _file(base / "peer.pub", keyfiles.read_public, _NO_PEER) if has_peer else b""
+        if has_peer and self.peer == self.pair.public:
+            raise CannotStart(
+                Exit.USAGE, f"{base / 'peer.pub'} is this server's own key; copy the other server's there"
+            )
+        self._peer = keyfiles.decode(self.peer.decode()) if has_peer else b""
+        self._users: dict[bytes, str] = {}
+        self._changed = -1
+        self._read_at = float("-inf")
+
+    def is_peer(self, key: bytes) -> bool:
+        """Whether these 32 bytes are the peer's public key."""
+        return bool(self._peer) and key == self._peer
+
+    def user_of(self, key: bytes, now: float) -> str | None:
+        """Whose public key these 32 bytes are."""
+        changed = self._state()
+        if changed != self._changed or (key not in self._users and now >= self._read_at + AGAIN_S):
+            self._changed, self._read_at = changed, now
+            self._users = self._read()
+        return self._users.get(key)
+
+    def _state(self) -> int:
+        try:
+            return self._clients.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _read(self) -> dict[bytes, str]:
+        try:
+            names = sorted(entry.name for entry in os.scandir(self._clients))
+        except OSError as error:
+            log.limited("no client is known", directory=str(self._clients), why=error.strerror or str(error))
+            return {}
+        if len(names) > USERS_MAX:
+            log.limited("too many files of keys", directory=str(self._clients), read=USERS_MAX, found=len(names))
+        found: dict[bytes, str] = {}
+        for name in names[:USERS_MAX]:
+            try:
+                user, key = _user(self._clients / name)
+            except CannotStart as wrong:
+                log.limited("a file of keys is not used", why=str(wrong))
+                continue
+            if found.setdefault(key, user) != user:
+                log.limited("a key of two users is the first one's", key=name, user=found[key])
+        return found
+
+
+_NO_SERVER = "run `chp keygen server` in that directory"
+_NO_PEER = "copy the server.pub of the other server there; the two know each other by their keys"
+_NO_CLIENT = "copy the NAME.pub there that `chp keygen NAME` wrote"
+
+
+def _own(path: Path) -> KeyPair:
+    pair = _file(path, keyfiles.read_secret, _NO_SERVER)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise CannotStart(Exit.USAGE, f"{path} can be read by others of this host; chmod 600 it, or make new keys")
+    if zmq.curve_public(pair.secret) != pair.public:
+        raise CannotStart(
+            Exit.USAGE, f"{path}: the public key is not that of the secret one; make new ones: {_NO_SERVER}"
+        )
+    return pair
+
+
+def _user(path: Path) -> tuple[str, bytes]:
+    named = _USER.match(path.name)
+    if named is None:
+        raise CannotStart(Exit.USAGE, f"{path} is no NAME.pub with a name of letters, digits, '_' and '-'; rename it")
+    return named[1], keyfiles.decode(_file(path, keyfiles.read_public, _NO_CLIENT).decode())
+
+
+def _file(path: Path, read: Callable[[str], Read], remedy: str) -> Read:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(keyfiles.FILE_BYTES_MAX)
+    except FileNotFoundError:
+        raise CannotStart(Exit.USAGE, f"{path} is missing; {remedy}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CannotStart(Exit.USAGE, f"{path} can't be read ({why}); {remedy}") from None
+    try:
+        return read(text)
+    except ValueError as error:
+        raise CannotStart(Exit.USAGE, f"{path} {error}") from None

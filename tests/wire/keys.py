@@ -1,0 +1,67 @@
+"""Directories of keys for servers in tests, and sockets that show a key, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import zmq
+
+from chp import keyfiles
+from chp.keyfiles import KeyPair
+
+Socket = zmq.Socket[bytes]
+
+
+def new_pair() -> KeyPair:
+    """Keys of somebody."""
+    return KeyPair(*zmq.curve_keypair())
+
+
+def write(path: Path, name: str, pair: KeyPair) -> None:
+    """NAME.secret and NAME.pub, as `chp keygen` writes them."""
+    path.mkdir(parents=True, exist_ok=True)
+    secret = path / f"{name}.secret"
+    secret.touch(mode=0o600)
+    secret.write_text(keyfiles.secret_text(name, pair))
+    (path / f"{name}.pub").write_text(keyfiles.public_text(name, pair.public))
+
+
+def admit(directory: Path, user: str, pair: KeyPair) -> None:
+    """Let a user in; the file appears whole, as a move does it."""
+    clients = directory / "clients"
+    clients.mkdir(parents=True, exist_ok=True)
+    new = directory / "moving.pub"
+    new.write_text(keyfiles.public_text(user, pair.public))
+    new.rename(clients / f"{user}.pub")
+
+
+def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, Path]:
+    """The `--keys` of two servers that know each other, and these users."""
+    a, b = base / "a", base / "b"
+    keys = {a: new_pair(), b: new_pair()}
+    for mine, other in ((a, b), (b, a)):
+        write(mine, "server", keys[mine])
+        (mine / "peer.pub").write_text(keyfiles.public_text("peer", keys[other].public))
+        for user, pair in users:
+            admit(mine, user, pair)
+    return a, b
+
+
+def public_of(directory: Path) -> bytes:
+    """A server's public key."""
+    return keyfiles.read_public((directory / "server.pub").read_text())
+
+
+@contextmanager
+def socket(context: zmq.Context[Socket], kind: int, pair: KeyPair | None, server: bytes) -> Iterator[Socket]:
+    """A socket that shows a key and wants the server's; without a pair, one that has none."""
+    made = context.socket(kind)
+    made.linger = 0
+    if pair is not None:
+        made.curve_publickey, made.curve_secretkey, made.curve_serverkey = pair.public, pair.secret, server
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,142 @@
+"""Servers with keys: who has none, or one that is not known, is cut at the handshake, on every port (SPEC.md, 25).
+
+covers: --keys, --plain-bind, the peers' keys, adding and removing a user while the server runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from chp.keyfiles import KeyPair
+from chp_client import Clone
+from chp_server.testing import Pair, TestServer, free_port
+from tests.wire import keys
+from tests.wire.classic import ClassicClient
+from tests.wire.hand import at, until
+
+GENEROUS_MS = 30_000
+ALICE, STRANGER = keys.new_pair(), keys.new_pair()
+KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)  # at P, P+1, P+2, P+3
+DONE = {zmq.EVENT_HANDSHAKE_SUCCEEDED: "in"}
+NOT_OURS = {"protocol", "no detail"}  # another mechanism: libzmq sees it, or the connection's end, first
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two servers with keys, that know each other and alice."""
+    a, b = keys.pair_of_directories(tmp_path, ("alice", ALICE))
+    pair = Pair()
+    pair.primary.config = replace(pair.primary.config, keys=str(a))
+    pair.backup.config = replace(pair.backup.config, keys=str(b))
+    with pair:
+        yield pair
+
+
+def directory(server: TestServer) -> Path:
+    """Its keys."""
+    return Path(str(server.config.keys))
+
+
+def handshake(server: TestServer, offset: int, key: KeyPair | None, server_key: bytes | None = None) -> str:
+    """How a connection to P+offset begins: "in", "auth", "protocol" or "no detail"."""
+    known = keys.public_of(directory(server)) if server_key is None else server_key
+    return first_event(at(server.address, offset), KINDS[offset], key, known)
+
+
+def first_event(endpoint: str, kind: int, key: KeyPair | None, server_key: bytes) -> str:
+    """What libzmq tells first of a handshake."""
+    names = {**DONE, **dict(zip(FAILED, ("auth", "protocol", "no detail"), strict=True))}
+    with zmq.Context() as context, keys.socket(context, kind, key, server_key) as socket:
+        monitor = socket.get_monitor_socket(sum(names))
+        socket.connect(endpoint)
+        try:
+            assert monitor.poll(GENEROUS_MS), f"no handshake at {endpoint}"
+            return names[parse_monitor_message(monitor.recv_multipart())["event"]]
+        finally:
+            socket.disable_monitor()
+            monitor.close(0)
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(pair: Pair, offset: int) -> None:
+    server = pair.primary
+    assert handshake(server, offset, None) in NOT_OURS
+    assert handshake(server, offset, STRANGER) == "auth"
+    assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"  # she wants another server's
+
+
+def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(pair: Pair) -> None:
+    assert [handshake(pair.primary, i, ALICE) for i in range(4)] == ["in", "in", "in", "auth"]
+    text = (directory(pair.backup) / "server.secret").read_text()
+    peer = keys.keyfiles.read_secret(text)
+    assert [handshake(pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
+
+
+def test_strangers_are_counted(pair: Pair) -> None:
+    server = pair.primary.server
+    assert server is not None
+    handshake(pair.primary, 0, STRANGER)
+    handshake(pair.primary, 1, None)
+    until(lambda: server.core.counts["unknown_keys"] == 1, "the unknown key is counted")
+    until(lambda: server.core.counts["handshakes_failed"] >= 1, "the client without one too")
+
+
+def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path) -> None:
+    a, b = keys.pair_of_directories(tmp_path)
+    (b / "peer.pub").write_text((b / "server.pub").read_text().replace(keys.public_of(b).decode(), stranger_text()))
+    p, q = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+    with ExitStack() as ending:
+        primary = ending.enter_context(TestServer(role="primary", bind=p, peer=q, keys=str(a)))
+        backup = ending.enter_context(TestServer(role="backup", bind=q, peer=p, keys=str(b)))
+        assert primary.server and backup.server
+        core = backup.server.core
+        until(lambda: core.counts["unknown_keys"] > 0, "the backup does not know the key that the primary shows")
+        assert not core.link.in_sync()
+
+
+def stranger_text() -> str:
+    """A public key that is nobody's."""
+    return STRANGER.public.decode()
+
+
+def test_a_user_that_is_added_is_let_in_and_one_that_is_removed_is_not(pair: Pair) -> None:
+    bob = keys.new_pair()
+    assert handshake(pair.primary, 0, bob) == "auth"
+    keys.admit(directory(pair.primary), "bob", bob)
+    assert handshake(pair.primary, 0, bob) == "in"
+    (directory(pair.primary) / "clients" / "bob.pub").unlink()
+    assert handshake(pair.primary, 0, bob) == "auth"
+    assert handshake(pair.primary, 0, ALICE) == "in"
+
+
+def test_programs_of_rfc_12_come_by_the_plain_ports(tmp_path: Path) -> None:
+    a, _ = keys.pair_of_directories(tmp_path)
+    plain = f"tcp://127.0.0.1:{free_port()}"
+    with TestServer(keys=str(a), plain_bind=plain) as server:
+        with ClassicClient([plain]) as client, Clone([plain]) as clone:
+            client.until_ready()
+            clone.wait_until_synced(30)
+            client.set(b"/a", b"1")
+            client.until(lambda: client.map == {b"/a": b"1"})
+            clone.set("/b", b"2").wait(30)
+            client.until(lambda: client.map == {b"/a": b"1", b"/b": b"2"})
+        assert {handshake(server, i, None) for i in range(3)} <= NOT_OURS
+        assert first_event(plain, zmq.DEALER, STRANGER, keys.public_of(a)) in NOT_OURS
+
+
+def test_files_beside_the_ports_want_no_key(tmp_path: Path) -> None:
+    a, _ = keys.pair_of_directories(tmp_path)
+    folder = tmp_path / "run"
+    with TestServer(keys=str(a), ipc=str(folder)) as server:
+        port = server.address.rpartition(":")[2]
+        with Clone([f"ipc://{folder}/{port}"]) as clone:
+            clone.set("/a", b"1").wait(30)
+            assert clone["/a"] == b"1"
