@@ -1,0 +1,173 @@
+"""covers: what chp-gateway refuses, each with a problem that names the thing; and that it goes on after all of it."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import msgpack
+import pytest
+
+from chp_client.gateway.asked import Limits
+from chp_client.gateway.main import run
+from chp_server.testing import TestServer
+from tests.wire.gateways import RunningGateway
+
+SMALL = Limits(body_bytes=100_000, head_bytes=8192, head_s=0.5, connections=50, readers=2)
+LINES, PACK = {"Content-Type": "application/x-ndjson"}, {"Content-Type": "application/msgpack"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[RunningGateway]:
+    """A gateway of small bounds, to a lone server."""
+    with TestServer(heartbeat_s=0.1) as server, RunningGateway([server.address], limits=SMALL) as made:
+        yield made
+
+
+BAD = [
+    ("GET", "/nowhere", {}, b"", 404, "no-path"),
+    ("GET", "/v1/keys/", {}, b"", 404, "absent"),
+    ("POST", "/v1/keys/a", {}, b"x", 405, "bad-method"),
+    ("PUT", "/v1/batch", {}, b"x", 405, "bad-method"),
+    ("TRACE", "/v1/keys/a", {}, b"", 405, "bad-method"),
+    ("GET", "/v1/keys/%ff", {}, b"", 400, "bad-key"),
+    ("GET", "/v1/keys/a?key=/b", {}, b"", 400, "bad-key"),
+    ("GET", "/v1/keys?key=", {}, b"", 400, "bad-key"),
+    ("GET", "/v1/keys?key=%02x", {}, b"", 400, "bad-key"),
+    ("GET", "/v1/keys?key=HUGZ", {}, b"", 400, "bad-key"),
+    ("PUT", "/v1/keys/" + "k" * 1100, {}, b"x", 400, "bad-key"),
+    ("PUT", "/v1/keys/.gateway/once/x", {}, b"x", 403, "reserved"),
+    ("GET", "/v1/keys?key=%ff", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=0", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=-1", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=10001", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=1e3", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=" + "9" * 5000, {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?limit=1&limit=2", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?sort=up", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?fresh=maybe", {}, b"", 400, "bad-query"),
+    ("GET", "/v1/keys?" + "&".join(f"a{n}=1" for n in range(40)), {}, b"", 400, "bad-query"),
+    ("GET", "/health?verbose=1", {}, b"", 400, "bad-query"),
+    ("PUT", "/v1/keys/a?ttl=0", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a?ttl=-5", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a?ttl=nan", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a?ttl=inf", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a?ttl=1e99", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a?ttl=soon", {}, b"x", 400, "bad-ttl"),
+    ("PUT", "/v1/keys/a", {"If-Match": "1.2"}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-Match": "*"}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-Match": '"1.2", "1.3"'}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-Match": '"99999999.1"'}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-None-Match": '"1.2"'}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-None-Match": "*", "If-Match": '"1.2"'}, b"x", 400, "bad-condition"),
+    ("PUT", "/v1/keys/a", {"If-Match": '"1.1"'}, b"x", 412, "revision"),
+    ("PUT", "/v1/keys/a", {"Idempotency-Key": ""}, b"x", 400, "bad-idempotency-key"),
+    ("PUT", "/v1/keys/a", {"Idempotency-Key": "k" * 256}, b"x", 400, "bad-idempotency-key"),
+    ("PUT", "/v1/keys/a", {}, b"x" * 100_001, 413, "too-large"),
+    ("PUT", "/v1/keys/a", {"X": "y" * 9000}, b"x", 431, "head"),
+    ("GET", "/health", {"Host": "evil.example"}, b"", 421, "bad-host"),
+    ("GET", "/health", {"Host": "[::1"}, b"", 421, "bad-host"),
+    ("GET", "/health", {"Origin": "http://evil.example"}, b"", 403, "bad-origin"),
+    ("GET", "/health", {"Origin": "null"}, b"", 403, "bad-origin"),
+    ("GET", "/health", {"Sec-Fetch-Site": "cross-site"}, b"", 403, "bad-origin"),
+    ("GET", "/v1/watch", {"Last-Event-ID": "yesterday"}, b"", 400, "bad-number"),
+    ("POST", "/v1/batch", {}, b"{}", 415, "bad-kind"),
+    ("POST", "/v1/batch", LINES, b"", 400, "empty"),
+    ("POST", "/v1/batch", LINES, b"\n" * 70_000, 413, "too-large"),
+    ("POST", "/v1/batch", LINES, b"{", 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b"[" * 50_000, 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b"\xff\xfe", 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b"[]", 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b"{}", 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a"}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":1}', 400, "bad-value"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":"\\ud800"}', 400, "bad-value"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","base64":"%"}', 400, "bad-value"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","base64":7}', 400, "bad-value"),
+    ("POST", "/v1/batch", LINES, b'{"set":7,"value":""}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","delete":"/a","value":""}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"delete":"/a","ttl":1}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":"","ttl":"1"}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":"","if":-1}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":"","if":"x"}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/a","value":"","upsert":true}', 400, "bad-row"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/bad/done","value":""}\n{"set":"","value":""}', 400, "bad-row"),
+    ("POST", "/v1/batch", PACK, b"\xc1", 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, b"\x91" * 5000, 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, b"\xdd\xff\xff\xff\xff", 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, msgpack.packb({"set": "/a"}), 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, msgpack.packb([{1: 2}]), 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, msgpack.packb([["/a", 1]]), 400, "bad-row"),
+]
+
+
+@pytest.mark.parametrize(("asked", "answered"), [(row[:4], row[4:]) for row in BAD])
+def test_it_is_refused_by_name(
+    gateway: RunningGateway, asked: tuple[str, str, dict[str, str], bytes], answered: tuple[int, str]
+) -> None:
+    (method, path, headers, body), (status, code) = asked, answered
+    answer = gateway.client.request(method, path, headers=headers, content=body)
+    said = answer.json()
+    assert (answer.status_code, said["code"], said["status"]) == (status, code, status), said
+    assert answer.headers["Content-Type"] == "application/problem+json" and len(said["detail"]) < 500
+    gone = gateway.client.get("/v1/keys?key=/bad/done")
+    assert gone.status_code == 404, "of a batch with a bad row nothing is done"
+
+
+def raw(gateway: RunningGateway, *pieces: bytes, end: bool = False) -> bytes:
+    """What comes back to who speaks no proper HTTP, until the gateway hangs up or says no more."""
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as sock:
+        for piece in pieces:
+            sock.sendall(piece)
+        if end:
+            sock.shutdown(socket.SHUT_WR)
+        came = b""
+        while part := sock.recv(65_536):
+            came += part
+        return came
+
+
+def test_what_is_no_http_a_head_without_end_and_one_that_is_slow(gateway: RunningGateway) -> None:
+    assert b'"bad-http"' in raw(gateway, b"\x16\x03\x01 hello\r\n\r\n")
+    assert b" 431 " in raw(gateway, b"GET / HTTP/1.1\r\nA: ", b"a" * 9000)
+    assert b" 408 " in raw(gateway, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    assert raw(gateway) == b"", "who says nothing is let go"
+    raw(gateway, b"PUT /v1/keys/half HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf", end=True)
+    assert gateway.client.get("/v1/keys/half").status_code == 404, "half a body is no value"
+    assert gateway.client.get("/health").status_code == 200
+
+
+def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:
+    held = [socket.create_connection(("127.0.0.1", gateway.port), timeout=20) for _ in range(SMALL.connections + 5)]
+    assert any(b"429" in sock.recv(4096) for sock in held[-5:])
+    for sock in held:
+        sock.close()
+    fresh = httpx.Client(base_url=gateway.url, timeout=20, trust_env=False)
+    with fresh, fresh.stream("GET", "/v1/watch") as one, fresh.stream("GET", "/v1/watch") as two:
+        assert (one.status_code, two.status_code) == (200, 200)
+        third = gateway.client.get("/v1/watch")
+        assert (third.status_code, third.json()["code"]) == (429, "busy") and third.headers["Retry-After"]
+
+
+def test_pages_of_its_own_only_read_unless_it_is_told_to_let_them_write(gateway: RunningGateway) -> None:
+    own = {"Origin": gateway.url}
+    assert gateway.client.get("/v1/keys", headers=own).status_code == 200
+    refused = gateway.client.put("/v1/keys/page", content=b"x", headers=own)
+    assert (refused.status_code, refused.json()["code"]) == (403, "read-only")
+    assert gateway.client.put("/v1/keys/page", content=b"x").status_code == 200, "programs may"
+    with TestServer(heartbeat_s=0.1) as server, RunningGateway([server.address], "--write") as writing:
+        assert writing.client.put("/v1/keys/page", content=b"x", headers={"Origin": writing.url}).status_code == 200
+
+
+@pytest.mark.parametrize("flags", [["--listen", "0.0.0.0:8080"], ["--listen", "localhost"], ["--servers", "nowhere"]])
+def test_it_does_not_start_with_what_can_not_be(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(flags) == 2
+    assert capsys.readouterr().err.startswith("chp-gateway: ")
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['x'] = None\nimport importlib.util as u\nu.find_spec = lambda name: None\n"
+    code += "from chp_client import gateway\ngateway.find_spec = u.find_spec\ngateway.main()"
+    run_it = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert run_it.returncode == 2 and "pip install 'chp-clone[gateway]'" in run_it.stderr

@@ -1,0 +1,139 @@
+"""covers: GET /v1/watch: snapshots, resumption over a restart of the gateway and a failover, slow readers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from chp_client import Clone
+from chp_client.gateway import watching
+from chp_server.testing import Pair
+from tests.wire.gateways import RunningGateway
+
+READERS, UPDATES = 30, 300  # 200 and 1,000 are for a machine that has nothing else to do
+
+
+@pytest.fixture
+def lasting() -> Iterator[Pair]:
+    """A pair that keeps its log long enough."""
+    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
+        yield pair
+
+
+async def events(client: httpx.AsyncClient, prefix: str, last: str | None) -> AsyncIterator[tuple[str, str, dict]]:  # type: ignore[type-arg]
+    """(id, event, data) of a stream, as it comes."""
+    headers = {} if last is None else {"Last-Event-ID": last}
+    async with client.stream("GET", "/v1/watch", params={"prefix": prefix}, headers=headers) as answer:
+        if answer.status_code != 200:
+            raise httpx.ReadError("not now")
+        said = {"id": "", "event": "", "data": ""}
+        async for line in answer.aiter_lines():
+            if not line:
+                if said["data"]:
+                    yield said["id"], said["event"], json.loads(said["data"])
+                said |= {"event": "", "data": ""}
+            elif not line.startswith(":"):
+                name, _, value = line.partition(": ")
+                said[name] = value
+
+
+async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.Event) -> list[str]:
+    """The values of the changes that one reader sees, over whatever happens, until it has seen so many."""
+    seen: list[str] = []
+    last: str | None = None
+    while len(seen) < wanted:
+        async with httpx.AsyncClient(base_url=where["url"], timeout=30, trust_env=False) as client:
+            try:
+                async for number, event, data in events(client, prefix, last):
+                    last = number or last
+                    if event == "current":
+                        began.set()
+                    elif event == "change":
+                        seen += [row["value"] for row in data["changes"]]
+                    else:
+                        assert last is None, f"{event} after {last}: it was not resumed"
+                    if len(seen) >= wanted:
+                        break
+            except httpx.HTTPError:
+                await asyncio.sleep(0.05)
+    return seen
+
+
+@pytest.mark.slow
+def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(lasting: Pair) -> None:
+    where: dict[str, str] = {}
+
+    async def go(clone: Clone, first: RunningGateway) -> RunningGateway:
+        where["url"] = first.url
+        began = [asyncio.Event() for _ in range(READERS)]
+        readers = [asyncio.create_task(read(where, "/w/", UPDATES, each)) for each in began]
+        await asyncio.gather(*(each.wait() for each in began))
+        second = first
+        for n in range(UPDATES):
+            await asyncio.to_thread(clone.set("/w/n", str(n).encode()).wait, 30)
+            if n == UPDATES // 3:
+                await asyncio.to_thread(first.stop)
+                second = await asyncio.to_thread(RunningGateway, lasting.servers)
+                where["url"] = second.url
+            if n == 2 * UPDATES // 3:
+                await asyncio.to_thread(lasting.primary.kill)
+        for seen in await asyncio.wait_for(asyncio.gather(*readers), 120):
+            assert seen == [str(n) for n in range(UPDATES)]
+        return second
+
+    with Clone(lasting.servers, subtree="/w/") as clone:
+        asyncio.run(go(clone, RunningGateway(lasting.servers))).stop()
+
+
+def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(lasting: Pair) -> None:
+    async def go(gateway: RunningGateway, clone: Clone) -> None:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+            stream = events(client, "/s/", None)
+            kinds = [await anext(stream) for _ in range(3)]
+            assert [kind for _, kind, _ in kinds] == ["snapshot", "entries", "current"]
+            assert [number for number, _, _ in kinds[:2]] == ["", ""], "who has half a snapshot may not resume from it"
+            assert {row["key"] for row in kinds[1][2]["changes"]} == {"/s/a", "/s/b"}
+            ack = clone.set_many({"/s/a": b"2", "/s/c": b"\xff", "/t/x": b"-"}).wait(10)
+            number, kind, data = await anext(stream)
+            assert (number, kind) == (str(ack.revision), "change")
+            assert data["changes"] == [{"key": "/s/a", "value": "2"}, {"key": "/s/c", "base64": "/w=="}]
+            clone.delete("/s/a").wait(10)
+            assert (await anext(stream))[2]["changes"] == [{"key": "/s/a", "deleted": True}]
+
+    with Clone(lasting.servers) as clone, RunningGateway(lasting.servers) as gateway:
+        clone.set_many({"/s/a": b"1", "/s/b": b"1", "/t/x": b"1"}).wait(10)
+        gateway.client.put("/v1/keys/t/y", content=b"")  # then it has what came before
+        asyncio.run(go(gateway, clone))
+
+
+def test_a_number_that_was_never_begins_with_a_snapshot(lasting: Pair) -> None:
+    async def go(gateway: RunningGateway) -> str:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+            return (await anext(events(client, "/", "77.5")))[1]
+
+    with RunningGateway(lasting.servers) as gateway:
+        assert asyncio.run(go(gateway)) == "snapshot"
+
+
+def test_who_is_too_slow_gets_the_latest_of_each_key(lasting: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "QUEUE", 20)
+    value = b"x" * 100_000  # so that sockets' buffers are full before all of it is sent
+
+    async def go(gateway: RunningGateway, clone: Clone) -> list[str]:
+        seen: list[str] = []
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=60, trust_env=False) as client:
+            stream = events(client, "/slow/", None)
+            while (await anext(stream))[1] != "current":
+                pass
+            for n in range(300):
+                await asyncio.to_thread(clone.set("/slow/n", b"%d %s" % (n, value)).wait, 30)
+            while not seen or seen[-1] != "299":
+                seen += [row["value"].split()[0] for row in (await anext(stream))[2].get("changes", [])]
+        return seen
+
+    with Clone(lasting.servers, subtree="/slow/") as clone, RunningGateway(lasting.servers) as gateway:
+        seen = asyncio.run(go(gateway, clone))
+    assert seen == sorted(set(seen), key=int), "in order and once"
+    assert len(seen) < 300, "it was not slow enough to tell"
