@@ -81,7 +81,7 @@ class Copies:
             raise BadInput(f"a backup to {os.path.basename(self._asked[2])} is under way; wait for it")
         if os.path.lexists(path):
             raise BadInput(f"{os.path.basename(path)} exists; a backup never overwrites: give another name")
-        core.commit()
+        core.here.commit()
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             _remove(_part(path))
@@ -117,7 +117,7 @@ class Copies:
             self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
             return
         size, at = os.path.getsize(path), describe(number)
-        self._core.turn.fact("backup", path=path, number=at, bytes=size)
+        self._core.here.turn.fact("backup", path=path, number=at, bytes=size)
         if self._read_already is not None:
             wanted, self._read_already = self._read_already, None
             self._restored(wanted, {"kept": os.path.basename(path), "kept_number": at})
@@ -184,12 +184,12 @@ class Copies:
         if not core.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
             return
-        core.commit()
+        core.here.commit()
         segments = list(difference(core.commits, wanted, core.now))
         if segments:
-            core.commits.commit_in_parts(core.turn, segments, core.now, core.wall)
+            core.commits.commit_in_parts(core.here.turn, segments, core.now, core.here.wall)
         number, keys = describe(core.state.number), len(wanted.state.map)
-        core.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
+        core.here.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
         said = {"name": os.path.basename(path), "number": number, "keys": keys, **kept}
         core.requests.answer(identity, request_id, said)
 
@@ -206,7 +206,7 @@ def _remove(part: str) -> None:
 
 
 def _when(core: ServerCore) -> str:
-    return f"{core.config.name}-{describe(core.state.number)}-{int(core.wall)}"
+    return f"{core.config.name}-{describe(core.state.number)}-{int(core.here.wall)}"
 
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committer]:

@@ -8,64 +8,61 @@ the next turn follows at once. What is still to go is a part of the state: keys 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from chp import columns
 from chp.batch import Segment
 
-if TYPE_CHECKING:
-    from .core import ServerCore
+from .standing import Standing
 
 
 class Endings:
     """The active's share of work that nobody asked for."""
 
-    def __init__(self, core: ServerCore) -> None:
-        self._core = core
+    def __init__(self, here: Standing) -> None:
+        self._here = here
         self.ready = False  # a slice was full: more is due now
 
     def end_turn(self) -> None:
         """The next turn has room again, of which clients who end leases take theirs first."""
-        self._core.commits.ends_left = self._core.limits.ending_keys_max
+        self._here.commits.ends_left = self._here.limits.ending_keys_max
 
     def step(self, *, scan: bool) -> None:
         """A slice; leases are looked at only if `scan`, as there may be many."""
-        core, commits = self._core, self._core.commits
-        over = core.state.map.next_deadline()
-        if not (scan or self.ready or core.state.leases.ending) and (over is None or over > core.now):
+        here, commits = self._here, self._here.commits
+        over = here.state.map.next_deadline()
+        if not (scan or self.ready or here.state.leases.ending) and (over is None or over > here.now):
             return
-        commits.flush_plain(core.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
+        commits.flush_plain(here.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
         self._keys()
         if scan or self.ready:
             self._leases()
-        for lease_id in list(core.state.leases.ending):
+        for lease_id in list(here.state.leases.ending):
             if commits.ends_left <= 0:
                 break
-            commits.delete_ended(lease_id, core.now)
+            commits.delete_ended(lease_id, here.now)
         if scan:
             self._transactions()
-        self.ready = commits.ends_left <= 0 or bool(core.state.leases.ending)
+        self.ready = commits.ends_left <= 0 or bool(here.state.leases.ending)
 
     def _keys(self) -> None:
-        core, left = self._core, self._core.commits.ends_left
-        keys, looked = core.state.map.expired(core.now, (left + 1) // 2 if core.state.leases.ending else left)
-        core.commits.ends_left -= looked
+        here, left = self._here, self._here.commits.ends_left
+        keys, looked = here.state.map.expired(here.now, (left + 1) // 2 if here.state.leases.ending else left)
+        here.commits.ends_left -= looked
         if keys:
-            core.commits.add_ended(keys, core.now)
-            core.counts["expired"] += len(keys)
+            here.commits.add_ended(keys, here.now)
+            here.counts["expired"] += len(keys)
 
     def _leases(self) -> None:
         """Leases whose time is over; each takes as much room as a key."""
-        core, commits = self._core, self._core.commits
-        for lease_id in core.state.leases.expired(core.now, max(0, commits.ends_left)):
+        here, commits = self._here, self._here.commits
+        for lease_id in here.state.leases.expired(here.now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
                 break
             commits.ends_left -= 1
-            commits.end_lease(lease_id, core.now)
-            core.counts["expired_leases"] += 1
+            commits.end_lease(lease_id, here.now)
+            here.counts["expired_leases"] += 1
 
     def _transactions(self) -> None:
-        core = self._core
-        for transaction_id in core.state.staging.idle(core.now):
-            core.commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), core.now)
-            core.counts["expired_transactions"] += 1
+        here = self._here
+        for transaction_id in here.state.staging.idle(here.now):
+            here.commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), here.now)
+            here.counts["expired_transactions"] += 1

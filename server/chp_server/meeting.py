@@ -12,8 +12,7 @@ Pure: `now` is an argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
@@ -24,9 +23,7 @@ from chp.versions import VERSION, spoken, unspoken
 
 from .follow import STATE
 from .history import Proof
-
-if TYPE_CHECKING:
-    from .core import ServerCore
+from .standing import Misfit, Peer, Standing
 
 TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
@@ -51,73 +48,23 @@ EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version pe
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
 
 
-@dataclass(slots=True)
-class Peer:
-    """What the peer last said of itself, and when."""
-
-    state: State
-    at: Proof
-    server: bytes
-    heard: float
-    name: str
-    primary: bool
-    in_sync: bool
-    follows: bool  # an active's word: it sends us its records
-    version: int
-    settings: dict[str, Any] = field(default_factory=dict)
-    room: bool = True  # it could take sets
-    left: bool = False  # on purpose: what it said before is of no account
-    turn_ms: int = 0  # how long the turn takes that it is busy with, as it said last
-    secret: bytes = b""  # which is told to nobody else
-    echo: bytes = b""  # our own, if it heard us
-
-    @property
-    def number(self) -> int:
-        """Its last number."""
-        return self.at.number
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of that."""
-        return epoch_of(self.at.number)
-
-
-@dataclass(slots=True)
-class Misfit:
-    """Somebody at P+3 who can't be our peer, and why; `text` is for people, and has the remedy."""
-
-    kind: str
-    text: str
-    name: str
-    store: bytes
-    active: bool
-    heard: float
-
-    def status(self, now: float) -> dict[str, Any]:
-        """For `status`."""
-        return {
-            "kind": self.kind, "text": self.text, "name": self.name, "store": self.store.hex(), "active": self.active,
-            "silent_s": round(now - self.heard, 3),
-        }  # fmt: skip
-
-
-def tell(core: ServerCore) -> list[bytes]:
+def tell(here: Standing, *, room: bool) -> list[bytes]:
     """STATE, as it is sent each heartbeat."""
-    at, link = core.state.proof(), core.link
+    at = here.state.proof()
     said = {
-        "state": int(core.bstate), "number": at.number, "epoch": core.state.epoch, "server": core.server,
-        "name": core.config.name, "primary": core.config.primary, "in_sync": core.active and link.in_sync(),
-        "follows": int(link.follower is not None),  # not a bool, so that 0.1 says that we are of another version
-        "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(core),
-        "room": not core.resting.why, "secret": core.config.secret,
-        "echo": b"" if link.peer is None else link.peer.secret,
+        "state": int(here.bstate), "number": at.number, "epoch": here.state.epoch, "server": here.server,
+        "name": here.config.name, "primary": here.config.primary, "in_sync": here.active and here.in_sync(),
+        "follows": int(here.follower is not None),  # not a bool, so that 0.1 says that we are of another version
+        "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(here),
+        "room": room, "secret": here.config.secret,
+        "echo": b"" if here.peer is None else here.peer.secret,
     }  # fmt: skip
     return [STATE, packb(said)]
 
 
-def settings_of(core: ServerCore) -> dict[str, Any]:
+def settings_of(here: Standing) -> dict[str, Any]:
     """What should be the same on both servers."""
-    config, limits = core.config, core.limits
+    config, limits = here.config, here.limits
     return {
         "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
         "replica_timeout_s": config.replica_timeout_s, "arbiter": config.has_arbiter,
@@ -125,9 +72,9 @@ def settings_of(core: ServerCore) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def heard(body: bytes, core: ServerCore) -> Peer | Misfit:
+def heard(body: bytes, here: Standing) -> Peer | Misfit:
     """Who sent a STATE; `BadFrame` if it makes no sense, or was sent by ourselves."""
-    said, now = unpackb(body, "the peer's STATE", QUESTION), core.now
+    said, now = unpackb(body, "the peer's STATE", QUESTION), here.now
     version = said.get("version", 2)  # 0.1 did not tell
     if not spoken(version):
         name, active = str(said.get("name"))[:NAME_MAX], said.get("state") == State.ACTIVE
@@ -137,31 +84,31 @@ def heard(body: bytes, core: ServerCore) -> Peer | Misfit:
         raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
     if len(server) != 16 or len(said["store"]) not in (0, 16) or len(said["opener"]) not in (0, 16):
         raise BadFrame("a peer's STATE has an id that is not of 16 bytes")
-    if server == core.server:
+    if server == here.server:
         raise BadFrame("--peer leads back to this server; name the other one's address")
     at = Proof(said["store"], said["number"], said["opener"], said["digest"])
     peer = Peer(
         state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0, version,
-        _settings(said["settings"], core), said["room"],
+        _settings(said["settings"], here), said["room"],
         secret=_token(said.get("secret")), echo=_token(said.get("echo")),
     )  # fmt: skip
     if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
         raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")
-    return _misfit(peer, core) or peer
+    return _misfit(peer, here) or peer
 
 
 def _token(said: object) -> bytes:
     return said if type(said) is bytes and len(said) == 16 else b""
 
 
-def _settings(said: dict[Any, Any], core: ServerCore) -> dict[str, Any]:
+def _settings(said: dict[Any, Any], here: Standing) -> dict[str, Any]:
     """What the peer says of the settings that we know, if it is of a form that a setting has."""
-    return {name: said[name] for name in settings_of(core) if type(said.get(name)) in (bool, int, float)}
+    return {name: said[name] for name in settings_of(here) if type(said.get(name)) in (bool, int, float)}
 
 
-def _misfit(peer: Peer, core: ServerCore) -> Misfit | None:
-    ours = core.state.store
-    if peer.primary == core.config.primary:
+def _misfit(peer: Peer, here: Standing) -> Misfit | None:
+    ours = here.state.store
+    if peer.primary == here.config.primary:
         text = SAME_ROLE.format(role="primary" if peer.primary else "backup")
         kind = "role"
     elif ours and peer.at.store and ours != peer.at.store:
@@ -171,22 +118,8 @@ def _misfit(peer: Peer, core: ServerCore) -> Misfit | None:
     return Misfit(kind, text, peer.name, peer.at.store, peer.state is State.ACTIVE, peer.heard)
 
 
-def differences(core: ServerCore, peer: Peer) -> dict[str, list[Any]]:
+def differences(here: Standing, peer: Peer) -> dict[str, list[Any]]:
     """Settings that are not the same on both, ours first; those that only one of them knows are no difference."""
-    ours = {**settings_of(core), "version": VERSION}
+    ours = {**settings_of(here), "version": VERSION}
     theirs = {**peer.settings, "version": peer.version}
     return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}
-
-
-def waits_for(core: ServerCore) -> str:
-    """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
-    link = core.link
-    if core.active or not core.config.has_peer:
-        return ""
-    if link.foreign and not link.bars(core.config.peer_timeout_s):
-        return FOREIGN_MET.format(theirs=link.foreign.hex(), ours=core.state.store.hex())
-    if link.misfit is not None and not link.alive():
-        return f"the server at --peer can't be its peer: {link.misfit.text}"
-    if core.state.number or link.alive():
-        return ""
-    return EMPTY

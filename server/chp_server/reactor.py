@@ -93,7 +93,7 @@ class Server:
         core_config = _core_config(config, journal, self._gauge.disk_free_min)
         self.core = ServerCore(core_config, self._identity(), now, limits)
         self._measure_due = self._journal_full_until = self._read_only_until = now
-        self.core.read_journal = journal.read_after
+        self.core.requests.read_journal = journal.read_after
         self.core.journal_stats = journal.stats
         self.core.turn_facts = self._clock.facts
         self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
@@ -201,7 +201,7 @@ class Server:
     def _measure(self, core: ServerCore) -> None:
         if core.now >= self._measure_due:
             seen = self._measured()
-            core.resting.measured(seen)
+            core.measured(seen)
             self._ballast.hold(seen.disk_free)
             self._measure_due = core.now + MEASURE_S
 
@@ -361,8 +361,8 @@ class Server:
         """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
         self._ready = None
         self._take_subscriptions(self.core.subscription)
-        self._take_requests(self.core.requests.by_operator)
-        aside = self.core.requests.take_aside()
+        self._take_requests(self.core.by_operator)
+        aside = self.core.take_aside()
         send_all(self._sockets.updates, aside.publish)
         for identity, messages in aside.replies:
             self.reply(identity, messages)

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chp.batch import decode, packb, unpackb
 from chp.headers import State
 from chp.numbers import describe
 
 from . import follow
+from .standing import Standing
 from .state import ReplicatedState
 from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted
 from .turn import Save
-
-if TYPE_CHECKING:
-    from .core import ServerCore
 
 LONG_AGO = -1e9
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
@@ -34,8 +32,8 @@ PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it h
 class Replay:
     """Both ends of it, of which a server has one at a time."""
 
-    def __init__(self, core: ServerCore) -> None:
-        self._core = core
+    def __init__(self, here: Standing) -> None:
+        self._here = here
         self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
         self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
         self._common = 0
@@ -53,34 +51,34 @@ class Replay:
 
     def part_with(self, common: int, before: ReplicatedState) -> None:
         """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
-        core, log = self._core, self._core.commits.log
+        here, log = self._here, self._here.commits.log
         complete = log.reaches(common)
         start = log.start or before.number
-        updates, pieces = account(log.drop_after(common), common, core.state)
+        updates, pieces = account(log.drop_after(common), common, here.state)
         if not complete:
             seen = {update.key for update in updates}
-            older, unknown = account_by_state(before, common, core.state, core.now, seen=seen, upto=start)
+            older, unknown = account_by_state(before, common, here.state, here.now, seen=seen, upto=start)
             updates, pieces = older + updates, unknown + pieces
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
-        self._waiting = deque(_messages(pieces, core.limits.part_bytes))
+        self._waiting = deque(_messages(pieces, here.limits.part_bytes))
         self._common, self._sent_at = common, LONG_AGO
-        core.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
+        here.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
         counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
-        core.counts.update(counts)
+        here.counts.update(counts)
         numbers = {"number": describe(before.number), "common": describe(common)}
-        core.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
+        here.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
 
     def hand_over(self) -> None:
         """Send what is next, or again what was not answered."""
-        core = self._core
-        if not self._waiting or core.bstate is not State.PASSIVE:
+        here = self._here
+        if not self._waiting or here.bstate is not State.PASSIVE:
             return
-        if core.now - self._sent_at > core.config.peer_timeout_s:
+        if here.now - self._sent_at > here.config.peer_timeout_s:
             if self._sent_at == LONG_AGO:
                 self._id += 1
-            self._sent_at = core.now
-            said = [core.server, self._id, self._common, self._waiting[0]]
-            core.turn.to_peer.append([follow.REPLAY, packb(said)])
+            self._sent_at = here.now
+            said = [here.server, self._id, self._common, self._waiting[0]]
+            here.turn.to_peer.append([follow.REPLAY, packb(said)])
 
     def on_replayed(self, body: bytes) -> None:
         """The active has taken the message over, but for these keys."""
@@ -91,17 +89,17 @@ class Replay:
             self._late(refused)
 
     def _late(self, refused: list[str]) -> None:
-        core = self._core
+        here = self._here
         late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
         if not self._waiting:
             self._updates.clear()
         if late:
             for update in late:
                 update.outcome = CONFLICT
-            core.counts["suffix_conflict"] += len(late)
-            core.counts["suffix_replayed"] -= len(late)
-            core.turn.saves.append(Save(f"suffix-late-{describe(core.state.number)}", late))
-            core.turn.fact("suffix", "warning", suffix_conflict=len(late))
+            here.counts["suffix_conflict"] += len(late)
+            here.counts["suffix_replayed"] -= len(late)
+            here.turn.saves.append(Save(f"suffix-late-{describe(here.state.number)}", late))
+            here.turn.fact("suffix", "warning", suffix_conflict=len(late))
 
     def own(self) -> None:
         """We became active: what is left of our suffix is ours to take over."""
@@ -114,46 +112,46 @@ class Replay:
 
     def on_replay(self, body: bytes) -> None:
         """A suffix, or a part of it."""
-        core = self._core
+        here = self._here
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
-        if not core.active:
+        if not here.active:
             return
-        core.link.await_suffix()
+        here.await_suffix()
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
             self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):
             self._answered = server, suffix_id, self._take(self._takeover[1], pieces)
-        core.turn.confirm.append([follow.REPLAYED, packb([suffix_id, self._answered[2]])])  # when it is in the journal
+        here.turn.confirm.append([follow.REPLAYED, packb([suffix_id, self._answered[2]])])  # when it is in the journal
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
         """Make records of pieces; returns the keys that were in conflict."""
-        core, refused, done = self._core, [], 0
-        core.commit()
+        here, refused, done = self._here, [], 0
+        here.commit()
         known = self._written_since(ledger.common)
         for item in pieces:
-            piece, updates = ledger.judge(Piece.of(item), core.state, lambda key: known is None or key in known)
+            piece, updates = ledger.judge(Piece.of(item), here.state, lambda key: known is None or key in known)
             refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
                 self._set_again(piece)
-                ledger.note(piece, core.state)
+                ledger.note(piece, here.state)
                 done += sum(len(segment.keys) for segment in piece.segments)
-        core.commit()
-        core.counts["suffix_taken_over"] += done
-        core.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
+        here.commit()
+        here.counts["suffix_taken_over"] += done
+        here.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
         return refused
 
     def _set_again(self, piece: Piece) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
-        core = self._core
+        here = self._here
         if not piece.whole:
-            core.commit()
+            here.commit()
             if piece.origins is not None:
-                piece.segments += parted(piece, core.state)
-        core.recommit(piece.segments, piece.origins or [])
+                piece.segments += parted(piece, here.state)
+        here.recommit(piece.segments, piece.origins or [])
 
     def _written_since(self, common: int) -> set[str] | None:
         """The keys of all records after `common`; None if the log does not reach back to it."""
-        log = self._core.commits.log
+        log = self._here.commits.log
         if not log.reaches(common):
             return None
         bodies = [decode(record.body)[1] for record in log.after(common, 1 << 62)]

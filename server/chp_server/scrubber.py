@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chp.headers import State
 from chp.numbers import describe
 
 from .follow import Follower
 from .scrub import Found, Scrub
-
-if TYPE_CHECKING:
-    from .core import ServerCore
+from .standing import Standing
 
 
 class Scrubber:
     """One server's part in it, whichever it is."""
 
-    def __init__(self, core: ServerCore) -> None:
-        self._core = core
-        self._scrub = Scrub(core.config.scrub_s, core.config.heartbeat_s)
+    def __init__(self, here: Standing) -> None:
+        self._here = here
+        self._scrub = Scrub(here.config.scrub_s, here.config.heartbeat_s)
 
     def go_on(self, follower: Follower) -> None:
         """The next slice, if one is due and the passive is, or will be, where we are when it comes."""
-        core = self._core
+        here = self._here
         if not follower.in_sync:
             self._scrub.stop()
-        elif follower.position == core.state.number and not core.state.late and self._scrub.due(core.now):
-            said = self._scrub.next(core.state, core.now)
+        elif follower.position == here.state.number and not here.state.late and self._scrub.due(here.now):
+            said = self._scrub.next(here.state, here.now)
             if said is not None:
-                core.turn.to_peer.append(said)
+                here.turn.to_peer.append(said)
 
-    def on_scrub(self, body: bytes) -> None:
-        """The active's slice; a difference makes us take its whole state."""
-        core = self._core
-        if core.bstate is not State.PASSIVE or core.link.loader is not None:
-            return
-        if core.commits.followed != core.state.number:  # parts of a record are here, and its last is not
-            return
-        answer, found = self._scrub.compare(core.state, body, core.now)
+    def on_scrub(self, body: bytes) -> bool:
+        """The active's slice; whether our contents are not the active's."""
+        here = self._here
+        if here.bstate is not State.PASSIVE:
+            return False
+        if here.commits.followed != here.state.number:  # parts of a record are here, and its last is not
+            return False
+        answer, found = self._scrub.compare(here.state, body, here.now)
         if answer is not None:
-            core.turn.to_peer.append(answer)  # before the question for all
+            here.turn.to_peer.append(answer)  # before the question for all
         if found is not None:
             self._tell(found)
-            core.link.want_whole()
+        return found is not None
 
     def on_scrubbed(self, body: bytes) -> None:
         """What the passive made of a slice of ours."""
-        core = self._core
-        found = self._scrub.answered(body, core.now) if core.active else None
+        here = self._here
+        found = self._scrub.answered(body, here.now) if here.active else None
         if found is not None:
             self._tell(found)
             self._scrub.stop()
 
     def _tell(self, found: Found) -> None:
-        core = self._core
-        core.counts["scrub_differences"] += found.differences
+        here = self._here
+        here.counts["scrub_differences"] += found.differences
         keys = ", ".join(found.named) or "keys that only one of the two has"
-        core.turn.fact("contents differ", "warning", number=describe(core.state.number), keys=keys, of=found.keys)
+        here.turn.fact("contents differ", "warning", number=describe(here.state.number), keys=keys, of=found.keys)
 
     def status(self) -> dict[str, Any]:
         """For `chp status` and metrics."""
-        return self._scrub.status(self._core.now)
+        return self._scrub.status(self._here.now)

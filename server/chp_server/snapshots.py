@@ -109,7 +109,7 @@ class Snapshotter:
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
-                yield encode(Sync(0, i, round(core.wall * 1000)), [segment])  # its ttls count from here
+                yield encode(Sync(0, i, round(core.here.wall * 1000)), [segment])  # its ttls count from here
             yield rest
 
         return bodies()

@@ -6,44 +6,40 @@ the topic itself, where only who asked for it listens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from chp import headers
 from chp.batch import encode
 from chp.errors import BadFrame
 from chp.keys import STX, topic_subtree
 
 from .channels import greeting, is_session_topic
-
-if TYPE_CHECKING:
-    from .core import ServerCore
+from .standing import Standing
 
 NO_ROOM = "too many channels, of this connection or of all; subscribe to fewer"
 
 
-def hear(core: ServerCore, frames: list[bytes]) -> None:
+def hear(here: Standing, frames: list[bytes]) -> None:
     """The name of a connection, and its XPUB event, 1 or 0 and the topic; without one, the connection has ended.
 
     libzmq cancels what an ended connection had, in nobody's name: of that, its end has told already.
     """
     who, *events = frames
-    listeners, topic = core.commits.channels.listeners, events[0][1:] if events else b""
+    listeners, topic = here.commits.channels.listeners, events[0][1:] if events else b""
     if not events:
-        listeners.gone(who, core.now)
+        listeners.gone(who, here.now)
     elif events[0][:1] == b"\x01":
-        _subscribe(core, topic, who)
+        _subscribe(here, topic, who)
     elif events[0][:1] == b"\x00":
-        listeners.leave(who, topic, core.now)
+        listeners.leave(who, topic, here.now)
     else:
         raise BadFrame("a subscription begins with byte 0 or 1")
 
 
-def _subscribe(core: ServerCore, topic: bytes, who: bytes) -> None:
-    core.commit()
-    channels, number = core.commits.channels, core.state.number
+def _subscribe(here: Standing, topic: bytes, who: bytes) -> None:
+    here.commit()
+    channels, number = here.commits.channels, here.state.number
     if topic[:1] != STX:
         channels.subscribe_plain(topic, who)
-    elif is_session_topic(topic) or channels.subscribe(topic, core.state, who, core.now) is not None:
-        core.turn.publish.append(greeting(topic, number, core.greeting()))
+    elif is_session_topic(topic) or channels.subscribe(topic, here.state, who, here.now) is not None:
+        here.turn.publish.append(greeting(topic, number, here.greeting()))
     elif topic_subtree(topic) is not None:
-        core.turn.publish.append(greeting(topic, number, encode(headers.Refused(0, "busy", NO_ROOM))))
+        here.turn.publish.append(greeting(topic, number, encode(headers.Refused(0, "busy", NO_ROOM))))

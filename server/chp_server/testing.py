@@ -164,7 +164,7 @@ class Pair:
         """Wait until the two are in sync: before that the backup holds no store, and can't take over."""
         cores = [server.server.core for server in (self.primary, self.backup) if server.server is not None]
         until = time.monotonic() + MEET_S
-        while not any(core.active and core.link.in_sync() for core in cores):
+        while not any(core.active and core.here.in_sync() for core in cores):
             if time.monotonic() > until:
                 raise TimeoutError(
                     f"the pair was not in sync within {MEET_S:g} s: {[str(c.bstate.name) for c in cores]}"

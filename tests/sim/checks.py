@@ -368,11 +368,11 @@ class Checks:
         if self.not_served_by(active):
             return self.not_served_by(active)
         numbers = {node.core.state.number for node in servers}
-        if len(numbers) > 1 or not active.core.link.in_sync():
+        if len(numbers) > 1 or not active.core.here.in_sync():
             return "the passive is not in sync: " + ", ".join(
                 f"{n.name} {describe(n.core.state.number)}" for n in servers
             )
-        follower = active.core.link.follower
+        follower = active.core.here.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
         return "" if active.core.arbitration.both else "the arbiter's set does not have both"

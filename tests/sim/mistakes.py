@@ -37,7 +37,7 @@ def renew(world: World, name: str) -> None:
     if not (is_well(world, one) and is_well(world, other)):
         return
     active = one if one.core.active else other
-    follower = active.core.link.follower if active.core.active else None
+    follower = active.core.here.follower if active.core.active else None
     if follower is not None and follower.in_sync and follower.confirmed == active.core.state.number:
         one.crash()
         one.lost_disk, one.disk = one.disk, Disk(one.disk.durability, one.disk.snapshot_every)

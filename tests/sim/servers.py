@@ -93,7 +93,7 @@ class ServerNode:
             **self.world.server_settings,
         )  # fmt: skip
         core = ServerCore(config, server, now, self.world.limits)
-        core.read_journal = self.disk.read_after
+        core.requests.read_journal = self.disk.read_after
         return core
 
     def recovered_anew(self) -> ServerCore:
@@ -197,7 +197,7 @@ class ServerNode:
         core.begin_turn(self.clock.mono(), self.clock.wall())
         if core.now >= self._measure_due:
             self._measure_due = core.now + MEASURE_S
-            core.resting.measured(Measured(disk_free=FREE[self.disk.measured]))
+            core.measured(Measured(disk_free=FREE[self.disk.measured]))
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:

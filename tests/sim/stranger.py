@@ -53,14 +53,14 @@ class Stranger:
         for no in range(3):  # new sessions, and nothing that makes sense
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
-        if node.core.link.alive():  # else it could pass for the peer: only keys can tell
+        if node.core.here.alive():  # else it could pass for the peer: only keys can tell
             self._poses_as_peer(node)
 
     def _poses_as_peer(self, node: ServerNode) -> None:
         """On P+3, with all that a client may know, and some that it may not."""
         core, line = node.core, Conn("peer", "stranger", node.name)
         line.up, line.identity = True, b"stranger"
-        at, peer = core.state.proof(), core.link.peer
+        at, peer = core.state.proof(), core.here.peer
         said = {
             **msgpack.unpackb(core.link.state_message()[1]), "server": OWN, "name": "stranger",
             "primary": not core.config.primary, "digest": at.digest ^ 1, "echo": OWN,

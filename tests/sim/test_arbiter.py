@@ -67,7 +67,7 @@ def test_nothing_is_acknowledged_while_the_arbiter_can_not_be_told() -> None:
 def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
     world = run(START, ALONE, OTHERS)
     core = world.nodes["B"].core
-    assert "primary acknowledged above" in core.link.force()["lost"]
+    assert "primary acknowledged above" in core.force()["lost"]
     for command in ("tick 1",):
         world.do(command)
     assert core.active and world.nodes["c2"].ops[-1].acked

@@ -30,6 +30,7 @@ from chp_server.performing import Step
 from chp_server.pulse import Pulse
 from chp_server.replay import Replay
 from chp_server.snapshots import Snapshotter
+from chp_server.standing import Standing
 from chp_server.suffix import Ledger, Piece
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
@@ -235,7 +236,7 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
             None if event.name == "PEER_ACTIVE_HIGHER" and self.active else original(self, event)
         ),
     )
-    mp.setattr(ServerCore, "_holding", lambda self: False)
+    mp.setattr(Standing, "holding", False)
 
 
 def ttl_too_short(mp: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class Cores:
         self._mail: dict[str, list[list[bytes]]] = {"P": [], "B": []}
         self.said: list[tuple[str, list[bytes]]] = []
         self.run(1.0)
-        assert self.p.active and self.p.link.in_sync(), "the pair is in sync"
+        assert self.p.active and self.p.here.in_sync(), "the pair is in sync"
 
     @property
     def p(self) -> ServerCore:

@@ -102,7 +102,7 @@ def test_one_whose_peer_has_more_catches_up_and_may_serve_then(primary: bool) ->
     for op in more.end_turn().journal:
         peer.commits.log.append(peer.commits.follow(op.body, 0.0))  # type: ignore[union-attr]
     run(2.0, core, peer)
-    assert peer.active and not core.cut_short and core.link.in_sync()
+    assert peer.active and not core.cut_short and core.here.in_sync()
     assert core.state.number == peer.state.number > core.marked
     run(3.0, core)  # the peer is gone, and a client votes
     assert core.vote() and core.active

@@ -21,7 +21,7 @@ PURE = {
         "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
-        "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending", "leaving",
+        "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending", "leaving", "standing",
     ],
     "chp_client": [
         "core", "leadership", "session", "freshness", "ownsets", "channels", "holding", "timing", "classic", "channel",
@@ -66,15 +66,41 @@ def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
 
 def test_pure_modules_of_the_server_lean_on_nothing_impure_of_it() -> None:
     """A relative import may not bring in by the back door what the front door refuses."""
-    pure = set(PURE["chp_server"]) | {
-        "journal",
-        "core",
-    }  # what all stores have is pure too; `core` is only named for its type
+    pure = set(PURE["chp_server"]) | {"journal"}  # what all stores have is pure too
     for path in (PACKAGES["chp_server"] / f"{name}.py" for name in PURE["chp_server"]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.level == 1:
                 named = {node.module} if node.module else {alias.name for alias in node.names}
                 assert named <= pure, f"{path}:{node.lineno} imports {named - pure}"
+
+
+def siblings(path: Path) -> set[str]:
+    """The modules of its own package that a file imports, for its types only too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {node.module} if node.module else {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("package", ["chp", "chp_server"])
+def test_no_module_leads_back_to_itself(package: str) -> None:
+    """Who knows whom has one direction, also where only a type is named."""
+    knows = {path.stem: siblings(path) for path in files(package)}
+    for start in knows:
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            for name in knows.get(left.pop(), set()) - seen:
+                assert name != start, f"{package}: {start} leads back to itself, by {sorted(seen)}"
+                seen.add(name)
+                left.append(name)
+
+
+def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
+    """They are told, and ask (standing.py); who knows it stands around it."""
+    knowing = {path.stem for path in files("chp_server") if "core" in siblings(path)}
+    assert knowing == {"performing", "snapshots", "copies", "reactor"}
 
 
 def test_only_packages_lie_in_the_three_folders() -> None:

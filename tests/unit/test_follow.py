@@ -41,7 +41,7 @@ def active_that_was_left() -> ServerCore:
     turn(active, 0.0, turn(gone, 0.0).to_peer)
     turn(active, 0.1, [gone.link.leave_message()])
     assert active.active
-    assert not active.link.alive()
+    assert not active.here.alive()
     return active
 
 
@@ -51,7 +51,7 @@ def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks()
     assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]  # who asks comes first
     answer = turn(active, 1.0, asks.to_peer)
     assert follow.RECORD in kinds(answer.to_peer)
-    assert active.link.follower is not None
+    assert active.here.follower is not None
 
 
 def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
@@ -74,7 +74,7 @@ def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confir
     active, back = active_that_was_left(), server("B")
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     turn(active, 9.0, [back.link.state_message()])  # replica_timeout_s is 1: it has a lot to write
-    assert active.link.follower is not None
+    assert active.here.follower is not None
 
 
 class Wire:
@@ -108,10 +108,10 @@ class Wire:
 def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
     """Its question and the first of the answer take longer than it waits before it asks again."""
     wire = Wire(later_s, n)
-    while not wire.passive.link.in_sync() and wire.now < 300:
+    while not wire.passive.here.in_sync() and wire.now < 300:
         wire.step()
     assert wire.passive.state.map.fingerprint() == wire.active.state.map.fingerprint()
-    assert wire.passive.link.in_sync()
+    assert wire.passive.here.in_sync()
     assert wire.asked <= 8, wire.asked
     assert not wire.passive.counts["garbage_peer"]
 

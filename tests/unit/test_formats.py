@@ -71,7 +71,7 @@ def test_a_backup_that_is_started_is_another_store_and_a_journal_is_not(tmp_path
     Snapshotter(journal, core.limits).write(core.end_turn().journal, core)
     journal.sync()
     journal.close()
-    core.server = OURS[::-1]
+    core.server = core.here.server = OURS[::-1]
     again, journal = started(file, folder)
     assert again.state.store == OURS and again.state.history[again.state.epoch].opener == OURS
     again.server = b"N" * 16

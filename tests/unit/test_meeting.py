@@ -99,7 +99,7 @@ def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is
     assert one.state.store == other.state.store and not one.active and not other.active
     turns = talk(one, other)
     active, passive = (one, other) if one.active else (other, one)
-    assert active.active and passive.bstate is State.PASSIVE and active.link.in_sync()
+    assert active.active and passive.bstate is State.PASSIVE and active.here.in_sync()
     assert active.state.proof() == passive.state.proof()
     assert active.state.map.values == passive.state.map.values
     wanted = {"/P/1", *(f"/P/{i + 1}" for i in range(ours)), *(f"/B/{i + 1}" for i in range(theirs))}
@@ -121,13 +121,13 @@ def test_equal_numbers_of_parted_histories_are_not_taken_for_the_same() -> None:
 def test_a_passive_whose_records_differ_is_not_in_sync_and_gets_the_whole_state() -> None:
     one, other = server("P", peer_timeout_s=1.0), server("B", 2, peer_timeout_s=1.0)
     talk(one, other, 1.0)
-    assert one.link.in_sync()
+    assert one.here.in_sync()
     other.state.digest ^= 1
     epoch = other.state.epoch
     other.state.history[epoch] = other.state.history[epoch]._replace(digest=other.state.digest)
     turns = talk(one, other)
     assert facts(turns, "histories parted") or facts(turns, "the passive differs")
-    assert one.state.proof() == other.state.proof() and one.link.in_sync()
+    assert one.state.proof() == other.state.proof() and one.here.in_sync()
 
 
 @pytest.mark.parametrize("name", ["P", "B"])
@@ -138,7 +138,7 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
     if name == "P":
         turn(ours, 1.1)
         assert ours.active
-        theirs.now = theirs.started = 1.0
+        theirs.here.now = theirs.here.started = 1.0
         before = ours.state.proof(), theirs.state.proof()
     turns = talk(ours, theirs)
     assert (ours.state.proof(), theirs.state.proof()) == before
@@ -153,17 +153,17 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
 def test_who_has_met_a_foreign_store_does_not_begin_by_being_alone_but_by_a_persons_word() -> None:
     ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
     turns = talk(ours, theirs, 3.0)
-    assert not ours.active and ours.waits_for
+    assert not ours.active and ours.link.waits_for
     remembered = [op for each in turns for op in each.journal if isinstance(op, Remember)]
     assert {op.value for op in remembered} == {ours.state.store, theirs.state.store} and len(remembered) == 2
     with pytest.raises(BadInput, match=r"runs, and holds the store .*; stop it first"):
-        ours.link.force()
+        ours.force()
     turn(ours, 40.0)
-    assert not ours.active and "chp switch --force" in ours.waits_for
-    assert theirs.state.store.hex() in ours.waits_for
-    assert ours.link.force()["forced"]
+    assert not ours.active and "chp switch --force" in ours.link.waits_for
+    assert theirs.state.store.hex() in ours.link.waits_for
+    assert ours.force()["forced"]
     told = turn(ours, 40.1)
-    assert ours.active and not ours.waits_for and not ours.link.foreign
+    assert ours.active and not ours.link.waits_for and not ours.link.foreign
     assert [op.value for op in told.journal if isinstance(op, Remember)] == [b""]
 
 
@@ -180,7 +180,7 @@ def test_it_is_known_at_the_next_start_and_until_a_peer_of_ours_is_heard() -> No
 
 def test_a_server_that_is_started_without_a_peer_is_told_by_that_to_serve() -> None:
     core = restarted("P", alone("P", 3), 7)
-    core.config = replace(core.config, has_peer=False)
+    core.config = core.here.config = replace(core.config, has_peer=False)
     core.link.foreign = b"F" * 16
     turn(core, 0.1)
     assert core.active
@@ -194,7 +194,7 @@ def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
         turn(core, 1.1, forged.link.state_message())
         assert not core.ends
     talk(one, other, 2.0)
-    assert one.active and one.link.in_sync()
+    assert one.active and one.here.in_sync()
 
 
 def test_a_starting_server_of_the_same_role_ends() -> None:
@@ -230,7 +230,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
     one, other = server("P"), server("B", 2)
     later = said_of(other, version=9)
     done = turn(one, 0.1, later)
-    assert one.commits.version == 3 and one.link.peer is not None
+    assert one.commits.version == 3 and one.here.peer is not None
     assert "version" in facts([done], "settings differ")[0]
 
 
@@ -245,7 +245,7 @@ class TestClaims:
                 turn(one, 1.2, forged)
         turns = talk(one, other, 5.0)
         active = one if one.active else other
-        assert active.active and active.link.in_sync() and active.state.epoch < 16
+        assert active.active and active.here.in_sync() and active.state.epoch < 16
         again = server("B", 5)
         opened = [epoch_of(op.last) for each in turns for op in each.journal if isinstance(op, Append)]
         assert opened and max(opened) < 16

@@ -80,15 +80,15 @@ def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
 def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=beating)
-    assert pair.b.link.alive() is beating
+    assert pair.b.here.alive() is beating
     turn = pair.turn("P")
     assert any(fact.event == "paused" for fact in turn.facts) is not beating
-    assert (pair.p.now < pair.p._hold_until) is not beating
+    assert (pair.p.now < pair.p.here.hold_until) is not beating
 
 
 def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     pair = Cores()
-    peer = pair.b.link.peer
+    peer = pair.b.here.peer
     assert peer is not None
     heard = peer.heard
     pair.now += 0.5
@@ -99,5 +99,5 @@ def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     assert peer.heard == pair.now
     pair.b.peer_message(pair.p.link.leave_message())
     pair.b.peer_message(Beat(pair.p.server, 2, State.ACTIVE, AT).frames())
-    assert not pair.b.link.alive(), "what it said before it left came by another connection"
+    assert not pair.b.here.alive(), "what it said before it left came by another connection"
     assert BEAT == b"BEAT"

@@ -33,7 +33,7 @@ class Two:
             self.now += 0.1
             for i, core in enumerate(self.cores):
                 core.begin_turn(self.now, self.now)
-                core.resting.measured(self.seen[i])
+                core.measured(self.seen[i])
                 inbox, self.boxes[i] = self.boxes[i], []
                 for frames in inbox:
                     core.peer_message(frames)
@@ -49,7 +49,7 @@ class Two:
 @pytest.fixture
 def two() -> Two:
     made = Two()
-    assert made.active == "P" and made.cores[0].link.in_sync()
+    assert made.active == "P" and made.cores[0].here.in_sync()
     return made
 
 

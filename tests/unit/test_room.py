@@ -34,7 +34,7 @@ class Lone:
         self.now += 1.0
         self.core.begin_turn(self.now, self.now)
         if seen is not None:
-            self.core.resting.measured(seen)
+            self.core.measured(seen)
         for segment in segments:
             self.no += 1
             self.core.collect([RESERVED_KEY, pack(self.no), ONE, b"", segment.encode()])
@@ -140,7 +140,7 @@ def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
 def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done() -> None:
     lone = begun()
     lone.core.begin_turn(9.0, 9.0)
-    lone.core.resting.measured(memory(1001))
+    lone.core.measured(memory(1001))
     for key, value in (("/new", b"1"), ("/kept", b"")):
         lone.core.collect(kvset(key, value))
     lone.core.end_turn()

@@ -35,7 +35,7 @@ def part(pair: Cores) -> None:
     """The link is cut until P goes on alone."""
     pair.linked = False
     pair.run(1.5)
-    assert not pair.p.link.in_sync()
+    assert not pair.p.here.in_sync()
 
 
 def take_over(pair: Cores) -> None:
@@ -51,7 +51,7 @@ def meet(pair: Cores) -> None:
     """All is whole again."""
     pair.stopped, pair.linked = "", True
     pair.run(3.0)
-    assert pair.b.active and not pair.p.active and pair.b.link.in_sync()
+    assert pair.b.active and not pair.p.active and pair.b.here.in_sync()
     assert pair.p.state.map.values == pair.b.state.map.values
 
 
@@ -92,7 +92,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     pair.put("B", Y, 1, {"/n": b"1"}, c=[[0], [start]])
     pair.stopped = ""
     pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
-    pair.p._hold_until = 0.0  # it has heard nobody for long
+    pair.p.here.hold_until = 0.0  # it has heard nobody for long
     pair.run(0.2)
     meet(pair)
     assert pair.outcomes() == {"/n": CONFLICT}

@@ -33,7 +33,7 @@ class Lone:
         """A turn with some batches: session, number, body."""
         self.now += 1.0
         self.core.begin_turn(self.now, self.now)
-        self.core.resting.measured(seen)
+        self.core.measured(seen)
         for session, no, body in batches:
             self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
         return self.core.end_turn()
