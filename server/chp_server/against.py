@@ -31,7 +31,7 @@ from chp.messages import ICANHAZ
 from chp.numbers import describe
 from chp.versions import VERSION
 
-from .commit import Committer
+from .committed import Committed
 from .opening import look_at
 from .snapshots import recovering
 
@@ -139,7 +139,7 @@ def of_journal(url: str, number: int) -> Contents:
 
 
 def _at(url: str, number: int) -> Contents:
-    commits, now, wall_s = Committer(DEFAULT, 0), time.monotonic(), time.time()
+    commits, now, wall_s = Committed(DEFAULT), time.monotonic(), time.time()
     store = look_at(url)
     try:
         loaded = store.load()

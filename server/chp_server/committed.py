@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import columns
-from chp.batch import decode, encode, segment_of
+from chp.batch import Segment, decode, encode, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
 from chp.headers import Batch, Epoch, Header, name_of
@@ -51,9 +51,24 @@ class Committed:
         self.log.append(record)
         turn.journal.append(Append(record.first, record.last, record.body))
 
-    def _is_much(self, items: int) -> bool:
-        """Whether so many items are put into the map late."""
+    def is_much(self, segments: list[Segment]) -> bool:
+        """Whether segments have so many items that they are put into the map late."""
+        items = sum(len(segment.keys) for segment in segments)
         return items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
+
+    def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, late: bool = False) -> None:
+        """All that a segment of a record does, on the active, on the passive and on recovery.
+
+        Channels get their part of it before the map has it; without its bytes nothing is published.
+        """
+        state = self.state
+        if late:
+            self.channels.gather(segment, body or b"")
+        elif body is None:
+            self.channels.follow(segment, revision, state.map)
+        else:
+            self.channels.note(segment, body, revision, state.map)
+        state.apply(segment, revision, now, late=late)
 
     # -- history
 
@@ -112,13 +127,9 @@ class Committed:
         return Record(header.prev, header.first, header.last, body, digest)
 
     def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
-        late = self._is_much(sum(len(segment.keys) for segment in record.segments))
+        late = self.is_much(record.segments)
         for segment in record.segments:
-            if late:
-                self.channels.gather(segment, b"")
-            else:
-                self.channels.follow(segment, record.first, self.state.map)
-            self.state.apply(segment, record.first, made, late=late)
+            self.apply(segment, None, record.first, made, late=late)
             self.counts["updates"] += len(segment.keys)
             self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
         self.state.note_record(record.last, digest, record.origins, record.first, now)

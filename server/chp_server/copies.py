@@ -27,7 +27,7 @@ from chp.errors import BadInput
 from chp.limits import Limits
 from chp.numbers import describe
 
-from .commit import Committer
+from .committed import Committed
 from .core import ServerCore
 from .journal import JournalError, Options
 from .opening import sqlite_journal
@@ -48,8 +48,8 @@ class Copies:
         self._store: SqlJournal[SqliteDatabase] | None = None
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
-        self._reading: Generator[None, None, Committer] | None = None
-        self._read_already: Committer | None = None  # what is to be restored once what it replaces is kept
+        self._reading: Generator[None, None, Committed] | None = None
+        self._read_already: Committed | None = None  # what is to be restored once what it replaces is kept
         self._wanted: tuple[bytes, int, str] = (b"", 0, "")
 
     @property
@@ -156,7 +156,7 @@ class Copies:
         self._wanted = (identity, options["id"], path)
         self._reading = reading(path, self._limits, core.now)
 
-    def _read(self, steps: Generator[None, None, Committer]) -> None:
+    def _read(self, steps: Generator[None, None, Committed]) -> None:
         identity, request_id, path = self._wanted
         try:
             next(steps)
@@ -167,7 +167,7 @@ class Copies:
             self._reading = None
             self._core.requests.refuse(identity, request_id, f"{path} can't be restored: {error}")
 
-    def _keep(self, wanted: Committer) -> None:
+    def _keep(self, wanted: Committed) -> None:
         """All is read: what it replaces is kept first."""
         identity, request_id, _ = self._wanted
         try:
@@ -178,7 +178,7 @@ class Copies:
         else:
             self._read_already = wanted
 
-    def _restored(self, wanted: Committer, kept: dict[str, str]) -> None:
+    def _restored(self, wanted: Committed, kept: dict[str, str]) -> None:
         """One record makes our map the same. It is put into the map in the turns after this one."""
         core, (identity, request_id, path) = self._core, self._wanted
         if not core.serving:
@@ -187,7 +187,7 @@ class Copies:
         core.here.commit()
         segments = list(difference(core.commits, wanted, core.now))
         if segments:
-            core.commits.commit_in_parts(core.here.turn, segments, core.now, core.here.wall)
+            core.committer.commit_in_parts(core.here.turn, segments, core.now, core.here.wall)
         number, keys = describe(core.state.number), len(wanted.state.map)
         core.here.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
         said = {"name": os.path.basename(path), "number": number, "keys": keys, **kept}
@@ -209,11 +209,11 @@ def _when(core: ServerCore) -> str:
     return f"{core.config.name}-{describe(core.state.number)}-{int(core.here.wall)}"
 
 
-def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committer]:
+def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committed]:
     """The state that a backup holds, read in steps; `JournalError` if it is damaged."""
     store = sqlite_journal(f"sqlite:{path}", Options(), writable=False)
     try:
-        commits, wall_s = Committer(limits, 0), time.time()
+        commits, wall_s = Committed(limits), time.time()
         loaded = store.load()
         yield from recovering(commits, loaded.snapshot, limits, now, wall_s)
         for row in loaded.rows:
@@ -225,7 +225,7 @@ def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Comm
     return commits
 
 
-def difference(ours: Committer, wanted: Committer, now: float) -> Iterator[Segment]:
+def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segment]:
     """Segments that turn our map into the wanted one."""
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
     gone = [key for key in have.values if key not in want.values]

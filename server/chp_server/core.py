@@ -5,7 +5,7 @@
     end_turn() -> Turn                                    timers, commit, streams; turn.py says what order it promises
     next_deadline()                                       when to call again if nothing comes in
 
-    core        Binary Star, the collector, timers                     commits     updates, records, acknowledgements
+    core        Binary Star, the collector, timers                     committer   updates, records, acknowledgements
     link        the peer (peerlink.py)                                 requests    the snapshot port (requests.py)
     here        what all of these share; what they ask for in the middle of their own, `_do` does (standing.py)
 
@@ -37,12 +37,10 @@ from .pulse import Pulse
 from .requests import STATUS, Requests
 from .resting import Resting
 from .room import Measured
-from .staging import StagedCommit
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
 from .state import ReplicatedState
 from .status import status_of
 from .turn import Turn
-from .verdicts import KeyInOpenRecord
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
@@ -57,7 +55,8 @@ class ServerCore:
     def __init__(self, config: CoreConfig, server: bytes, now: float, limits: Limits = DEFAULT) -> None:
         self.here = here = Standing(config, server, now, limits)
         self.config, self.server, self.limits = config, server, limits
-        self.commits, self.room, self.pending, self.counts = here.commits, here.room, here.pending, here.counts
+        self.commits, self.committer, self.room = here.commits, here.committer, here.room
+        self.pending, self.counts = here.pending, here.counts
         self.epochs, self.arbitration = here.epochs, here.arbitration
         self.pulse = Pulse(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.resting, self.endings = Resting(here), Endings(here)
@@ -137,7 +136,7 @@ class ServerCore:
             self.link.switch()
         if self.config.has_peer:
             self.link.end_turn()
-        if self.commits.answers.waiting or self._late_acks or self.arbitration.enabled:
+        if self.committer.acks.waiting or self._late_acks or self.arbitration.enabled:
             self._release()
         if here.now >= min(here.next_beat, self._next_hugz):
             self._beat()
@@ -187,25 +186,10 @@ class ServerCore:
             if not here.serving:
                 self._keep_pending(frames)
                 return
-            if self.commits.full(len(frames[-1])):
-                here.commit()
-            try:
-                staged = self._add(frames)
-            except KeyInOpenRecord:
-                here.commit()
-                staged = self._add(frames)
+            self.committer.collect(frames, here.turn, here.arrival, here.wall)
             self.resting.failures = 0
-            if staged is not None:
-                here.commit()
-                self.commits.commit_staged(here.turn, staged, here.arrival, here.wall, hold=here.holding)
         except BadInput as error:
             self._garbage("collector", error)
-
-    def _add(self, frames: list[bytes]) -> StagedCommit | None:
-        if frames[0] == RESERVED_KEY:
-            return self.commits.add_batch(frames, self.here.arrival)
-        self.commits.add_plain(frames)
-        return None
 
     def _keep_pending(self, frames: list[bytes]) -> None:
         if frames[0] == RESERVED_KEY:
@@ -362,10 +346,10 @@ class ServerCore:
         self.here.commit()
         self.arbitration.end()
         self.link.reset()
-        self.commits.unwritten.clear()
+        self.committer.unwritten.clear()
         self.here.turn.acks.clear()  # it may have begun with a peer's word of long ago, as after a stop
         self._late_acks = []
-        self.commits.answers.waiting.clear()  # never to be acknowledged: their clients send them to the active again
+        self.committer.acks.waiting.clear()  # never to be acknowledged: their clients send them to the active again
         self.requests.clear()
         while self.pending.taken:
             self._collect(self.pending.taken.popleft())
@@ -419,16 +403,17 @@ class ServerCore:
         here = self.here
         if not here.active or here.now < here.hold_until:
             return
-        answers, follower = self.commits.answers, here.follower
+        acks, follower = self.committer.acks, here.follower
         confirmed = follower.confirmed if follower is not None and follower.in_sync else None
-        if not self.arbitration.agreed(confirmed, answers.told, bool(answers.waiting or self._late_acks)):
+        waiting, arbitration = bool(acks.waiting or self._late_acks), self.arbitration
+        if arbitration.enabled and not arbitration.agreed(confirmed, acks.told, waiting):
             return
         here.turn.acks += self._late_acks
         self._late_acks = []
         if confirmed is not None:
-            answers.release(here.turn, confirmed, self.state.number)
+            acks.release(here.turn, confirmed, self.state.number)
         else:
-            answers.release_alone(here.turn, self.state.number)
+            acks.release_alone(here.turn, self.state.number)
 
     @property
     def ends(self) -> str:

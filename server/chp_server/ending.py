@@ -23,11 +23,11 @@ class Endings:
 
     def end_turn(self) -> None:
         """The next turn has room again, of which clients who end leases take theirs first."""
-        self._here.commits.ends_left = self._here.limits.ending_keys_max
+        self._here.committer.ends_left = self._here.limits.ending_keys_max
 
     def step(self, *, scan: bool) -> None:
         """A slice; leases are looked at only if `scan`, as there may be many."""
-        here, commits = self._here, self._here.commits
+        here, commits = self._here, self._here.committer
         over = here.state.map.next_deadline()
         if not (scan or self.ready or here.state.leases.ending) and (over is None or over > here.now):
             return
@@ -44,16 +44,16 @@ class Endings:
         self.ready = commits.ends_left <= 0 or bool(here.state.leases.ending)
 
     def _keys(self) -> None:
-        here, left = self._here, self._here.commits.ends_left
+        here, left = self._here, self._here.committer.ends_left
         keys, looked = here.state.map.expired(here.now, (left + 1) // 2 if here.state.leases.ending else left)
-        here.commits.ends_left -= looked
+        here.committer.ends_left -= looked
         if keys:
-            here.commits.add_ended(keys, here.now)
+            here.committer.add_ended(keys, here.now)
             here.counts["expired"] += len(keys)
 
     def _leases(self) -> None:
         """Leases whose time is over; each takes as much room as a key."""
-        here, commits = self._here, self._here.commits
+        here, commits = self._here, self._here.committer
         for lease_id in here.state.leases.expired(here.now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
                 break
@@ -64,5 +64,5 @@ class Endings:
     def _transactions(self) -> None:
         here = self._here
         for transaction_id in here.state.staging.idle(here.now):
-            here.commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), here.now)
+            here.committer.add_segment(Segment([], [], {columns.ABORT: transaction_id}), here.now)
             here.counts["expired_transactions"] += 1

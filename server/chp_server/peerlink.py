@@ -138,7 +138,7 @@ class PeerLink:
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
             self._on_new_peer(who)
-        here.commits.version = min(VERSION, who.version)
+        here.committer.view.version = min(VERSION, who.version)
         if who.at.store == here.state.store:
             here.epochs.hear(who.epoch)
         event = peer_event(
@@ -413,7 +413,7 @@ class PeerLink:
             raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
         if not here.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
-        here.commits.write_refusals(here.arrival)
+        here.committer.write_refusals(here.arrival)
         here.commit()
         here.handover_until = here.now + here.config.peer_timeout_s
         here.turn.fact("handover", number=describe(here.state.number))

@@ -26,11 +26,11 @@ from chp.numbers import describe, epoch_of, pack, sequence_of
 from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
-from .commit import HEADER_BYTES_MAX
 from .history import opener_of
 from .image import Image
 from .images import Alive, Images, packed
 from .leases import listed
+from .openrecord import HEADER_BYTES_MAX
 from .peerlink import PeerLink
 from .recordlog import Record, Row
 from .standing import Asking, RiseAbove, Standing, TellStatus, Vote
@@ -413,7 +413,7 @@ class Requests:
             return
         facts = {columns.LEASE: name.hex(), **leases[name].facts(here.now)}
         here.commit()
-        here.commits.close_lease(name, here.now)
+        here.committer.close_lease(name, here.now)
         here.commit()
         here.turn.fact("lease ended", "warning", **facts, because="an operator")
         self.answer(identity, options["id"], facts)

@@ -50,20 +50,21 @@ class Room:
     def __init__(self, *, keys_max: int | None = None, disk_free_min: int = 0) -> None:
         self._keys_max, self._disk_free_min = keys_max, disk_free_min
         self._seen = Measured()
-        self._taken = 0  # bytes of sets since the measurement
+        self.taken = 0  # bytes of sets that were done since the measurement
         self._ample = 0  # so many may be taken before anybody has to look closely
         self.full = False
 
     def measured(self, seen: Measured) -> None:
         """The shell has looked."""
-        self._seen, self._taken, self._ample = seen, 0, 0
+        self._seen, self.taken, self._ample = seen, 0, 0
+        self.full = self.full and bool(self.tight)
         if self._keys_max is None and not self.full and not self._short(AMPLE, margins=True):
             self._ample = AMPLE
 
     @property
     def ample(self) -> bool:
         """Whether there is so much room that nothing can have become tight since the measurement."""
-        return self._taken < self._ample
+        return self.taken < self._ample
 
     @property
     def measurement(self) -> Measured:
@@ -92,14 +93,12 @@ class Room:
 
     def why_not(self, size: int = 0) -> str:
         """Why `size` more bytes have no room, with the figures and the remedy; "" if they have."""
-        why = self._short(size) or (self.tight if self.full else "")
-        self.full = bool(why)
-        return why
+        return self._short(size) or (self.tight if self.full else "")
 
     def _short(self, size: int = 0, *, margins: bool = False) -> str:
         if why := self.read_only:
             return why
-        seen, more = self._seen, COPIES * (self._taken + size)
+        seen, more = self._seen, COPIES * (self.taken + size)
         most, free, kept = seen.memory_max, seen.disk_free, self._disk_free_min
         if most is not None and seen.memory + more > most - margins * (most // 20):
             return f"memory: {_mib(seen.memory)} of {_mib(most)} are in use; delete keys, or raise --max-memory"
@@ -127,21 +126,25 @@ class Room:
 
     def check(self, segment: Segment, size: int, state: ReplicatedState) -> None:
         """`Refusal` if the segment would make the map larger than there is room for."""
-        if segment.extras is None and self._taken + size <= self._ample:
-            self._taken += size
-        elif why := self.read_only:
+        if segment.extras is None and self.taken + size <= self._ample:
+            return
+        if why := self.read_only:
             raise Refusal("full", why)
-        elif grows(segment, state):
-            if why := self.why_not(size) or self._why_not_keys(segment.keys, state):
-                raise Refusal("full", why)
-            self._taken += size
+        if grows(segment, state) and (why := self.why_not(size) or self._why_not_keys(segment.keys, state)):
+            raise Refusal("full", why)
 
-    def admits(self, key: str, size: int, state: ReplicatedState) -> bool:
-        """The same of one set of CHP/1, for which there is no refusal."""
-        if self.why_not(size) or self._why_not_keys([key], state):
-            return False
-        self._taken += size
-        return True
+    def why_no_set(self, key: str, size: int, state: ReplicatedState) -> str:
+        """The same of one set of CHP/1: why there is no room, "" if there is."""
+        return self.why_not(size) or self._why_not_keys([key], state)
+
+    def take(self, segment: Segment, size: int, state: ReplicatedState) -> None:
+        """A segment is about to be done."""
+        if grows(segment, state):
+            self.taken += size
+
+    def turned_away(self, size: int) -> None:
+        """There was no room for so many bytes."""
+        self.full = self.full or (not self.read_only and bool(self._short(size)))
 
     def _why_not_keys(self, new: list[str], state: ReplicatedState) -> str:
         keys = state.map.values

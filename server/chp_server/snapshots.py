@@ -15,7 +15,7 @@ from chp.headers import StateHead, Sync
 from chp.limits import Limits
 from chp.unpacking import WHOLE_STATE
 
-from .commit import Committer
+from .committed import Committed
 from .core import ServerCore
 from .follow import Loader
 from .image import NOT_YET, Image
@@ -115,14 +115,14 @@ class Snapshotter:
         return bodies()
 
 
-def recover_snapshot(commits: Committer, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
+def recover_snapshot(commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
     """Take over the journal's snapshot; what is left of its ttls is less by its age, as our own clock has it."""
     for _ in recovering(commits, bodies, limits, now, wall_s):
         pass
 
 
 def recovering(
-    commits: Committer, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float
+    commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float
 ) -> Iterator[None]:
     """As `recover_snapshot`, a chunk at a time."""
     loader = Loader(limits)

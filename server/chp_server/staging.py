@@ -30,8 +30,6 @@ DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: object
 class StagedCommit:
     """A commit of staged updates; `done` is the revision it got when it was made before."""
 
-    session_id: bytes
-    no: int
     transaction_id: bytes
     application: str
     version: int
@@ -62,20 +60,24 @@ class Staging:
         self._openers: dict[bytes, bytes] = {}  # who opened which through this server: of others it is not known
 
     def full(self, transaction_id: bytes, size: int, client: bytes) -> str:
-        """Why another batch of a transaction does not fit; empty if it does, and then it is the client's own."""
+        """Why another batch of a transaction does not fit; empty if it does."""
         limits, opened = self._limits, len(self.transactions)
         if transaction_id not in self.transactions:
             if opened >= limits.transactions_max:
                 return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
-            self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
-            if list(self._openers.values()).count(client) >= limits.transactions_of_one_max:
+            if [self._openers.get(i) for i in self.transactions].count(client) >= limits.transactions_of_one_max:
                 share = f"its share, {limits.transactions_of_one_max} (transactions_of_one_max)"
                 return f"this client has {share}, of transactions open; commit or abort some"
-            self._openers[transaction_id] = client
         if self.bytes + size <= limits.staged_bytes_max:
             return ""
         held = f"{self.bytes} bytes are staged in {opened} transactions"
         return f"{held}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some"
+
+    def opened(self, transaction_id: bytes, client: bytes) -> None:
+        """A client stages something: a transaction that is not here yet is its own."""
+        if transaction_id not in self.transactions:
+            self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
+            self._openers[transaction_id] = client
 
     def add(self, segment: Segment, now: float) -> None:
         """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""

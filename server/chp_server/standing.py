@@ -26,6 +26,7 @@ from chp.versions import VERSION
 from .arbitration import Arbitration
 from .binary_star import Event
 from .commit import Committer
+from .committed import Committed
 from .epochs import Epochs
 from .follow import Follower
 from .history import Proof
@@ -144,8 +145,9 @@ class Standing:
         self.now = self.arrival = now  # of the turn; by when all in hand has arrived: times to live count from then
         self.wall = 0.0
         self.turn = Turn()
-        self.commits = Committer(limits, config.durability)
-        self.room = self.commits.room = Room(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
+        self.commits = Committed(limits)
+        self.room = Room(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
+        self.committer = Committer(self.commits, self.room, config.durability)
         self.pending = Pending(limits)
         self.counts: Counter[str] = Counter()
         self.epochs = Epochs(now)
@@ -191,22 +193,15 @@ class Standing:
             return False
         return self.follower.confirmed == self.state.number
 
-    @property
-    def holding(self) -> bool:
-        """Whether acknowledgements wait: for the passive's word, or because we were stopped and may be replaced."""
-        if not self.config.has_peer:
-            return self.arbitration.enabled
-        return self.arbitration.enabled or self.in_sync() or self.now < self.hold_until
-
     # -- what is done
 
     def commit(self) -> None:
         """Make a record of what is open, so that the state is at its number."""
-        self.commits.commit(self.turn, self.arrival, self.wall, hold=self.holding)
+        self.committer.commit(self.turn, self.arrival, self.wall)
 
     def recommit(self, segments: list[Segment], origins: list[list[Any]]) -> None:
         """Set again what another history has done, in the open record or, if it does not fit there, in the next."""
-        self.commits.recommit(self.turn, segments, origins, self.arrival, self.wall, hold=self.holding)
+        self.committer.recommit(self.turn, segments, origins, self.arrival, self.wall)
 
     def drop_held(self) -> None:
         """Forget the parts of a record that won't be complete, in the journal too."""
@@ -215,7 +210,7 @@ class Standing:
 
     def await_suffix(self) -> None:
         """The peer was active too: it gives way, gets our state, and hands over what it did."""
-        self.commits.await_suffix(self.now + SUFFIX_S * self.config.peer_timeout_s)
+        self.committer.await_suffix(self.now + SUFFIX_S * self.config.peer_timeout_s)
 
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""

@@ -47,7 +47,7 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "pending_bytes": here.pending.bytes,
         "log_records": len(commits.log),
         "log_bytes": commits.log.bytes,
-        "waiting_acks": len(commits.answers.waiting),
+        "waiting_acks": len(here.committer.acks.waiting),
         "in_sync": here.in_sync(),
         "in_sync_since_s": round(here.now - link.in_sync_since, 3),
         "waits_for": link.waits_for,

@@ -35,31 +35,28 @@ class Unwritten:
 
     def __init__(self, sessions_max: int) -> None:
         self._max = sessions_max
-        self._of: OrderedDict[bytes, Refused] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._of)
+        self.kept: OrderedDict[bytes, Refused] = OrderedDict()
 
     def note(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         """A batch was refused; it is its session's next."""
-        kept = self._of.pop(session_id, None)
-        self._of[session_id] = Refused(no if kept is None else kept.first, no, code, detail)
-        if len(self._of) > self._max:
-            self._of.popitem(last=False)
+        kept = self.kept.pop(session_id, None)
+        self.kept[session_id] = Refused(no if kept is None else kept.first, no, code, detail)
+        if len(self.kept) > self._max:
+            self.kept.popitem(last=False)
 
     def last(self, session_id: bytes) -> int:
         """The number of the last batch of a session that was refused; 0 if none is known."""
-        kept = self._of.get(session_id)
+        kept = self.kept.get(session_id)
         return 0 if kept is None else kept.last
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """How a batch was refused."""
-        kept = self._of.get(session_id)
+        kept = self.kept.get(session_id)
         return None if kept is None or not kept.first <= no <= kept.last else (kept.code, kept.detail)
 
     def take(self, session_id: bytes) -> list[tuple[int, str, Any]]:
         """What is to be written now, of a session."""
-        kept = self._of.pop(session_id, None)
+        kept = self.kept.pop(session_id, None)
         if kept is None:
             return []
         first = max(kept.first, kept.last - WRITTEN_MAX + 1)
@@ -67,8 +64,8 @@ class Unwritten:
 
     def for_want_of_room(self) -> list[bytes]:
         """The sessions of which another server might do what was refused here."""
-        return [session_id for session_id, kept in self._of.items() if kept.code not in FOR_EVER]
+        return [session_id for session_id, kept in self.kept.items() if kept.code not in FOR_EVER]
 
     def clear(self) -> None:
         """Forget all: another server serves."""
-        self._of.clear()
+        self.kept.clear()

@@ -1,17 +1,98 @@
-"""What a batch may meet instead of being done: it has to wait for the open record, or it is refused for good."""
+"""What a KVSET comes to: the values that intake.py judges by, and commit.py acts on.
+
+Accept       it is done, in the open record          Plain       the same of a set of CHP/1
+Commit       staged updates become a record          Refuse      it is not done, for good
+Duplicate    it was done, or refused, before         Expected    it is not its session's next
+CROWDED      the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from chp.batch import Segment
+
+from .staging import StagedCommit
 
 PARTED = "parted"  # the code of a batch that another history has done, in part or maybe, and this one not
 PARTED_TEXT = (
     "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
 )
 
+BatchId = tuple[bytes, int]  # a session's public id, and its batch's number
 
-class KeyInOpenRecord(Exception):
-    """Another client has written one of these keys in the open record, which has to be committed first.
 
-    Otherwise both would be told the same revision, and the first could set the key on the condition that it still has
-    it, over a value that it never saw.
-    """
+@dataclass(slots=True)
+class Accept:
+    """A session's next batch, as it stands in a record."""
+
+    batch: BatchId
+    segment: Segment
+    body: bytes
+    older: int = 0  # how many of its items were left out, as their keys have a later revision
+
+
+@dataclass(slots=True)
+class Plain:
+    """A set of CHP/1."""
+
+    key: str
+    value: bytes
+    uuid: bytes
+    properties: bytes
+    ttl_ms: int | None
+
+
+@dataclass(slots=True)
+class Commit:
+    """A session's next batch, which commits staged updates: they are a record of their own."""
+
+    batch: BatchId
+    staged: StagedCommit
+
+
+@dataclass(slots=True)
+class Refuse:
+    """A session's next batch, which is not done; or a set of CHP/1, whose client can't be told."""
+
+    batch: BatchId | None
+    code: str
+    detail: Any
+    size: int = 0  # what there was no room for
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """It was refused, or got this revision; of CHP/1 neither is known, and nothing is said."""
+
+    batch: BatchId | None
+    refusal: tuple[str, Any] | None = None
+    revision: int = 0
+
+
+@dataclass(slots=True)
+class Expected:
+    """A batch that is not its session's next: code and detail of the answer, which refuses nothing for good."""
+
+    batch: BatchId
+    code: str
+    wanted: int
+
+
+class Other(Enum):
+    """Verdicts that say nothing more."""
+
+    CROWDED = "another client has written one of these keys in the open record"
+    UNHEARD = "another server is about to hand over what it did alone, and this batch may follow on that"
+
+
+# Were a crowded batch done in the open record, both clients would be told the same revision, and the first could set
+# the key on the condition that it still has it, over a value that it never saw.
+CROWDED: Final = Other.CROWDED
+UNHEARD: Final = Other.UNHEARD
+Verdict = Accept | Plain | Commit | Refuse | Duplicate | Expected | Other
 
 
 class Refusal(Exception):

@@ -15,23 +15,25 @@ from chp_client.channel import Channel
 from chp_client.core import ClientCore
 from chp_client.holding import Holding
 from chp_client.leadership import Leadership
+from chp_server import commit, intake, meeting, pending, performing
 from chp_server import core as server_core
-from chp_server import meeting, pending, performing
-from chp_server.answers import Answers
+from chp_server.acks import Acks
 from chp_server.arbitration import Arbitration
 from chp_server.channels import Channel as ServedChannel
 from chp_server.commit import Committer
+from chp_server.committed import Committed
 from chp_server.core import ServerCore
 from chp_server.follow import Follower, Loader
 from chp_server.history import Tenure
 from chp_server.leases import Leases
+from chp_server.openrecord import OpenRecord
 from chp_server.peerlink import PeerLink
 from chp_server.performing import Step
 from chp_server.pulse import Pulse
 from chp_server.replay import Replay
 from chp_server.snapshots import Snapshotter
-from chp_server.standing import Standing
 from chp_server.suffix import Ledger, Piece
+from chp_server.verdicts import Duplicate
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim import model_client
@@ -135,13 +137,13 @@ def reissued_epoch(mp: pytest.MonkeyPatch) -> None:
 
 
 def duplicates_applied(mp: pytest.MonkeyPatch) -> None:
-    def add_batch(original: Any, self: Committer, frames: list[bytes], now: float) -> Any:
-        no, session_id = int.from_bytes(frames[1], "big"), frames[2]
-        if no <= self._last_no(session_id):
-            return self._take(session_id, no, frames[4], now)
-        return original(self, frames, now)
+    def judge(original: Any, frames: list[bytes], view: intake.View, open_record: OpenRecord, now: float) -> Any:
+        verdict = original(frames, view, open_record, now)
+        if isinstance(verdict, Duplicate) and verdict.batch is not None:
+            return intake._judge_next(verdict.batch, frames[4], view, open_record)
+        return verdict
 
-    wrap(mp, Committer, "add_batch", add_batch)
+    wrap(mp, commit, "judge", judge)
 
 
 def acknowledged_before_the_disk(mp: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,7 @@ def acknowledged_before_the_disk(mp: pytest.MonkeyPatch) -> None:
 
 
 def replicated_without_confirmation(mp: pytest.MonkeyPatch) -> None:
-    wrap(mp, Answers, "release", lambda original, self, turn, confirmed, number: original(self, turn, 1 << 63, number))
+    wrap(mp, Acks, "release", lambda original, self, turn, confirmed, number: original(self, turn, 1 << 63, number))
 
 
 def passive_confirms_what_it_lacks(mp: pytest.MonkeyPatch) -> None:
@@ -196,14 +198,14 @@ def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
 def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
     """The same keys, count and revisions; and nobody from outside looks: the pair has to find it itself."""
 
-    def follow(original: Any, self: Committer, *args: Any, **more: Any) -> Any:
+    def follow(original: Any, self: Committed, *args: Any, **more: Any) -> Any:
         record = original(self, *args, **more)
         values = self.state.map.values
         if "/a/1" in values:
             values["/a/1"] = b"planted"
         return record
 
-    wrap(mp, Committer, "follow_decoded", follow)
+    wrap(mp, Committed, "follow_decoded", follow)
     mp.setattr(Checks, "_same_as_oracle", lambda *_: None)
 
 
@@ -236,7 +238,9 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
             None if event.name == "PEER_ACTIVE_HIGHER" and self.active else original(self, event)
         ),
     )
-    mp.setattr(Standing, "holding", False)
+    mp.setattr(
+        ServerCore, "_release", lambda self: self.committer.acks.release_alone(self.here.turn, self.state.number)
+    )
 
 
 def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
@@ -261,15 +265,11 @@ def lets_a_key_go_that_was_set_anew(mp: pytest.MonkeyPatch) -> None:
 
 
 def conditions_not_checked(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Committer, "_check_conditions", lambda self, segment: None)
+    mp.setattr(intake, "_check_conditions", lambda segment, extras, state: None)
 
 
 def refusals_forgotten(mp: pytest.MonkeyPatch) -> None:
-    def answer_again(self: Committer, session_id: bytes, no: int) -> None:
-        session = self.state.sessions.get(session_id)
-        self.answers.acknowledge(session_id, no, session.revision_of(no) if session else self.revision)
-
-    mp.setattr(Committer, "_answer_again", answer_again)
+    wrap(mp, intake, "_judge_again", lambda original, *args: replace(original(*args), refusal=None))
 
 
 def goes_back(mp: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
     roles = meeting._misfit
     mp.setattr(meeting, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
     mp.setattr(
-        Committer,
+        Committed,
         "holds",
         lambda self, proof: proof.number <= self.state.history.get(proof.number >> 48, Tenure(-1)).last,
     )

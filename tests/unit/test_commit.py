@@ -1,4 +1,4 @@
-"""Two clients and one key in one turn: each has to be told a revision of its own."""
+"""Two clients and one key in one turn: each has to be told a revision of its own. covers: commit.py"""
 
 from dataclasses import replace
 from typing import Any

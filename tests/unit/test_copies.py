@@ -10,21 +10,21 @@ from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import describe, pack
-from chp_server.commit import Committer
+from chp_server.committed import Committed
 from chp_server.copies import Copies, reading
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal import JournalFull
 from chp_server.snapshots import Snapshotter
 
 
-def read_backup(path: str) -> Committer:
+def read_backup(path: str) -> Committed:
     """All of it at once."""
     steps = reading(path, DEFAULT, 0.0)
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: Committer = done.value
+            found: Committed = done.value
             return found
 
 

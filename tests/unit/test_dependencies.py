@@ -18,7 +18,8 @@ IMPURE = {
 PURE = {
     "chp_server": [
         "listeners", "subscribing",
-        "answers", "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
+        "acks", "intake", "openrecord", "records",
+        "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
         "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
         "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
         "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending", "leaving", "standing",

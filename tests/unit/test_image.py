@@ -191,7 +191,7 @@ def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwh
         assert channel.known or channel.measuring is not None
         core.begin_turn(0.2 + at / 1000, 1e9)
         segment = Segment([f"/k/{at}", f"/k/new{at}", f"/k/{100 + at}"], [b"", b"x", b"y"], {"d": [0]})
-        core.commits.add_segment(segment, 0.2)
+        core.committer.add_segment(segment, 0.2)
     core.end_turn()
     channel.look()
     revisions = [r for key, r in core.state.map.revisions.items() if key.startswith("/k/")]

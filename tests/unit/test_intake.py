@@ -1,48 +1,140 @@
-"""What one turn takes of the sets that have arrived. covers: sockets.py"""
+"""What a KVSET is judged to be, and that judging it changes nothing. covers: intake.py, verdicts.py"""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import zmq
 
+from chp.batch import Segment
+from chp.errors import BadInput
+from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
-from chp_server.sockets import Frames, Intake
+from chp.numbers import pack
+from chp_server.commit import Committer
+from chp_server.committed import Committed
+from chp_server.intake import judge
+from chp_server.room import Room
+from chp_server.turn import Turn
+from chp_server.verdicts import (
+    CROWDED,
+    UNHEARD,
+    Accept,
+    Commit,
+    Duplicate,
+    Expected,
+    Plain,
+    Refuse,
+    Verdict,
+)
 
-LIMITS = replace(DEFAULT, turn_bytes_max=100, turn_messages_max=10)
+ONE, TWO = b"1" * 12 + bytes(4), b"2" * 12 + bytes(4)
+JOB = b"t" * 16
+
+
+def batch(session: bytes, no: int, *keys: str, **extras: object) -> list[bytes]:
+    return [RESERVED_KEY, pack(no), session, b"", Segment(list(keys), [b"v"] * len(keys), extras or None).encode()]
+
+
+def plain(key: bytes, uuid: bytes, value: bytes = b"v") -> list[bytes]:
+    return [key, bytes(8), uuid, b"", value]
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[zmq.Socket[bytes], Intake]]:
-    """Where sets go in, and where they are taken."""
-    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
-        one.bind("inproc://intake")
-        other.connect("inproc://intake")
-        yield one, Intake(other, LIMITS)
+def committer() -> Committer:
+    """/a was set by ONE in a record, /b in the open one; ONE's second batch was refused, and has staged a part."""
+    made = Committer(Committed(replace(DEFAULT, value_bytes_max=1000)), Room(keys_max=4), 0)
+    turn = Turn()
+    for frames in (batch(ONE, 1, "/a"), batch(ONE, 2, "/a", c=[[0], [0]]), plain(b"/p", b"u" * 16)):
+        made.collect(frames, turn, 0.0, 0.0)
+    made.collect(batch(ONE, 3, "/s", stage=[JOB, "0"]), turn, 0.0, 0.0)
+    made.commit(turn, 0.0, 0.0)
+    made.collect(batch(ONE, 4, "/b"), turn, 0.0, 0.0)
+    return made
 
 
-def turns(intake: Intake) -> list[list[Frames]]:
-    """What each turn takes until nothing is left."""
-    out = []
-    while taken := intake.take():
-        out.append(taken)
-    return out
+def seen(committer: Committer) -> tuple[Any, ...]:
+    """All that a verdict could have changed."""
+    state, open_record, room = committer.committed.state, committer.open, committer.room
+    return (
+        state.encode_rest(0.0), dict(state.map.values), dict(state.map.revisions), repr(state.staging.transactions),
+        dict(open_record.origins), list(open_record.whose), list(open_record.bodies), open_record.bytes,
+        len(open_record.plain), room.taken, room.full, dict(committer.unwritten.kept), dict(committer.counts),
+    )  # fmt: skip
 
 
-def test_a_large_message_waits_for_a_turn_of_its_own_and_holds_up_nobody_before_it(
-    ends: tuple[zmq.Socket[bytes], Intake],
+STAGED = {"commit": [JOB, "job", 1, [["0", 1]], None]}
+
+
+@pytest.mark.parametrize(
+    ("frames", "wanted"),
+    [
+        (batch(ONE, 5, "/c"), Accept),
+        (batch(TWO, 1, "/c"), Accept),
+        (batch(TWO, 1, "/b"), CROWDED),
+        (batch(ONE, 5, "/b"), Accept),
+        (plain(b"/b", b"w" * 16), CROWDED),
+        (plain(b"/a", b"w" * 16), Plain),
+        (plain(b"/a", b"u" * 16), Duplicate),
+        (plain(b"/new/1", b"w" * 16), Plain),
+        (batch(ONE, 1, "/a"), Duplicate),
+        (batch(ONE, 2, "/a"), Duplicate),
+        (batch(ONE, 6, "/c"), Expected),
+        (batch(TWO, 2, "/c"), Expected),
+        (batch(ONE, 5, "/a", c=[[0], [7]]), Refuse),
+        (batch(ONE, 5, "/1", "/2", "/3"), Refuse),
+        (batch(ONE, 5, "/c", odd=1), Refuse),
+        (batch(ONE, 5, **STAGED), Commit),
+        (batch(ONE, 5, "/t", stage=[b"x" * 16, "0"]), Accept),
+    ],
+)
+def test_each_kvset_has_its_verdict_which_changes_nothing(
+    committer: Committer, frames: list[bytes], wanted: type[Verdict] | Verdict
 ) -> None:
-    one, intake = ends
-    large = b"x" * 101
-    for body in (b"a", b"b", large, b"c", large, large):
-        one.send_multipart([b"k", body])
-    taken = [[frames[1] for frames in turn] for turn in turns(intake)]
-    assert taken == [[b"a", b"b"], [large], [b"c"], [large], [large]]
-    assert not intake.waiting
+    before = seen(committer)
+    verdict = judge(frames, committer.view, committer.open, 0.0)
+    assert verdict is wanted or type(verdict) is wanted, verdict
+    assert seen(committer) == before
+    assert judge(frames, committer.view, committer.open, 0.0) == verdict, "asked again, it says the same"
 
 
-def test_what_waited_leaves_room_for_others_if_it_is_small(ends: tuple[zmq.Socket[bytes], Intake]) -> None:
-    one, intake = ends
-    for body in (b"x" * 60, b"y" * 60, b"z"):
-        one.send(body)
-    assert [len(turn) for turn in turns(intake)] == [1, 2]
+def test_what_comes_again_is_told_what_it_came_to(committer: Committer) -> None:
+    done, refused = (judge(batch(ONE, no, "/a"), committer.view, committer.open, 0.0) for no in (1, 2))
+    assert isinstance(done, Duplicate) and done.refusal is None
+    assert done.revision == committer.committed.state.map.revisions["/a"]
+    assert isinstance(refused, Duplicate) and refused.refusal is not None and refused.refusal[0] == "revision"
+
+
+def test_what_does_not_follow_is_told_what_would_unless_another_server_may_have_it(committer: Committer) -> None:
+    view = committer.view
+    assert judge(batch(ONE, 7, "/c"), view, committer.open, 1.0) == Expected((ONE, 7), "expected", 5)
+    assert judge(batch(TWO, 7, "/c"), view, committer.open, 1.0) == Expected((TWO, 7), "session", 1)
+    committer.await_suffix(2.0)
+    assert judge(batch(ONE, 7, "/c"), view, committer.open, 1.0) is UNHEARD
+    assert isinstance(judge(batch(ONE, 7, "/c"), view, committer.open, 2.0), Expected)
+
+
+def test_items_that_are_not_newer_are_left_out_and_counted(committer: Committer) -> None:
+    frames = batch(ONE, 5, "/a", "/c", n=[[0, 1], [0, 0]])
+    verdict = judge(frames, committer.view, committer.open, 0.0)
+    assert isinstance(verdict, Accept) and verdict.segment.keys == ["/c"] and verdict.older == 1
+    assert verdict.body == verdict.segment.encode(), "the record has what is done, not what came"
+
+
+def test_what_is_no_kvset_raises(committer: Committer) -> None:
+    for frames in (batch(ONE, 0, "/a"), [RESERVED_KEY, b"short", ONE, b"", b""], plain(b"/a", b"u")):
+        with pytest.raises(BadInput):
+            judge(frames, committer.view, committer.open, 0.0)
+
+
+def test_a_bound_is_remembered_when_somebody_was_turned_away_and_not_when_it_is_asked() -> None:
+    room = Room()
+    committer = Committer(Committed(DEFAULT), room, 0)
+    room.measured(replace(room.measurement, memory=99, memory_max=100))
+    frames = batch(ONE, 1, "/a")
+    assert isinstance(judge(frames, committer.view, committer.open, 0.0), Refuse) and not room.full
+    committer.collect(frames, Turn(), 0.0, 0.0)
+    assert room.full
+    room.measured(replace(room.measurement, memory=0))
+    assert not room.full

@@ -8,7 +8,7 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import Committer
+from chp_server.committed import Committed
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal import Journal
 from chp_server.opening import open_journal
@@ -50,7 +50,7 @@ def test_a_ttl_counts_from_when_its_chunk_is_written(tmp_path: Path) -> None:
     server.begin_turn(31.0, 31.0)
     while not snapshotter.step(server):
         pass
-    found = Committer(DEFAULT, 0)
+    found = Committed(DEFAULT)
     recover_snapshot(found, journal.load().snapshot, DEFAULT, 1000.0, 41.0)
     assert found.state.map.remaining_ms("/k", 1000.0) == 60_000
     journal.close()

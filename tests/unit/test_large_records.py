@@ -9,7 +9,7 @@ from chp.batch import BATCH, Segment, packb, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
-from chp_server.commit import Committer
+from chp_server.committed import Committed
 from chp_server.copies import difference
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.journal_rows import stored
@@ -27,7 +27,7 @@ class Lone:
 
     def __init__(self, limits: Limits = DEFAULT) -> None:
         self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0, limits)
-        self.replica = Committer(DEFAULT, 0)
+        self.replica = Committed(DEFAULT)
         self.no = 0
         self.largest = 0
         self.published: list[list[Any]] = []  # the headers of the last turn's BATCHes
@@ -126,7 +126,7 @@ def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> No
 
 
 def test_a_restored_map_of_large_values_is_cut_by_bytes() -> None:
-    ours, wanted = Committer(DEFAULT, 0), Committer(DEFAULT, 0)
+    ours, wanted = Committed(DEFAULT), Committed(DEFAULT)
     wanted.state.map.apply(Segment([f"/{i}" for i in range(3000)], [bytes(10_000)] * 3000), 7, 0.0)
     wanted.state.map.apply(Segment(["/large"], [bytes(DEFAULT.value_bytes_max)]), 7, 0.0)
     segments = list(difference(ours, wanted, 0.0))

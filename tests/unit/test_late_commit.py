@@ -7,8 +7,7 @@ from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import Committer
-from chp_server.committed import LATE_ITEMS
+from chp_server.committed import LATE_ITEMS, Committed
 from chp_server.core import LATE_A_TURN, CoreConfig, ServerCore
 from chp_server.state import ReplicatedState
 from chp_server.turn import Append, Turn
@@ -124,7 +123,7 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
 
 
 def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
-    server, passive = Server(), Committer(DEFAULT, 0)
+    server, passive = Server(), Committed(DEFAULT)
     channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT), b"1", 0.0)
     assert channel is not None
     server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]))

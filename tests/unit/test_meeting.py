@@ -230,7 +230,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
     one, other = server("P"), server("B", 2)
     later = said_of(other, version=9)
     done = turn(one, 0.1, later)
-    assert one.commits.version == 3 and one.here.peer is not None
+    assert one.committer.view.version == 3 and one.here.peer is not None
     assert "version" in facts([done], "settings differ")[0]
 
 

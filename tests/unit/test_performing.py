@@ -170,7 +170,7 @@ def rows_of(core: ServerCore, *segments: list[Segment]) -> list[Row]:
     for each in [[], *segments]:
         core.begin_turn(core.now + 0.01, 0.0)
         if each:
-            core.commits.commit_in_parts(core.here.turn, each, core.now, 0.0)
+            core.committer.commit_in_parts(core.here.turn, each, core.now, 0.0)
         written += [op.row() for op in core.end_turn().journal if isinstance(op, Append)]
     return written
 

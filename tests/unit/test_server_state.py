@@ -6,8 +6,8 @@ from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import HEADER_BYTES_MAX
 from chp_server.core import CoreConfig, ServerCore
+from chp_server.openrecord import HEADER_BYTES_MAX
 from chp_server.state import ReplicatedState
 
 LEASE = b"L" * 16

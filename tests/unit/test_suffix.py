@@ -143,7 +143,7 @@ def test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does() -> None:
     pair.put("P", Y, 1, {"/n": b"y"}, c=[[0], [7]])
     pair.now += 0.05
     turn = pair.turn("P")
-    assert turn.acks == [] and len(pair.p.commits.answers.waiting) > 0
+    assert turn.acks == [] and len(pair.p.committer.acks.waiting) > 0
     pair.run(0.2)
     assert pair.answers(Y)[-1][:2] == (1, "revision")
 
@@ -182,7 +182,7 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
     pair.run(0.1)
     pair.vote("B")
     pair.linked = True
-    while pair.b.commits.suffix_due < pair.now:
+    while pair.b.committer.view.suffix_due < pair.now:
         pair.run(0.05)
     pair.put("B", X, 3, {"/c": b"3"})
     assert pair.b.active and pair.b.state.sessions.get(public_session(X)) is None, "its suffix has not come yet"

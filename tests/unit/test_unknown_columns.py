@@ -10,7 +10,7 @@ from chp import versions
 from chp.batch import REFUSED, split
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
-from chp_server import commit as commit_module
+from chp_server import intake
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.turn import Turn
 
@@ -19,7 +19,7 @@ DEEPEST = 1022  # within a segment msgpack can still read it; within a record it
 
 def commit(extras: bytes, version: int = versions.VERSION) -> Turn:
     core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
-    core.commits.version = version
+    core.committer.view.version = version
     core.begin_turn(0.0, 0.0)
     core.end_turn()
     core.begin_turn(1.0, 1.0)
@@ -49,7 +49,7 @@ def test_a_column_of_a_later_version_is_refused_while_the_other_server_is_older(
 ) -> None:
     """As in the middle of an upgrade: the newer server could do it, and the older one would lose it."""
     monkeypatch.setitem(versions.COLUMN_SINCE, "t", 4)
-    monkeypatch.setattr(commit_module, "VERSION", 4)
+    monkeypatch.setattr(intake, "VERSION", 4)
     extras = msgpack.packb({"t": 500})
     ((code, detail),) = refusals(commit(extras, version=3))
     assert code == "bad" and "'t' needs version 4" in str(detail) and "works at 3" in str(detail)

@@ -128,4 +128,4 @@ def test_the_sessions_least_heard_of_are_forgotten() -> None:
     for session in (b"a", b"b", b"a", b"c"):
         kept.note(session, kept.last(session) + 1, "full", "why")
     assert [kept.last(session) for session in (b"a", b"b", b"c")] == [2, 0, 1]
-    assert kept.take(b"a") == [(1, "full", "why"), (2, "full", "why")] and len(kept) == 1
+    assert kept.take(b"a") == [(1, "full", "why"), (2, "full", "why")] and len(kept.kept) == 1

@@ -1,7 +1,8 @@
 """What clients are told of their sets: acknowledgements and refusals of the open record, and those that wait.
 
-    acknowledge, refuse        of the open record                 tell_expected    at once: it refuses nothing for good
-    commit                     they wait for their record         release          their time has come
+    acknowledge, answer        of the open record; what refuses nothing for good is told at once
+    commit                     the record is made: they are owed
+    release, release_alone     the end of a turn in which the passive has confirmed it, or nobody is to
 
 An answer waits until the passive has confirmed its record, while one is in sync, and then says *replicated*; a refusal
 waits likewise, since a successor that never had the record might do what was refused because of it. Pure.
@@ -17,12 +18,13 @@ from chp.keys import session_topic
 
 from .channels import greeting
 from .turn import Frames, Turn
+from .verdicts import Duplicate, Expected, Refuse, Verdict
 
 Runs = dict[bytes, list[list[int]]]  # of each session: first batch, last batch, revision
 
 
-class Answers:
-    """All that is to be told."""
+class Acks:
+    """All that is owed to clients."""
 
     def __init__(self, durability: int, counts: Counter[str]) -> None:
         self.durability = durability  # of what this server alone has
@@ -36,6 +38,18 @@ class Answers:
 
     # -- of the open record
 
+    def answer(self, verdict: Verdict, number: int) -> None:
+        """What a batch that is not done came to."""
+        if isinstance(verdict, Expected):
+            self._tell_expected(*verdict.batch, verdict.code, verdict.wanted, number)
+        elif isinstance(verdict, Refuse) and verdict.batch is not None:
+            self._refuse(*verdict.batch, verdict.code, verdict.detail, number)
+        elif isinstance(verdict, Duplicate) and verdict.batch is not None:
+            if verdict.refusal is not None:
+                self._refuse(*verdict.batch, *verdict.refusal, number)
+            else:
+                self.acknowledge(*verdict.batch, verdict.revision)
+
     def acknowledge(self, session_id: bytes, no: int, revision: int) -> None:
         """A batch is done."""
         runs = self._runs.setdefault(session_id, [])
@@ -44,11 +58,11 @@ class Answers:
         else:
             runs.append([no, no, revision])
 
-    def refuse(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> None:
+    def _refuse(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> None:
         """A batch is not done, for good."""
         self._refusals.append(self._refusal(session_id, no, code, detail, number))
 
-    def tell_expected(self, session_id: bytes, no: int, code: str, wanted: int, number: int) -> None:
+    def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int, number: int) -> None:
         """A batch is not its session's next; said once a record."""
         if session_id not in self._expected_told:
             self._expected_told.add(session_id)
@@ -58,16 +72,14 @@ class Answers:
         self._counts[f"refused_{code}"] += 1
         return greeting(session_topic(session_id), number, encode(Refused(no, code, detail)))
 
-    def commit(self, turn: Turn, number: int, *, hold: bool) -> None:
-        """The record is made, and ends with `number`; `hold`: its answers wait for the passive."""
+    def commit(self, turn: Turn, number: int) -> None:
+        """The record is made, and ends with `number`: its answers are owed."""
         if self._at_once:
             turn.acks += self._at_once
             self._at_once, self._expected_told = [], set()
         if self._runs or self._refusals:
             self.waiting.append((number, self._runs, self._refusals))
             self._runs, self._refusals = {}, []
-            if not hold:
-                self.release_alone(turn, number)
 
     # -- of records
 

@@ -1,0 +1,86 @@
+"""The open record: what was done since the last one, and whose it is (SPEC.md, section 16).
+
+Segments stand in it as the bytes they came in, and are in the map already; sets of CHP/1 gather beside them until they
+are a segment. All get the number after the state's as their revision. It is bounded, since a record has to fit a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chp import columns
+from chp.batch import Segment
+from chp.limits import Limits
+
+from .plain import PlainSets
+from .state import ReplicatedState
+from .verdicts import BatchId
+
+HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
+ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
+NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
+
+
+class OpenRecord:
+    """See the module."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.plain = PlainSets()
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is open."""
+        self.segments: list[Segment] = []  # but for what is staged
+        self.bodies: list[bytes] = []
+        self.origins: dict[bytes, int] = {}  # each session's last batch in it
+        self.whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
+        self.items = 0
+        self.bytes = 0
+
+    def full(self, size: int) -> bool:
+        """Whether it is to be committed before `size` more bytes: it has to fit a frame."""
+        if not self.bytes:
+            return False
+        limits = self.limits
+        items = self.items + len(self.plain.keys) >= limits.record_items_max
+        crowd = len(self.whose) >= ORIGINS_MAX or len(self.bodies) >= limits.record_segments_max
+        return items or crowd or self.bytes + size > limits.batch_bytes_max
+
+    @property
+    def large(self) -> bool:
+        """Whether it has to be made in parts, if it has several bodies: deletes of our own have no bound."""
+        limits = self.limits
+        return self.bytes > limits.batch_bytes_max or self.items > 2 * limits.batch_items_max
+
+    def crowds(self, session_id: bytes, segment: Segment, state: ReplicatedState) -> bool:
+        """Whether another session may have written one of the segment's keys in it."""
+        others = len(self.origins) > (session_id in self.origins)
+        return others and state.number + 1 in map(state.map.revisions.get, segment.keys)
+
+    def add(self, segment: Segment, body: bytes, batch: BatchId = NOBODYS) -> None:
+        """A segment was done."""
+        whose = self.whose
+        if whose and whose[-1][:2] == batch:
+            self.attribute(batch, 1)
+        else:
+            whose.append((*batch, 1))
+        self.bodies.append(body)
+        self.bytes += len(body)
+        if not (segment.extras and columns.STAGE in segment.extras):
+            self.segments.append(segment)
+            self.items += len(segment.keys)
+
+    def attribute(self, batch: BatchId, n: int) -> None:
+        """The next `n` segments are a batch's."""
+        if self.whose and self.whose[-1][:2] == batch:
+            n += self.whose.pop()[2]
+        self.whose.append((*batch, n))
+
+    def told_whose(self) -> tuple[list[list[Any]], list[Any]]:
+        """The end of its header: origins, and which segments are whose, if not all are one batch's or our own."""
+        origins, whose = list(map(list, self.origins.items())), self.whose
+        if len(whose) <= 1 and len(origins) <= 1 and bool(whose and whose[0][0]) == bool(origins):
+            return origins, []
+        places = {session_id: i for i, session_id in enumerate(self.origins, 1)}
+        return origins, [[[places.get(session_id, 0), no, n] for session_id, no, n in whose]]
