@@ -267,6 +267,10 @@ class AsyncClone(Mapping[str, Any]):
         """Until every set made so far is acknowledged."""
         await flush(self._clone.mailbox, self._waits(timeout), wait_s(timeout))
 
+    async def sync(self, timeout: float | None = None) -> Ack:
+        """As of `Clone`."""
+        return await self._waits(timeout).done(self._clone.writer.sync)
+
     # -- waiting
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:

@@ -41,6 +41,7 @@ from .codecs import Codec, codec_of
 from .connecting import target
 from .core import ClientCore, Timing
 from .dispatch import Dispatcher, Listener
+from .events import Ack
 from .lease import Lease
 from .mailbox import Mailbox
 from .reading import Reading
@@ -238,6 +239,15 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
         at_once(flush(self._mailbox, Blocking(self._mailbox, timeout), checks.wait_s(timeout)))
+
+    def sync(self, timeout: float | None = None) -> Ack:
+        """Return once a read here sees every set that anybody was acknowledged before this call, by any Clone.
+
+        That is a round trip through the active, and up to a heartbeat more where little is set. The promise is kept if
+        the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
+        behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
+        """
+        return self._writer.sync().wait(timeout)
 
     def pin(self) -> Pin:
         """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""

@@ -119,6 +119,8 @@ class Holding:
     def lacking(self, batch: Batch, upto: int) -> list[Channel]:
         """The channels of the batch's keys that are not complete up to a number."""
         extras = batch.extras or {}
+        if batch.shown and not batch.keys and not extras:  # a `sync`, which waits for all that came before it
+            return [channel for channel in self.all if not channel.live or channel.at < upto]
         if self.write_only or columns.STAGE in extras or not (batch.keys or columns.COMMIT in extras):
             return []
         behind = [channel for channel in self.all if not channel.live or channel.at < upto]

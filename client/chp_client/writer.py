@@ -20,6 +20,7 @@ from itertools import repeat
 from typing import Any
 
 from chp import columns
+from chp.errors import BadInput
 from chp.keys import check_column
 
 from . import checks
@@ -241,6 +242,16 @@ class Writer:
             if conditions[0]:
                 draft.extras = {columns.CONDITIONS: list(conditions)}
             return self._alone(draft)
+
+    def sync(self) -> Ticket:
+        """A batch of no keys: what is acknowledged of it comes behind all that was acknowledged before."""
+        if not self._holds:
+            raise BadInput("this Clone only writes, and has nothing to read; sync one that holds the subtree")
+        if self._mailbox.core.classic.following:
+            raise BadInput("a server of CHP/1 acknowledges nothing, so nothing can be synced; use a pair of CHP/2")
+        with self._batch.lock:
+            self._mailbox.make_room(None)
+            return self._alone(self._batch.new())
 
     def put_encoded(self, body: bytes, timeout: float | None) -> Ticket:
         """A segment that is encoded already, as a batch of its own; nothing of it is shown."""

@@ -1,0 +1,34 @@
+"""covers: `Clone.sync`: a batch of no keys is settled when the copy holds all that the servers had before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from chp_client import BadInput, Clone
+from tests.unit.client_frames import OTHER, Talk, n
+
+
+def test_it_is_settled_when_the_copy_has_all_that_came_before() -> None:
+    talk = Talk().joined(n(1), **{"/a": n(1)})
+    no = talk.set({})
+    talk.ack(no, no, n(3))
+    assert not talk.settled, "the acknowledgement alone does not show what was set before it"
+    talk.batch(n(1), n(2), {"/a": b"others"}, origins=[[OTHER, 1]])
+    assert talk.map["/a"] == b"others" and not talk.settled
+    talk.heartbeat(n(3), n(2))
+    assert [handle for handle, _ in talk.settled] == [no]
+
+
+def test_each_channel_that_is_held_has_to_be_there() -> None:
+    talk = Talk("/a/", "/b/").joined()
+    no = talk.set({})
+    talk.ack(no, no, n(3))
+    talk.heartbeat(n(3), n(0), on="/a/")
+    assert not talk.settled
+    talk.heartbeat(n(3), n(0), on="/b/")
+    assert [handle for handle, _ in talk.settled] == [no]
+
+
+def test_a_clone_that_only_writes_has_nothing_to_sync() -> None:
+    with Clone("tcp://127.0.0.1:9", subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
+        clone.sync(1)
