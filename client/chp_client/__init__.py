@@ -30,3 +30,8 @@ __all__ = [
     "BadValue", "Change", "Changes", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
     "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__"]

@@ -304,5 +304,8 @@ class AsyncClone(Mapping[str, Any]):
     ) -> None:
         await self.close()
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+
     def __repr__(self) -> str:
         return repr(self._clone).replace("<Clone", "<AsyncClone", 1)

@@ -332,6 +332,9 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+
     def __reduce__(self) -> str:
         raise TypeError(
             "a Clone can't be copied or pickled, its agent is a thread here; use snapshot(), or make another"

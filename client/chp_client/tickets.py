@@ -6,9 +6,12 @@ to be cut in parts is acknowledged when all its parts are; the ack is the last p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from functools import partial
 from threading import Lock
+from typing import Any
 
 from chp.errors import BadInput
 from chp.headers import DURABILITY_NAMES
@@ -80,6 +83,29 @@ class Ticket:
         else:
             self.on_settled(lambda _: self._call(act))
 
+    def __await__(self) -> Generator[Any, None, Ack]:
+        """`ack = await ticket`, in a task of any loop; who is cancelled leaves the set on its way."""
+        if not self.done:
+            loop = asyncio.get_running_loop()
+            settled = loop.create_future()
+            self.on_settled(lambda _: _call_soon(loop, partial(_resolve, settled)))
+            yield from settled
+        return self.wait(0)
+
+    def future(self) -> Future[Ack]:
+        """As a `concurrent.futures.Future`, for `wait`, `as_completed` and executors; it can not be cancelled."""
+        future: Future[Ack] = Future()
+        future.set_running_or_notify_cancel()
+        self.add_done_callback(lambda _: self._tell(future))
+        return future
+
+    def _tell(self, future: Future[Ack]) -> None:
+        if self._error is not None:
+            self.told = True
+            future.set_exception(self._error)
+        else:
+            future.set_result(self.wait(0))
+
     def on_settled(self, callback: Callable[[Ticket], object]) -> None:
         """The same on the agent's thread, for the parts of this package: brief, and never raising."""
         self.asked = True
@@ -131,6 +157,19 @@ class Ticket:
             except IndexError:  # another thread took the last
                 return
             callback(self)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
+    """On the loop's thread; nothing if the loop has ended."""
+    try:
+        loop.call_soon_threadsafe(act)
+    except RuntimeError:
+        pass
+
+
+def _resolve(settled: asyncio.Future[None]) -> None:
+    if not settled.done():  # or whoever waited was cancelled
+        settled.set_result(None)
 
 
 def least(first: Ack, second: Ack) -> Ack:
