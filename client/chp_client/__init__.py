@@ -15,6 +15,7 @@ from chp.numbers import Revision
 from .aio import AsyncClone
 from .aioparts import AsyncLease, AsyncWatch
 from .changes import Change, Changes
+from .clientfile import ClientFile
 from .clone import Clone
 from .codecs import Codec
 from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
@@ -27,8 +28,8 @@ from .worth import Check
 
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
-    "BadValue", "Change", "Changes", "Check", "ChpError", "Clone", "Closed", "Codec", "Conflict", "Entry", "Forked",
-    "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
+    "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Entry",
+    "Forked", "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
 ]  # fmt: skip
 
 

@@ -32,6 +32,8 @@ from chp.limits import DEFAULT
 from chp.messages import HUGZ
 from chp.numbers import unpack
 
+from . import admission
+from .clientfile import Credentials, credentials_of
 from .errors import Refused
 from .port import Line
 from .question import Question, reply_of
@@ -77,6 +79,10 @@ class SpeaksOnlyChp1(AdminError):
         super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
 
 
+class Denied(AdminError):
+    """A server that does not let this client in: it has no key, an unknown one, or expects another server."""
+
+
 Answer = Reply | AdminError | Refused
 
 
@@ -91,9 +97,10 @@ class Admin:
         self._ids = itertools.count(1)
         self._context = zmq.Context()
         self._lines: dict[str, _Line] = {}
+        known = credentials_of(servers)
         try:
             for server in self.servers:
-                self._lines[server] = _Line(self._context, server)
+                self._lines[server] = _Line(self._context, server, known.get(server))
         except BaseException:
             self.close()
             raise
@@ -150,10 +157,13 @@ def _turn(waiting: list[_Line], deadline: float) -> None:
     now = time.monotonic()
     poller = zmq.Poller()
     for line in waiting:
+        poller.register(line.monitor, zmq.POLLIN)
         poller.register(line.updates, zmq.POLLIN)
         poller.register(line.snapshot, zmq.POLLIN | (zmq.POLLOUT if line.may_send(now) else 0))
-    events = dict(poller.poll(max(1, math.ceil(1000 * min(deadline - now, RETRY_S)))))
+    wait_s = min(deadline - now, RETRY_S, *(max(0.0, line.knocks_at - now) for line in waiting))
+    events = dict(poller.poll(max(1, math.ceil(1000 * wait_s))))
     for line in waiting:
+        line.look(time.monotonic())
         if events.get(line.updates):
             line.hear()
         ready = events.get(line.snapshot, 0)
@@ -166,9 +176,10 @@ def _turn(waiting: list[_Line], deadline: float) -> None:
 class _Line:
     """Both sockets to one server, and the one request on its way."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: str, known: Credentials | None) -> None:
         self.server = server
         self.connected = False
+        self._known = known
         self.answer: Answer | None = None
         self._greeted = False
         self._question: Question | None = None
@@ -186,9 +197,12 @@ class _Line:
         self._topic = session_topic(secrets.token_bytes(16))  # a channel of our own: only a greeting comes on it
         self.updates.subscribe(self._topic)
         self.updates.subscribe(HUGZ)
+        self.monitor = self.snapshot.get_monitor_socket(admission.EVENTS)
         try:
-            self.snapshot.connect(self.server)
-            self.updates.connect(beside(self.server, 1))
+            ways = [(self.snapshot, self.server), (self.updates, beside(self.server, 1))]
+            self._admission = admission.Admission(self.server, ways, self._known)
+            for socket, endpoint in ways:
+                socket.connect(endpoint)
         except (zmq.ZMQError, ValueError) as error:
             self.close()
             raise BadInput(f"{self.server!r} can't be connected to ({error}); give {FORMS}") from None
@@ -198,11 +212,24 @@ class _Line:
         self._question, self._again = question, again
         self._sent_at = self.answer = None
 
+    def look(self, now: float) -> None:
+        """Whether it lets us in."""
+        while self.monitor.poll(0):
+            self._admission.heard(self.monitor.recv_multipart(), now)
+        self._admission.step(now)
+        if self._admission.why and self.answer is None:
+            self.answer = Denied(self.server, self._admission.why)
+
     def may_send(self, now: float) -> bool:
         """Whether the request may go out: to a server known to speak CHP/2, once, or again when it is due."""
         if not self._greeted:
             return not self.connected  # only to learn whether a connection stands
         return self._sent_at is None or (self._again and now - self._sent_at >= RETRY_S)
+
+    @property
+    def knocks_at(self) -> float:
+        """When it is to be tried again, if it did not let us in."""
+        return self._admission.due
 
     def hear(self) -> None:
         """A message on P+1: a greeting shows CHP/2, a HUGZ that does not say so shows CHP/1."""
@@ -233,5 +260,8 @@ class _Line:
             self.answer = AdminError(self.server, f"answers with something that is not CHP/2 ({bad})")
 
     def close(self) -> None:
+        if not self.snapshot.closed:
+            self.snapshot.disable_monitor()
+            self.monitor.close(0)
         self.snapshot.close()
         self.updates.close()

@@ -30,6 +30,8 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import DEFAULT
 
+from . import admission
+from .admission import Admission
 from .dispatch import Dispatcher
 from .events import Ack, Effects, State
 from .link import AWAY, CONNECTED, SPEAKS
@@ -55,6 +57,7 @@ WIRE = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
     int(zmq.EVENT_DISCONNECTED): AWAY,
 }
+WATCHED = sum(WIRE) | admission.EVENTS
 
 
 class Agent:
@@ -74,6 +77,7 @@ class Agent:
         self._unread: set[Place] = set()  # what may have something that its descriptor does not tell
         self._sockets: list[list[zmq.Socket[bytes]]] = []
         self._monitors: list[zmq.Socket[bytes]] = []
+        self._admissions: list[Admission] = []
         self._ready = Event()
         self.ended = Event()  # to be waited for: a `join` that is interrupted takes the thread for ended (Python 3.11)
         self._failure: Exception | None = None
@@ -160,7 +164,7 @@ class Agent:
         self._context.term()
 
     def _open(self) -> None:
-        for _ in self._endpoints:
+        for endpoints in self._endpoints:
             dealer, sub, xpub = (self._context.socket(kind) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB))
             self._sockets.append([dealer, sub, xpub])
             for socket in (dealer, sub, xpub):
@@ -177,7 +181,10 @@ class Agent:
             # A server that takes nothing, or a network that is gone, must not gather a queue here.
             for option, value in TCP_GIVES_UP:
                 xpub.setsockopt(option, value)
-            self._monitors.append(dealer.get_monitor_socket(sum(WIRE)))
+            self._monitors.append(dealer.get_monitor_socket(WATCHED))
+            ways = list(zip((dealer, sub, xpub), endpoints, strict=True))
+            known = self._mailbox.credentials.get(endpoints[0])
+            self._admissions.append(Admission(endpoints[0], ways, known))
 
     def _run(self) -> None:
         mailbox, batch, core = self._mailbox, self._batch, self._mailbox.core
@@ -189,7 +196,8 @@ class Agent:
         self._unread.update(places.values())
         while not self._finished():
             due = core.next_deadline()
-            self._due = min(due, mailbox.stop_at or due, self._voice.due)
+            again = min(each.due for each in self._admissions)
+            self._due = min(due, mailbox.stop_at or due, self._voice.due, again)
             batch.sleeping = True
             timeout_s = (
                 0.0 if self._unread or mailbox.has_work() else min(max(0.0, self._due - monotonic()), IDLE_S_MAX)
@@ -214,6 +222,8 @@ class Agent:
                 effects, watches = core.take(), mailbox.watches  # a watch made from here on begins after these changes
                 overdue = self._voice.overdue(now)
             self._perform(effects)
+            if now >= again:
+                self._knock(now)
             self._report(effects, watches)
             if overdue:
                 log.warning("Clone %s: %s; %s", self._name, overdue, mailbox.describe())
@@ -253,7 +263,20 @@ class Agent:
 
     def _on_wire(self, i: int, frames: list[bytes], now: float) -> None:
         """What libzmq says of a connection to P: the event is the first two octets, in this machine's order."""
-        self._mailbox.core.on_wire(i, WIRE[int.from_bytes(frames[0][:2], sys.byteorder)])
+        event, link = int.from_bytes(frames[0][:2], sys.byteorder), self._mailbox.core.links[i]
+        if event in WIRE:
+            self._mailbox.core.on_wire(i, WIRE[event])
+        if event & admission.EVENTS:
+            self._admissions[i].heard(frames, now)
+            said, link.denied = link.denied, self._admissions[i].why
+            if link.denied not in ("", said):
+                log.warning("Clone %s: %s %s", self._name, link.address, link.denied)
+
+    def _knock(self, now: float) -> None:
+        """At the servers that did not let us in."""
+        for i, each in enumerate(self._admissions):
+            each.step(now)
+            self._unread.update((i, kind) for kind in (REQUESTS, UPDATES, LINK))
 
     # -- effects, in their order
 

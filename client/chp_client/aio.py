@@ -12,6 +12,7 @@ them together (`asyncio.gather`, or `submit`, which returns the ticket at once):
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import partial
 from types import TracebackType
@@ -21,6 +22,7 @@ from chp.numbers import Revision
 
 from .aioparts import AsyncLease, AsyncWatch, Awaiting
 from .checks import wait_s
+from .clientfile import ClientFile
 from .clone import Clone, Pin
 from .codecs import Codec
 from .dispatch import Listener
@@ -71,6 +73,11 @@ class AsyncClone(Mapping[str, Any]):
             on_state=on_state,
             name=name,
         )
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
+        """As of `Clone`."""
+        return cls(ClientFile.read(path), *arguments, **named)
 
     # -- reading, as of a dict
 
@@ -276,7 +283,8 @@ class AsyncClone(Mapping[str, Any]):
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Until the copy is complete and current."""
         core = self._clone.mailbox.core
-        await self._waits(timeout).until(lambda: core.state is State.SYNCED, "not synced")
+        await self._waits(timeout).until(lambda: core.state is State.SYNCED or bool(core.denied()), "not synced")
+        self._clone.check_admitted()
 
     def watch(
         self,

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
@@ -37,6 +37,7 @@ from chp.numbers import Revision
 
 from . import checks
 from .agent import Agent
+from .clientfile import ClientFile, credentials_of
 from .codecs import Codec, codec_of
 from .connecting import target
 from .core import ClientCore, Timing
@@ -70,7 +71,8 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
-                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair
+                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair;
+                   or a `ClientFile` (see `from_file`)
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
     codec          "raw" (bytes), "text", "json", "msgpack", or an object with encode and decode
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
@@ -127,6 +129,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         )
         self._dispatcher = Dispatcher()
         self._mailbox = mailbox = Mailbox(core, on_full, self._dispatcher.put)
+        mailbox.credentials = credentials_of(servers)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
@@ -142,6 +145,15 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         self._agent.start()
         # when nobody has the writer any more: who keeps only `clone.set` goes on setting
         self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
+        """The same with a client file in place of the servers: their addresses and keys, and this client's.
+
+        Raises `BadInput` for what is wrong with the file. A server that does not let it in is tried on;
+        `wait_until_synced` raises `Refused` with the code "key" if none of them does.
+        """
+        return cls(ClientFile.read(path), *arguments, **named)
 
     # -- setting and deleting
 

@@ -97,7 +97,8 @@ def _round(mailbox: Mailbox, channel: Channel, only: set[str] | None, deadline: 
 
 def _asked(mailbox: Mailbox, address: str, comparison: Comparison, deadline: float) -> Comparison:
     with zmq.Context() as context:
-        link = FeedLink(context, endpoints_of(address)[0], comparison.channel.subtree)
+        known = mailbox.credentials.get(address)
+        link = FeedLink(context, endpoints_of(address)[0], comparison.channel.subtree, known)
         try:
             while not link.ask(1, {}):
                 if monotonic() > deadline:

@@ -172,6 +172,11 @@ class ClientCore:
         if wire != AWAY or link.wire == SPEAKS:  # what takes connections and drops them is there, but is no server
             link.wire = wire
 
+    def denied(self) -> list[tuple[str, str]]:
+        """The servers that do not let us in, and why; none of them, while another may."""
+        found = [(link.address, link.denied) for link in self.links if link.denied]
+        return found if all(link.denied or (link.protocol == 0 and link.wire == AWAY) for link in self.links) else []
+
     def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB of server `i`; what is malformed is counted and dropped."""
         self.links[i].update_at = now

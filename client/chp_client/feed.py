@@ -44,6 +44,7 @@ from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
 from .checks import endpoints_of
+from .clientfile import credentials_of
 from .errors import NotRetained, Refused
 from .feedlink import FeedLink, deadline_in, wait_any
 from .port import Elsewhere
@@ -114,7 +115,8 @@ class Feed:
         self._silence_s = silence_s
         self._ids = itertools.count(1)
         self._context = zmq.Context()
-        self._links = [FeedLink(self._context, each, self.subtree) for each in endpoints]
+        known = credentials_of(servers)
+        self._links = [FeedLink(self._context, each, self.subtree, known.get(each[0])) for each in endpoints]
         self._turn = itertools.cycle(self._links)
         self._server = self._links[0]  # the one that answered last
         self._lost_at = NEVER  # since when nobody gives the feed
@@ -334,9 +336,12 @@ class Feed:
         return max(active, key=lambda link: epoch_of(link.number), default=None)
 
     def _wait(self, deadline: float, what: str) -> None:
-        left = deadline - monotonic()
+        left, denied = deadline - monotonic(), {link.address: why for link in self._links if (why := link.denied)}
+        if len(denied) == len(self._links) and deadline < float("inf"):
+            raise Refused("; ".join(f"{server} {why}" for server, why in denied.items()), "key", denied)
         if left <= 0:
-            raise TimeoutError(f"waited {what}: {', '.join(link.address for link in self._links)}; see `chp status`")
+            found = ", ".join(f"{link.address} {denied.get(link.address, '')}".strip() for link in self._links)
+            raise TimeoutError(f"waited {what}: {found}; see `chp status`")
         for link in wait_any(self._links, min(RETRY_S, left)):
             for _ in link.hear():
                 pass

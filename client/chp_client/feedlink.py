@@ -20,7 +20,9 @@ from chp.headers import Greeting, Header, Heartbeat
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 
+from . import admission
 from .agent import drain
+from .clientfile import Credentials
 from .errors import Refused
 from .port import LATER, Elsewhere, Line
 from .question import Question, Told
@@ -34,7 +36,13 @@ MESSAGES_A_TURN = 200
 class FeedLink:
     """Both sockets to one server, and what it said of itself."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: tuple[str, str, str], subtree: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoints: tuple[str, str, str],
+        subtree: str,
+        known: Credentials | None = None,
+    ) -> None:
         self.address = endpoints[0]
         self.state = 0
         self.number = 0  # its last, when it last told its state
@@ -53,8 +61,19 @@ class FeedLink:
         self.requests.immediate = 1  # a request that waits for a server that is away would be stale
         self.updates.subscribe(channel_topic(subtree))
         self._line = Line(self.address, self.requests)
+        self._monitor = self.requests.get_monitor_socket(admission.EVENTS)
+        ways = [(self.requests, endpoints[0]), (self.updates, endpoints[1])]
+        self._admission = admission.Admission(self.address, ways, known)
         self.requests.connect(endpoints[0])
         self.updates.connect(endpoints[1])
+
+    @property
+    def denied(self) -> str:
+        """Why it does not let us in; what is due about it is done."""
+        for event in drain(self._monitor, MESSAGES_A_TURN):
+            self._admission.heard(event, monotonic())
+        self._admission.step(monotonic())
+        return self._admission.why
 
     def ask(self, request_id: int, options: dict[str, Any]) -> bool:
         """Put a question: the feed, a probe of it, or a snapshot, by its options."""
@@ -92,6 +111,8 @@ class FeedLink:
 
     def close(self) -> None:
         """Close both sockets."""
+        self.requests.disable_monitor()
+        self._monitor.close(0)
         self.requests.close()
         self.updates.close()
 

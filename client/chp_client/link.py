@@ -52,6 +52,7 @@ class Link:
     refusal: str = ""  # the last thing it refused to do for us, in words
     refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
     wire: str = AWAY
+    denied: str = ""  # why it does not let us in
     unresolved: str = ""  # why the name of its host can't be resolved
     unspoken: str = ""  # why we have no dealings with it: its version is not ours
 
@@ -84,6 +85,8 @@ class Link:
 
     def describe(self, now: float) -> str:
         """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
+        if self.denied:
+            return f"{self.address} {self.denied}"
         if self.protocol == 0:
             return f"{self.address} not heard from: {self.unresolved or NOT_HEARD[self.wire]}"
         if self.unspoken:

@@ -21,6 +21,7 @@ from threading import Condition, Lock
 from time import monotonic
 
 from .checks import wait_s
+from .clientfile import Credentials
 from .core import ClientCore
 from .errors import Closed, Forked, Full
 from .events import State
@@ -52,6 +53,7 @@ class Mailbox:
         self.watches: list[WatchQueue] = []
         self.stop_at: float | None = None  # when the agent gives up waiting for acknowledgements
         self.forked = False
+        self.credentials: dict[str, Credentials] = {}  # of each server, where a client file was given
         self.lagging: float | None = None  # seconds, when on_lag is "raise" and it happened
         self._on_full = on_full
         self._waiting = 0

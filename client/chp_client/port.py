@@ -14,7 +14,9 @@ goes is an error. For that long a failover may take, `timeout_s` is the bound. B
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
+from threading import Event
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +26,8 @@ import zmq
 from chp.headers import Header, Records, Sync
 from chp.limits import DEFAULT
 
+from . import admission
+from .clientfile import Credentials, credentials_of
 from .errors import Refused, Unanswered
 from .question import Question, Told, reply_of
 
@@ -34,6 +38,8 @@ TCP_GIVES_UP = (
     (zmq.TCP_MAXRT, 4000), (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 1), (zmq.TCP_KEEPALIVE_INTVL, 1),
     (zmq.TCP_KEEPALIVE_CNT, 3),
 )  # fmt: skip
+DENIED_S = 0.2  # until a server that did not let us in is asked again
+DENIALS = 2  # so often, before we believe it
 LATER = ("passive", "busy")  # codes with which a server says that another, or it itself a moment later, may answer
 
 
@@ -41,13 +47,21 @@ class Elsewhere(Exception):
     """This server doesn't answer, or is not the active: ask another."""
 
 
+class Denied(Elsewhere):
+    """This server does not let us in."""
+
+
 class Line:
     """A DEALER to P of one server; `monitor`, if there is one, tells when its connection goes."""
 
-    def __init__(self, server: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None) -> None:
+    def __init__(
+        self, server: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None = None,
+        known: Credentials | None = None,
+    ) -> None:  # fmt: skip
         self.server = server
         self.socket = socket
         self._monitor = monitor
+        self._known = known
         socket.linger = 0
         socket.maxmsgsize = DEFAULT.frame_bytes_max
 
@@ -64,16 +78,26 @@ class Line:
         deadline = monotonic() + silence_s
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
-        if self._monitor is not None and watched:
+        if self._monitor is not None:
             poller.register(self._monitor, zmq.POLLIN)
         while (left := deadline - monotonic()) > 0:
             ready = dict(poller.poll(max(1, int(left * 1000))))
             if self.socket not in ready:
+                if ready and not self._told(watched):
+                    continue
                 raise Elsewhere(f"{self.server} {'went away' if ready else f'said nothing for {silence_s:g} s'}")
             told = question.hear(self.server, self.socket.recv_multipart())
             if told is not None:
                 return told
         raise Elsewhere(f"{self.server} said nothing for {silence_s:g} s")
+
+    def _told(self, watched: bool) -> bool:
+        """Whether the monitor tells that the connection went, if that is `watched`; `Denied` if it was not let in."""
+        assert self._monitor is not None
+        frames = self._monitor.recv_multipart()
+        if why := admission.reason(self.server, frames, self._known):
+            raise Denied(f"{self.server} {why}")
+        return watched and int.from_bytes(frames[0][:2], sys.byteorder) == zmq.EVENT_DISCONNECTED
 
     def answer(self, question: Question, silence_s: float) -> Iterator[Told]:
         """All that is still to come of an answer, with more credit granted as it is taken."""
@@ -101,6 +125,9 @@ class Port:
 
     def __init__(self, servers: Sequence[str], timeout_s: float, *, again: str = "ask again") -> None:
         self._servers = list(servers)
+        self._known = credentials_of(servers)
+        self._turns: dict[str, int] = {}  # how often a line to each was made: a client file may have two keys for it
+        self._denied: dict[str, str] = {}
         self._timeout_s = timeout_s
         self._again = again
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -147,8 +174,9 @@ class Port:
                 last = refused.code
                 self._next()
                 self._line().socket.poll(100)  # it said that it can't now: a moment later it may
-            except Elsewhere:
-                last = "no answer"
+            except Elsewhere as broken:
+                last = str(broken) if isinstance(broken, Denied) else "no answer"
+                self._deny(line.server, last if isinstance(broken, Denied) else "")
                 self._lines.pop(line.server).close()
                 self._next()
                 if self._at == 0:
@@ -158,6 +186,16 @@ class Port:
             "is chp-server running there, and is it reached from this machine? See `chp status`"
         )
 
+    def _deny(self, server: str, why: str) -> None:
+        """It does not let us in; if no other server may, and it has said so several times, that is the answer."""
+        if not why:
+            self._denied.pop(server, None)
+            return
+        self._denied[server] = why
+        Event().wait(DENIED_S)
+        if len(self._denied) == len(self._servers) and min(self._turns.values()) >= DENIALS:
+            raise Refused("; ".join(self._denied.values()), "key")
+
     def _line(self) -> Line:
         server = self._servers[self._at]
         if server not in self._lines:
@@ -165,7 +203,11 @@ class Port:
             socket.rcvhwm = 0
             for option, value in TCP_GIVES_UP:
                 socket.setsockopt(option, value)
-            self._lines[server] = Line(server, socket, socket.get_monitor_socket(zmq.EVENT_DISCONNECTED))
+            turn = self._turns[server] = self._turns.get(server, -1) + 1
+            if (known := self._known.get(server)) is not None:
+                known.put_on(socket, turn)
+            monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | admission.EVENTS)
+            self._lines[server] = Line(server, socket, monitor, known)
             socket.connect(server)
         return self._lines[server]
 

@@ -14,7 +14,7 @@ from chp.numbers import Revision, epoch_of, sequence_of
 from . import checks, comparing
 from .core import ClientCore
 from .dispatch import Dispatcher, Listener
-from .errors import Lagging
+from .errors import Lagging, Refused
 from .events import State
 from .mailbox import Mailbox
 
@@ -115,12 +115,23 @@ class Worth:
         return "; ".join(found)
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
-        """Return once the copy is complete and current; `TimeoutError` says how the servers look."""
-        mailbox = self._mailbox
+        """Return once the copy is complete and current; `TimeoutError` says how the servers look.
+
+        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there.
+        """
+        mailbox, core = self._mailbox, self._core
         with mailbox.lock:
-            mailbox.wait_for(lambda: self._core.state in (State.SYNCED, State.CLOSED), timeout, lambda: "not synced")
-            if self._core.state is State.CLOSED:
+            mailbox.wait_for(
+                lambda: core.state in (State.SYNCED, State.CLOSED) or bool(core.denied()), timeout, lambda: "not synced"
+            )
+            if core.state is State.CLOSED:
                 raise mailbox.why_not()
+        self.check_admitted()
+
+    def check_admitted(self) -> None:
+        """Raises `Refused` if no server lets this client in (for the parts of this package)."""
+        if self._core.state is not State.SYNCED and (denied := self._core.denied()):
+            raise Refused("; ".join(f"{address} {why}" for address, why in denied), "key", dict(denied))
 
     def on_state(self, listener: Listener) -> None:
         """Call `listener(state)` at each change of state, on a thread of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import zmq
 
 from chp import keyfiles
 from chp.keyfiles import KeyPair
+from chp_client.clientfile import text_of
 
 Socket = zmq.Socket[bytes]
 
@@ -65,3 +66,10 @@ def socket(context: zmq.Context[Socket], kind: int, pair: KeyPair | None, server
         yield made
     finally:
         made.close()
+
+
+def client_file(path: Path, pair: KeyPair, servers: Mapping[str, bytes]) -> Path:
+    """A client file with one key for each server."""
+    path.touch(mode=0o600)
+    path.write_text(text_of(path.stem, pair, dict(servers)))
+    return path

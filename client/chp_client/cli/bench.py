@@ -29,7 +29,7 @@ from chp.keys import check_subtree
 
 from .faults import Misused, NoServer
 from .out import Out
-from .settings import DURATION, Settings, examples, pass_settings, shared
+from .settings import AS, DURATION, Settings, examples, pass_settings, shared
 from .store import Store, reading, writing
 from .text import percentile, show_latency
 from .write import delete_all
@@ -220,7 +220,8 @@ def _to_watcher(store: Store, plan: Plan, watcher: subprocess.Popen[str]) -> Fig
 
 @contextmanager
 def _watcher(settings: Settings, plan: Plan) -> Iterator[subprocess.Popen[str]]:
-    words = [",".join(settings.servers), str(settings.timeout_s), plan.prefix]
+    client = settings.client
+    words = [f"{AS}{client.path}" if client else ",".join(settings.servers), str(settings.timeout_s), plan.prefix]
     watcher = subprocess.Popen(
         [sys.executable, "-m", "chp_client.cli.bench_watcher", *words], stdout=subprocess.PIPE, text=True
     )

@@ -10,15 +10,18 @@ import json
 import sys
 import time
 
+from ..clientfile import ClientFile
 from .bench import STAMP_BYTES
-from .settings import Settings, read_servers
+from .settings import AS, Settings, read_servers
 from .store import reading
 
 
 def watch(servers: str, timeout_s: float, prefix: str) -> list[int]:
     """The nanoseconds from each stamped set to its arrival here."""
     took: list[int] = []
-    with reading(Settings(read_servers(servers), named=True, timeout_s=timeout_s), [prefix]) as store:
+    client = servers.removeprefix(AS) if servers.startswith(AS) else None
+    named = ClientFile.read(client) if client else read_servers(servers)
+    with reading(Settings(named, named=True, timeout_s=timeout_s), [prefix]) as store:
         watch = store.clone.watch(prefix, start="now")
         print("ready", flush=True)
         for change in watch:

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 import zmq
 
-from chp import keyfiles
+from chp import addresses, keyfiles
 from chp.keyfiles import KeyPair
 
+from .. import clientfile
 from .faults import Misused
 from .settings import examples
 
@@ -26,19 +27,40 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_.-]{1,64})?\Z")
     chp keygen alice                  # alice.pub is for the servers' clients/
 """))  # fmt: skip
 @click.argument("name")
-def keygen(name: str) -> None:
-    """Write NAME.secret, for its owner alone, and NAME.pub, which others may have. NAME may begin with a directory."""
+@click.option(
+    "--server", "servers", multiple=True, metavar="ADDRESS=FILE.pub",
+    help="Write NAME.toml, a client file for this server (twice: for a pair), in place of NAME.secret.",
+)  # fmt: skip
+def keygen(name: str, *, servers: tuple[str, ...]) -> None:
+    """Write NAME.secret, for its owner alone, and NAME.pub, which others may have. NAME may begin with a directory.
+
+    With --server the secret goes into a client file, NAME.toml, for `chp --as` and `Clone.from_file`.
+    """
     path = Path(name)
     if not _NAME.match(path.name) or path.name.endswith((".pub", ".secret")):
         raise Misused(f"{name!r} can't be the name of keys; give letters, digits, '_' and '-', such as alice or server")
-    public, secret = (path.with_name(path.name + end) for end in (".pub", ".secret"))
+    public, secret = (path.with_name(path.name + end) for end in (".pub", ".toml" if servers else ".secret"))
+    known = dict(map(_server, servers))
     for file in (public, secret):
         if file.exists():
             raise Misused(f"{file} is there already; give another name, or move it away")
     pair = make_pair()
-    write_new(secret, keyfiles.secret_text(path.name, pair), 0o600)
+    write_new(secret, clientfile.text_of(path.name, pair, known), 0o600)
     write_new(public, keyfiles.public_text(path.name, pair.public), 0o644)
     click.echo(f"{secret} stays here, {public} is for others; its key is {pair.public.decode()}")
+
+
+def _server(word: str) -> tuple[str, bytes]:
+    """An address, and the key in a file."""
+    address, _, name = word.partition("=")
+    try:
+        addresses.parse(address)
+        return address, keyfiles.read_public(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Misused(f"--server {word}: {name} {error.strerror}; copy the server's server.pub there") from None
+    except ValueError as error:
+        what = address if "://" not in address or not name else name
+        raise Misused(f"--server {word}: {what} {error}; give tcp://HOST:PORT=FILE.pub") from None
 
 
 def make_pair() -> KeyPair:

@@ -96,7 +96,7 @@ def record(settings: Settings, directory: str, *, subtree: str, start: str, ever
         if not directory:
             raise BadInput("no directory is given")
         writer = recording.record(
-            list(settings.servers), directory, check_subtree(subtree), start=start, every_s=every_s,
+            settings.servers, directory, check_subtree(subtree), start=start, every_s=every_s,
             file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
             say=lambda text: click.echo(f"chp record: {text}", err=True),
         )  # fmt: skip

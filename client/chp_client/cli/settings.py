@@ -11,12 +11,15 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from chp import addresses
+from chp.errors import BadInput
 
+from ..clientfile import ClientFile
 from .faults import Misused
 from .out import Out
 from .text import read_duration, read_revision
@@ -24,7 +27,8 @@ from .text import read_duration, read_revision
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
 SERVERS_MAX = 2
-VARIABLE = "CHP_SERVERS"
+VARIABLE, CLIENT_VARIABLE = "CHP_SERVERS", "CHP_CLIENT"
+AS = "as:"  # how `chp bench` hands a client file on
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -33,6 +37,7 @@ class Settings:
     """The shared options of one command line."""
 
     servers: tuple[str, ...] = DEFAULT_SERVERS
+    client_name: str = ""  # or a path: that of --as
     named: bool = False  # whether the user said which servers, rather than the default
     timeout_s: float = TIMEOUT_S
     timeout_named: bool = False
@@ -42,8 +47,21 @@ class Settings:
         """The user's --timeout, or what suits the command if there is none."""
         return self.timeout_s if self.timeout_named else otherwise_s
 
+    @property
+    def client(self) -> ClientFile | None:
+        """The client file, if there is one."""
+        return self.servers if isinstance(self.servers, ClientFile) else None
+
     def take_environment(self) -> None:
-        """The servers of the environment, if none were named."""
+        """The client file, of --as or the environment, or the servers of the environment if none were named."""
+        if name := self.client_name or os.environ.get(CLIENT_VARIABLE):
+            try:
+                found = ClientFile.read(path_of(name))
+                self.servers = found.only(self.servers) if self.named else found
+                self.named = True
+            except BadInput as error:
+                raise Misused(str(error)) from None
+            return
         text = os.environ.get(VARIABLE)
         if self.named or not text:
             return
@@ -51,6 +69,13 @@ class Settings:
             self.servers, self.named = read_servers(text), True
         except ValueError as error:
             raise Misused(f"{VARIABLE}: {error}") from None
+
+
+def path_of(name: str) -> Path:
+    """Where a client file is: a path, or a name in the user's folder for them."""
+    if "/" in name or name.endswith(".toml"):
+        return Path(name)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "chp" / f"{name}.toml"
 
 
 def read_servers(text: str) -> tuple[str, ...]:
@@ -110,6 +135,11 @@ def _note_servers(ctx: click.Context, param: click.Parameter, value: tuple[str, 
         _settings(ctx).servers, _settings(ctx).named = value, True
 
 
+def _note_client(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _settings(ctx).client_name = value
+
+
 def _note_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
     if value is not None:
         _settings(ctx).timeout_s, _settings(ctx).timeout_named = value, True
@@ -123,6 +153,10 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 _SERVERS = click.option(
     "--servers", type=SERVERS, metavar="URL[,URL]", expose_value=False, callback=_note_servers,
     help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
+)  # fmt: skip
+_AS = click.option(
+    "--as", "client", metavar="NAME|PATH", expose_value=False, callback=_note_client,
+    help="The client file with servers and keys (or CHP_CLIENT); NAME is ~/.config/chp/NAME.toml.",
 )  # fmt: skip
 _JSON = click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines.")
 
@@ -150,7 +184,7 @@ def shared_for(timeout_s: float) -> Callable[[F], F]:
         "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
         help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",
     )  # fmt: skip
-    return lambda command: _SERVERS(timeout(_JSON(command)))
+    return lambda command: _SERVERS(_AS(timeout(_JSON(command))))
 
 
 def examples(text: str) -> str:

@@ -51,10 +51,9 @@ def make_clone(settings: Settings, subtrees: list[str]) -> Clone:
     """The Clone itself; no subtrees make one that only writes. Tests put theirs here."""
     from chp_client import Clone
 
-    servers = list(settings.servers)
     if not subtrees:
-        return Clone(servers, subtree=None)
-    return Clone(servers, subtrees=subtrees)
+        return Clone(settings.servers, subtree=None)
+    return Clone(settings.servers, subtrees=subtrees)
 
 
 @contextmanager

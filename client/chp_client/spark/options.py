@@ -23,6 +23,7 @@ from chp.limits import DEFAULT
 from chp.numbers import EPOCH_MAX, SEQUENCE_MASK
 
 from .. import checks
+from ..clientfile import ClientFile
 
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark hands these to a sink too
 
@@ -46,6 +47,13 @@ class Option:
 
 def _servers(text: str) -> list[str]:
     return [snapshot_port for snapshot_port, _, _ in checks.endpoints_of(text)]
+
+
+def _client_file(text: str) -> ClientFile:
+    try:
+        return ClientFile.read(text)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
 
 
 def _choice(*names: str) -> Callable[[str], str]:
@@ -117,6 +125,10 @@ def _start(text: str) -> str | dict[str, Any]:
 
 OPTIONS = (
     Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair"),
+    Option(
+        "client_file", "all", _client_file, None, "a path",
+        "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
+    ),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
     Option("codec", "all", _choice("raw", "json", "msgpack"), "raw", "raw, json, msgpack", "how a value is made of columns, or columns of it"),
@@ -158,6 +170,12 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
             values[option.name] = option.read(str(text))
         except ValueError as error:
             raise BadOption(f"option {option.name} is {text!r}: {error}") from None
+    if values["client_file"] is not None:
+        if values["servers"]:
+            raise BadOption(
+                "both options servers and client_file are given; the file names the servers: leave them out"
+            )
+        values["servers"] = values["client_file"]
     if not values["servers"]:
         raise BadOption(
             "option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"

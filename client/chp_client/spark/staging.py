@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from chp import columns
 from chp.batch import Segment
 from chp.errors import ChpError
 
+from ..clientfile import ClientFile
 from ..clone import Clone
 from ..errors import Refused
 from ..events import Ack
@@ -41,9 +42,9 @@ class StagingFailed(ChpError):
     """The servers did not take a batch; nothing of it is visible. The text says why and what to do."""
 
 
-def clone_of(servers: list[str]) -> Clone:
+def clone_of(servers: Sequence[str]) -> Clone:
     """This process's writing Clone for these servers."""
-    where = os.getpid(), tuple(servers)
+    where = os.getpid(), servers if isinstance(servers, ClientFile) else tuple(servers)
     with _lock:
         clone = _clones.get(where)
         if clone is None or clone.closed:

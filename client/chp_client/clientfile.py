@@ -1,0 +1,145 @@
+"""A client file: the servers of a pair, their public keys, and the keys of this client (SPEC.md, section 25).
+
+    public = "..."
+    secret = "..."
+    [[servers]]
+    address = "tcp://a:5556"
+    keys = ["..."]               # the server's public key; while it is changed, the new one too
+
+`ClientFile.read(path)` is a tuple of the addresses, to be given wherever servers are: `Clone(ClientFile.read(path))`.
+It shows no secret, and it is pickled as its path, so that another process, of Spark say, reads the file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import zmq
+
+from chp import addresses, keyfiles
+from chp.errors import BadInput
+from chp.keyfiles import KeyPair
+
+SERVER_KEYS_MAX = 2  # the one that is, and the one that is to be
+_KNOWN = {"public", "secret", "servers"}
+_REMEDY = "`chp keygen NAME --server ADDRESS=SERVER.pub` writes such a file"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a connection to one server shows, and whom it expects."""
+
+    pair: KeyPair
+    server_keys: tuple[bytes, ...]
+
+    def put_on(self, socket: zmq.Socket[bytes], turn: int = 0) -> None:
+        """What this socket connects to from now on; `turn` counts through the server's keys."""
+        socket.curve_publickey, socket.curve_secretkey = self.pair.public, self.pair.secret
+        socket.curve_serverkey = self.server_keys[turn % len(self.server_keys)]
+
+
+class ClientFile(tuple[str, ...]):
+    """The addresses of a client file, with what is needed to be let in there."""
+
+    path: str
+    credentials: dict[str, Credentials]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Read it; `BadInput` names the file, what is wrong and what to do."""
+        return cls._of(str(path), _read(Path(path)))
+
+    @classmethod
+    def _of(cls, path: str, credentials: dict[str, Credentials]) -> Self:
+        made = cls(credentials)
+        made.path, made.credentials = path, credentials
+        return made
+
+    def only(self, servers: Iterable[str]) -> Self:
+        """Some of its servers; `BadInput` for one that is not in it."""
+        chosen = list(servers)
+        for server in chosen:
+            if server not in self.credentials:
+                raise BadInput(f"{server} is no server of the client file {self.path}: that has {', '.join(self)}")
+        return self._of(self.path, {server: self.credentials[server] for server in chosen})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClientFile) and self.path == other.path and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash((self.path, tuple(self)))
+
+    def __repr__(self) -> str:
+        return f"<ClientFile {self.path}: {', '.join(self)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.path, tuple(self))
+
+
+def _again(path: str, servers: tuple[str, ...]) -> ClientFile:
+    return ClientFile.read(path).only(servers)
+
+
+def credentials_of(servers: object) -> dict[str, Credentials]:
+    """Of each address; none, if no client file was given."""
+    return servers.credentials if isinstance(servers, ClientFile) else {}
+
+
+def text_of(name: str, pair: KeyPair, servers: dict[str, bytes]) -> str:
+    """What a client file holds."""
+    lines = [keyfiles.secret_text(name, pair)]
+    for address, key in servers.items():
+        lines.append(f'\n[[servers]]\naddress = "{address}"\nkeys = ["{key.decode()}"]\n')
+    return "".join(lines)
+
+
+def _read(path: Path) -> dict[str, Credentials]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(keyfiles.FILE_BYTES_MAX)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"the client file {path} can't be read ({why}); {_REMEDY}") from None
+    if mode & 0o077:
+        raise BadInput(f"the client file {path} can be read by others of this host; chmod 600 it, or make new keys")
+    try:
+        return _parsed(keyfiles.read_table(text))
+    except ValueError as error:
+        raise BadInput(f"the client file {path} {error}") from None
+
+
+def _parsed(table: dict[str, object]) -> dict[str, Credentials]:
+    if unknown := sorted(table.keys() - _KNOWN):
+        raise ValueError(f"has {unknown[0]!r}, which it can't have: it has {', '.join(sorted(_KNOWN))}")
+    pair = KeyPair(keyfiles.key_of(table, "public"), keyfiles.key_of(table, "secret"))
+    if zmq.curve_public(pair.secret) != pair.public:
+        raise ValueError(f"has a public key that is not that of its secret one; {_REMEDY}")
+    servers = table.get("servers")
+    if not isinstance(servers, list) or not servers:
+        raise ValueError(f"names no server: it has no [[servers]] with address and keys; {_REMEDY}")
+    found: dict[str, Credentials] = {}
+    for each in servers:
+        address, keys = _server(each)
+        if address in found:
+            raise ValueError(f"has the server {address} twice; put both of its keys into one keys = [...]")
+        found[address] = Credentials(pair, keys)
+    return found
+
+
+def _server(table: object) -> tuple[str, tuple[bytes, ...]]:
+    if not isinstance(table, dict) or not isinstance(address := table.get("address"), str):
+        raise ValueError('has one of [[servers]] without a line address = "tcp://HOST:PORT"')
+    try:
+        addresses.parse(address)
+    except ValueError as error:
+        raise ValueError(f"has the address {address!r}, which {error}") from None
+    keys = table.get("keys")
+    if not isinstance(keys, list) or not 1 <= len(keys) <= SERVER_KEYS_MAX:
+        raise ValueError(f'has no keys = ["..."] for {address}: that is what stands in its server.pub (one, or two)')
+    return address, tuple(keyfiles.key_of({"server's": key}, "server's") for key in keys)

@@ -1,0 +1,107 @@
+"""Client files: what is read, what is said of a wrong one, and that nothing shows or hands on a secret.
+
+covers: chp_client/clientfile.py, `chp --as`, `chp keygen --server`, Spark's client_file
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chp.errors import BadInput
+from chp_client import ClientFile, Clone
+from chp_client.cli.app import chp
+from chp_client.clientfile import credentials_of
+from chp_client.spark import options
+from tests.wire import keys
+
+ALICE, OTHER = keys.new_pair(), keys.new_pair()
+SERVERS = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:5")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A good one."""
+    return keys.client_file(tmp_path / "alice.toml", ALICE, dict.fromkeys(SERVERS, OTHER.public))
+
+
+def test_it_is_its_addresses_and_has_their_keys(file: Path) -> None:
+    found = ClientFile.read(file)
+    assert tuple(found) == SERVERS
+    assert credentials_of(found)[SERVERS[1]].server_keys == (OTHER.public,)
+    assert tuple(found.only(SERVERS[:1])) == SERVERS[:1] and not credentials_of(SERVERS)
+    with pytest.raises(BadInput, match=r"tcp://x:1 is no server of the client file .*alice\.toml"):
+        found.only(["tcp://x:1"])
+
+
+def test_no_secret_is_shown_and_pickled_is_only_the_path(file: Path) -> None:
+    found, secret = ClientFile.read(file), ALICE.secret.decode()
+    with Clone(found, None) as clone:
+        shown = f"{found!r} {found} {vars(found)} {clone!r} {clone.describe()} {clone.stats}"
+    assert secret not in shown and secret.encode() not in pickle.dumps(found)
+    again = pickle.loads(pickle.dumps(found.only(SERVERS[:1])))
+    assert tuple(again) == SERVERS[:1] and again.credentials[SERVERS[0]].pair == ALICE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("secret = ", "scret = ", "'scret', which it can't have"),
+        (f'secret = "{ALICE.secret.decode()}"\n', "", 'no line secret = "..."'),
+        (ALICE.public.decode(), OTHER.public.decode(), "not that of its secret one"),
+        ("[[servers]]", "[[", "is not TOML"),
+        (SERVERS[0], "5556", "the address '5556', which is not"),
+        (SERVERS[0], SERVERS[1], "twice"),
+        (f'keys = ["{OTHER.public.decode()}"]', "", "has no keys"),
+        (OTHER.public.decode(), "abc", "has a server's key that can't be one"),
+    ],
+    ids=range(8),
+)
+def test_what_is_wrong_is_said_with_the_file(file: Path, old: str, new: str, words: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(BadInput) as found:
+        Clone.from_file(file)
+    assert str(file) in str(found.value) and words in str(found.value)
+    assert ALICE.secret.decode() not in str(found.value)
+
+
+def test_one_that_others_can_read_or_that_is_missing_is_refused(file: Path, tmp_path: Path) -> None:
+    file.chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        ClientFile.read(file)
+    with pytest.raises(BadInput, match=r"bob\.toml can't be read .*chp keygen"):
+        ClientFile.read(tmp_path / "bob.toml")
+
+
+def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -> None:
+    values = options.parse({"client_file": str(file)})
+    assert tuple(values["servers"]) == SERVERS
+    assert ALICE.secret not in pickle.dumps(values)
+    with pytest.raises(options.BadOption, match="both options"):
+        options.parse({"client_file": str(file), "servers": SERVERS[0]})
+
+
+def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
+    keys.write(tmp_path, "server", OTHER)
+    name = f"{SERVERS[0]}={tmp_path / 'server.pub'}"
+    done = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice"), "--server", name])
+    assert done.exit_code == 0, done.output
+    found = ClientFile.read(tmp_path / "alice.toml")
+    assert tuple(found) == SERVERS[:1] and found.credentials[SERVERS[0]].server_keys == (OTHER.public,)
+    assert not (tmp_path / "alice.secret").exists()
+    for wrong in (SERVERS[0], f"{SERVERS[0]}={tmp_path / 'nothing.pub'}", f"a:1={tmp_path / 'server.pub'}"):
+        bad = CliRunner().invoke(chp, ["keygen", str(tmp_path / "bob"), "--server", wrong])
+        assert bad.exit_code == 2 and "--server" in bad.output, bad.output
+
+
+def test_a_command_finds_a_file_by_name_and_says_what_is_wrong(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    missing = CliRunner().invoke(chp, ["--as", "bob", "status"])
+    assert missing.exit_code == 2 and str(tmp_path / "chp" / "bob.toml") in missing.output
+    other = CliRunner().invoke(chp, ["--servers", "tcp://x:1", "status"], env={"CHP_CLIENT": str(file)})
+    assert other.exit_code == 2 and "is no server of the client file" in other.output

@@ -1,0 +1,124 @@
+"""Clients with client files: all of them are let in by it, and told within moments why a server does not let them in.
+
+covers: admission.py; Clone, AsyncClone, Admin, Feed, Port and `chp` with a client file; changing a server's key
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chp import keyfiles
+from chp_client import AsyncClone, ClientFile, Clone, Refused, State
+from chp_client.admin import Admin, Denied
+from chp_client.admin import Reply as Answered
+from chp_client.feed import Feed
+from chp_client.port import Port
+from chp_server.testing import Pair, TestServer
+from tests.wire import keys
+from tests.wire.hand import until
+
+ALICE, EVE = keys.new_pair(), keys.new_pair()
+LONG_S = 30.0
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two servers with keys, that know each other and alice."""
+    a, b = keys.pair_of_directories(tmp_path, ("alice", ALICE))
+    pair = Pair()
+    pair.primary.config = replace(pair.primary.config, keys=str(a))
+    pair.backup.config = replace(pair.backup.config, keys=str(b))
+    with pair:
+        yield pair
+
+
+def known(pair: Pair) -> dict[str, bytes]:
+    """The servers and their public keys."""
+    return {s.address: keys.public_of(Path(str(s.config.keys))) for s in (pair.primary, pair.backup)}
+
+
+def test_who_is_known_is_let_in_everywhere(pair: Pair, tmp_path: Path) -> None:
+    file = ClientFile.read(keys.client_file(tmp_path / "alice.toml", ALICE, known(pair)))
+    with Clone(file) as clone:
+        assert clone.set("/a", b"1").wait(LONG_S).durability == "replicated"
+        clone.wait_until_synced(LONG_S)
+        assert clone.verify()
+    with Admin(file, LONG_S) as admin:
+        assert all(isinstance(answer, Answered) for answer in admin.ask_all("status").values())
+    with Feed(file) as feed:
+        assert [r.keys for chunk in feed.fetch(0, LONG_S) for r in chunk] == [["/a"]]
+    with Port(file, LONG_S) as port:
+        assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
+    asyncio.run(_async(file.path))
+    done = chp("--as", file.path, "get", "/a")
+    assert (done.returncode, done.stdout) == (0, "1")
+
+
+async def _async(path: str) -> None:
+    async with AsyncClone.from_file(path) as clone:
+        await clone.wait_until_synced(LONG_S)
+        assert clone["/a"] == b"1"
+
+
+def chp(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command."""
+    return subprocess.run(
+        [sys.executable, "-m", "chp_client.cli", *words], capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+
+
+@pytest.mark.parametrize("who", ["unknown", "wrong server", "no key"])
+def test_who_is_not_let_in_is_told_why(pair: Pair, tmp_path: Path, who: str) -> None:
+    there = known(pair) if who != "wrong server" else dict.fromkeys(known(pair), EVE.public)
+    given = {"unknown": EVE, "wrong server": ALICE}.get(who)
+    servers = list(there) if given is None else ClientFile.read(keys.client_file(tmp_path / "c.toml", given, there))
+    why = {"unknown": "does not know", "wrong server": "has another key", "no key": "lets in only"}[who]
+    with Clone(servers) as clone, pytest.raises(Refused, match=why) as told:
+        clone.wait_until_synced(LONG_S)
+    assert told.value.code == "key"
+    with Admin(servers, LONG_S) as admin:
+        assert all(isinstance(a, Denied) and why in a.text for a in admin.ask_all("status").values())
+    with Feed(servers) as feed, pytest.raises(Refused, match=why):
+        feed.facts(LONG_S)
+    with Port(servers, LONG_S) as port, pytest.raises(Refused, match=why):
+        port.ask("", image=b"i" * 16, prefix="", parts=1)
+    with pytest.raises(Refused, match=why):
+        asyncio.run(_refused(servers))
+
+
+async def _refused(servers: list[str] | ClientFile) -> None:
+    async with AsyncClone(servers) as clone:
+        await clone.wait_until_synced(LONG_S)
+
+
+def test_who_is_made_known_is_let_in_by_itself(pair: Pair, tmp_path: Path) -> None:
+    with Clone.from_file(keys.client_file(tmp_path / "eve.toml", EVE, known(pair))) as clone:
+        with pytest.raises(Refused):
+            clone.wait_until_synced(LONG_S)
+        for server in (pair.primary, pair.backup):
+            keys.admit(Path(str(server.config.keys)), "eve", EVE)
+        until(lambda: clone.state is State.SYNCED, "it tries on")
+        clone.set("/a", b"1").wait(LONG_S)
+
+
+def test_a_server_may_have_another_key_than_before_if_the_file_has_both(tmp_path: Path) -> None:
+    a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
+    new = keys.new_pair()
+    with TestServer(keys=str(a), store=f"sqlite:{tmp_path / 'data'}") as server:
+        path = keys.client_file(tmp_path / "alice.toml", ALICE, {server.address: keys.public_of(a)})
+        old = keys.public_of(a).decode()
+        path.write_text(path.read_text().replace(f'["{old}"]', f'["{old}", "{new.public.decode()}"]'))
+        with Clone.from_file(path) as clone:
+            clone.set("/a", b"1").wait(LONG_S)
+            server.kill()
+            (a / "server.secret").write_text(keyfiles.secret_text("server", new))
+            server.start()
+            clone.set("/b", b"2").wait(LONG_S)
+            clone.wait_until_synced(LONG_S)
