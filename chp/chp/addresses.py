@@ -1,6 +1,6 @@
 """A server's address, which stands for its port P and those after it (SPEC.md, section 1).
 
-tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on
+tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address
 ipc://DIR/P      files of these names, for programs of the same host
 
 People may leave `tcp://` out, and may write both servers, a subtree and a codec as one: chp://a:5556,b:5566/rates/?codec=json
@@ -29,11 +29,14 @@ def parse(address: str) -> tuple[str, int]:
     host, port = found["host"], int(found["port"])
     if not 0 < port <= PORT_MAX - 2:
         raise ValueError(f"has a port that is not one of 1 to {PORT_MAX - 2}")
-    if host.startswith("["):
-        raise ValueError("has an IPv6 address, which does not work yet; give a host name or an IPv4 address")
     if is_file(address) and len(f"{host}/{port + 3}".encode()) > IPC_BYTES_MAX:
         raise ValueError(f"has a path longer than the {IPC_BYTES_MAX} bytes that a socket's may have")
     return host, port
+
+
+def is_ipv6(address: str) -> bool:
+    """Whether a socket needs IPv6 for it: a literal address in brackets. A name is looked up as IPv4."""
+    return address.startswith("tcp://[")
 
 
 def is_file(address: str) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import zmq
 
+from chp.addresses import is_ipv6
+
 from .clientfile import Credentials
 
 AGAIN_S = 0.5
@@ -55,6 +57,7 @@ class Admission:
             self._equip(way)
 
     def _equip(self, way: Way) -> None:
+        way[0].ipv6 = is_ipv6(way[1])
         if self._credentials is not None:
             self._credentials.put_on(way[0], self._turn)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Thread
 
-from chp.addresses import is_file
+from chp.addresses import is_file, is_ipv6
 
 
 def unresolved(address: str) -> str:
@@ -31,6 +31,8 @@ def look_up(addresses: list[str], tell: Callable[[int, str], object]) -> None:
 
 
 def _is_number(address: str) -> bool:
+    if is_ipv6(address):
+        return True
     try:
         socket.inet_aton(address.removeprefix("tcp://").rpartition(":")[0])
     except OSError:

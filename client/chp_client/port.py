@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import zmq
 
+from chp.addresses import is_ipv6
 from chp.headers import Header, Records, Sync
 from chp.limits import DEFAULT
 
@@ -201,6 +202,7 @@ class Port:
         if server not in self._lines:
             socket = self._context.socket(zmq.DEALER)
             socket.rcvhwm = 0
+            socket.ipv6 = is_ipv6(server)
             for option, value in TCP_GIVES_UP:
                 socket.setsockopt(option, value)
             turn = self._turns[server] = self._turns.get(server, -1) + 1

@@ -168,6 +168,7 @@ def of_server(address: str, timeout_s: float) -> Contents:
     """A snapshot of a server's contents; `NoContents` says why there is none. `timeout_s` is without a word of it."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.immediate, socket.maxmsgsize = 0, 1, DEFAULT.frame_bytes_max
+        socket.ipv6 = address.startswith("tcp://[")
         try:
             socket.connect(address)
         except zmq.ZMQError as error:

@@ -13,6 +13,8 @@ from typing import Self
 
 import zmq
 
+from chp.addresses import is_ipv6
+
 from . import logs
 from .pulse import Pulse
 from .sockets import send_all
@@ -41,6 +43,7 @@ class Beats:
 
     def _run(self) -> None:
         socket = self._socket
+        socket.ipv6 = is_ipv6(self._peer)
         socket.connect(self._peer)
         stuck = False
         try:

@@ -24,8 +24,8 @@ from .readers import PORTS, is_loopback, split_endpoint, without_password
 from .settings import BY_NAME, SETTINGS, Setting
 
 PREFIX = "CHP_SERVER_"
-_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1"})
-_ANY_HOSTS = frozenset({"*", "0.0.0.0"})
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_ANY_HOSTS = frozenset({"*", "0.0.0.0", "[::]"})
 
 
 class ConfigError(ChpError):

@@ -31,7 +31,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 def is_loopback(endpoint: str) -> bool:
     """Whether only programs of this host reach an endpoint, as far as the words tell."""
     host, _ = split_endpoint(endpoint)
-    return host == "localhost" or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+    return host in ("localhost", "[::1]") or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
 
 
 def without_password(text: str) -> str:
@@ -118,11 +118,9 @@ def endpoint(*, wildcard: bool) -> Reader:
         found = _ENDPOINT.match(text)
         if not found:
             raise ValueError("give tcp://HOST:PORT" + (", such as tcp://*:5556" if wildcard else ""))
-        if found["host"].startswith("["):  # the sockets of clients and servers are IPv4
-            raise ValueError("IPv6 addresses are not served yet; give a host name or an IPv4 address")
         if not 1 <= int(found["port"]) <= PORT_MAX:
             raise ValueError(f"give a port from 1 to {PORT_MAX}, since the three after it are used too")
-        if not wildcard and found["host"] in ("*", "0.0.0.0"):
+        if not wildcard and found["host"] in ("*", "0.0.0.0", "[::]"):
             raise ValueError("give the peer's own host name or address; a wildcard can't be connected to")
         return f"tcp://{found['host']}:{int(found['port'])}"
 

@@ -97,6 +97,7 @@ class Sockets:
                 self.doors.watch(socket, f"P+{i}" if i else "P")
             _bind(socket, self._config.endpoint(i))
         if peer is not None:
+            self.peer_out.ipv6 = addresses.is_ipv6(peer)
             self.peer_out.connect(peer)
         for i, socket in enumerate(clients):
             if self.doors is not None:
@@ -129,6 +130,7 @@ class Sockets:
 
 
 def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")  # which is both
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

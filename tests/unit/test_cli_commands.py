@@ -159,7 +159,7 @@ def test_set_if_revision(run: Run, shared: Shared) -> None:
         (["ls", "--servers", "http://x:1"], "not tcp://host:port"),
         (["ls", "--servers", "a:1,b:2,c:3"], "3 servers named"),
         (["ls", "--servers", "tcp://a:70000"], "has a port that is not one of 1 to 65533"),
-        (["ls", "--servers", "[::1]:5556"], "give a host name or an IPv4 address"),
+        (["--servers", "tcp://::1:5556", "status"], "is not tcp://host:port"),
         (["ls", "--servers", "a:1,tcp://a:1"], "tcp://a:1 is named twice"),
         (["set", "/balance", "-5"], "if it is a value, put -- before it"),
         (["--nonsense"], "No such option"),

@@ -43,7 +43,7 @@ class Codec:
         ({"servers": [NOBODY, NOBODY]}, "server tcp://127.0.0.1:9 is given twice"),
         ({"servers": [NOBODY, "tcp://a:1", "tcp://b:2"]}, "3 servers are given; name one, or the two of a pair"),
         ({"servers": 5556}, "server 5556 is not tcp://host:port"),
-        ({"servers": "tcp://[::1]:5556"}, "has an IPv6 address, which does not work yet"),
+        ({"servers": "tcp://::1:5556"}, "is not tcp://host:port"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),
         ({"subtree": "/a/", "subtrees": ["/b/"]}, "both subtree and subtrees"),
         ({"silence_s": 1, "stale_s": 2}, "both silence_s and stale_s"),
