@@ -1,5 +1,6 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 # make test    everything, two test processes at a time; make test-fast: what needs no sockets, in under a minute
+#              make test-browser: the gateway's console in Debian's chromium
 #              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds), before a release
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
@@ -16,7 +17,7 @@ EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
-.PHONY: demo check test test-fast test-long bench lint sim soak clean
+.PHONY: demo check test test-fast test-browser test-long bench lint sim soak clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -45,6 +46,10 @@ test: $(VENV)/.installed
 test-long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long $(ARGS)
 	$(BIN)/python -m tests.sim --seeds 20000
+
+test-browser: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[browser]"
+	$(BIN)/python -m pytest tests/wire/test_gateway_console.py $(ARGS)
 
 test-fast: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 -m "not slow and not spark and not long" tests/unit tests/scenarios tests/wire/test_golden_frames.py tests/wire/test_golden_chp2.py $(ARGS)

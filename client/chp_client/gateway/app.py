@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from chp.errors import ChpError
 
 from .asked import Limits
+from .console import show_console
 from .door import Door, defect, no_route, problem
 from .gateway import Gateway
 from .keys import batch, delete_key, pages, read_key, set_key
@@ -35,6 +36,9 @@ ROUTES: list[BaseRoute] = [
     Route("/health", health, methods=["GET"]),
     Route("/ready", ready, methods=["GET"]),
     Route("/openapi.json", show_openapi, methods=["GET"]),
+    Route("/", show_console, methods=["GET"]),
+    Route("/console/console.css", show_console, methods=["GET"]),
+    Route("/console/console.js", show_console, methods=["GET"]),
 ]
 
 

@@ -51,7 +51,8 @@ class Encoder:
 
 def snapshot(changes: Changes, number: str) -> Iterator[bytes]:
     """What there is, to begin anew with; only its end has an id: who has less must have it again."""
-    rows = [_row(key, value) for key, value in zip(changes.keys, changes.values, strict=True)]
+    columns = zip(changes.keys, changes.values, changes.revisions, strict=True)
+    rows = [{**_row(key, value), "revision": str(revision)} for key, value, revision in columns]
     yield _said("snapshot", {"keys": len(rows)})
     for i in range(0, len(rows), SNAPSHOT_ROWS):
         yield _said("entries", {"changes": rows[i : i + SNAPSHOT_ROWS]})
