@@ -46,7 +46,7 @@ def test_a_pair_shows_no_secret_and_goes_nowhere() -> None:
     assert PAIR.secret.decode() not in f"{PAIR} {PAIR!r} {[PAIR]}"
     for away in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not copied or pickled"):
-            away(PAIR)  # type: ignore[operator]
+            away(PAIR)
 
 
 def directory(tmp_path: Path) -> Path:

@@ -1,6 +1,7 @@
 """What nobody needs any more is freed a slice a turn. covers: leaving.py, images, maps that are replaced."""
 
 import weakref
+from collections.abc import Sized
 from dataclasses import replace
 
 import pytest
@@ -43,11 +44,11 @@ def test_a_map_goes_some_items_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     leaving, hashmap = Leaving(), Hashmap()
     hashmap.apply(Segment(KEYS, [b"v"] * 100, {"t": 1000}), 1, 0.0)
     leaving.add_map(hashmap)
-    columns = [hashmap.values, hashmap.revisions, hashmap.deadlines]
+    columns: list[Sized] = [hashmap.values, hashmap.revisions, hashmap.deadlines]
     left = []
     while leaving:
         leaving.step()
-        left.append(sum(map(len, columns)))
+        left.append(sum(len(column) for column in columns))
     assert left[0] == 270 and left[-1] == 0 and all(a - b <= 30 for a, b in zip([300, *left], left, strict=False))
 
 

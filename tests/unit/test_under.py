@@ -49,7 +49,8 @@ def test_it_follows_what_is_set_and_deleted(clone: Clone) -> None:
 def test_ranges_and_pages(clone: Clone) -> None:
     assert list(clone.under("/r/", after=KEYS[10], until=KEYS[13])) == KEYS[11:13]
     assert list(clone.under("/r/", after="/a", until="/z")) == KEYS
-    view, seen, after = clone.under("/r/"), [], None
+    view, after = clone.under("/r/"), None
+    seen: list[str] = []
     while page := view.page(300, after):
         assert len(page) <= 300
         seen += page

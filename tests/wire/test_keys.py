@@ -14,6 +14,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from chp import keyfiles
 from chp.keyfiles import KeyPair
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
@@ -53,7 +54,8 @@ def handshake(server: TestServer, offset: int, key: KeyPair | None, server_key: 
 
 def first_event(endpoint: str, kind: int, key: KeyPair | None, server_key: bytes) -> str:
     """What libzmq tells first of a handshake."""
-    names = {**DONE, **dict(zip(FAILED, ("auth", "protocol", "no detail"), strict=True))}
+    told = [*DONE.items(), *zip(FAILED, ("auth", "protocol", "no detail"), strict=True)]
+    names = {int(event): name for event, name in told}
     with zmq.Context() as context, keys.socket(context, kind, key, server_key) as socket:
         monitor = socket.get_monitor_socket(sum(names))
         socket.connect(endpoint)
@@ -76,7 +78,7 @@ def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(pair: Pair, offse
 def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(pair: Pair) -> None:
     assert [handshake(pair.primary, i, ALICE) for i in range(4)] == ["in", "in", "in", "auth"]
     text = (directory(pair.backup) / "server.secret").read_text()
-    peer = keys.keyfiles.read_secret(text)
+    peer = keyfiles.read_secret(text)
     assert [handshake(pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
 
 
