@@ -105,6 +105,8 @@ class ServerCore:
         silent_s = self.pulse.begins(now) if self.config.has_peer else gap
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
         here.now, here.arrival, here.wall = now, now, wall_s
+        if self._woke:  # stopped, or busy with recovering what the journal has
+            here.listens_since = now
         if self.state.late:
             self.state.catch_up(LATE_A_TURN)
         arbitrated = self.arbitration.enabled and here.active and not here.handing_over
@@ -362,7 +364,7 @@ class ServerCore:
             self.step(Event.FORCED)
         if here.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
-            waited = wait is not None and not here.alive() and here.now - here.started >= wait
+            waited = wait is not None and not here.alive() and here.now - here.listens_since >= wait
             waited = waited and not self.link.foreign
             if not self.config.has_peer or (waited and not self.link.bars(wait or 0.0)):
                 self.step(Event.ALONE)

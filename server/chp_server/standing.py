@@ -142,6 +142,7 @@ class Standing:
         self.server = server  # 16 bytes, new at each start
         self.limits = limits
         self.started = self.since = now  # when the server began, and when its state last changed
+        self.listens_since = now  # from when on a peer that is there would have been heard: not while we were stopped
         self.now = self.arrival = now  # of the turn; by when all in hand has arrived: times to live count from then
         self.wall = 0.0
         self.turn = Turn()

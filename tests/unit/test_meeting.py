@@ -138,7 +138,7 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
     if name == "P":
         turn(ours, 1.1)
         assert ours.active
-        theirs.here.now = theirs.here.started = 1.0
+        theirs.here.now = theirs.here.listens_since = 1.0
         before = ours.state.proof(), theirs.state.proof()
     turns = talk(ours, theirs)
     assert (ours.state.proof(), theirs.state.proof()) == before
@@ -331,3 +331,13 @@ def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_t
     loaded = journal.load()
     assert list(loaded.snapshot) == [b"the other history"] and [row.body for row in loaded.rows] == [b"new"]
     journal.close()
+
+
+def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> None:
+    core = ServerCore(CoreConfig(primary=True, has_peer=True, solo_wait_s=3.0, bootstrap=True), b"s" * 16, 0.0)
+    served = []
+    for n in range(16):  # its first turn comes after ten seconds of recovery
+        core.begin_turn(10.0 + n / 4, 0.0)
+        core.end_turn()
+        served.append(core.active)
+    assert served.index(True) == 12
