@@ -63,13 +63,15 @@ class PeerLink:
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
         self.in_sync_since = here.now  # when that last changed
+        self._opened = 0  # the epoch of the last turn, which is in our journal
+        self._held_back = False
 
     # -- what others ask
 
     @property
     def ready(self) -> bool:
-        """Whether more of a snapshot could be sent to the passive now."""
-        return self._here.follower is not None and self._here.follower.pump_ready
+        """Whether the passive could be sent more now."""
+        return self._held_back or (self._here.follower is not None and self._here.follower.pump_ready)
 
     def reset(self) -> None:
         """Our state changed: whatever was under way is over."""
@@ -429,9 +431,18 @@ class PeerLink:
         self._confirm()
         self.replay.hand_over()
         self._note_sync()
-        if here.active and here.follower is not None:
+        self._hold_back()
+        if here.active and here.follower is not None and not self._held_back:
             self._serve(here.follower)
         here.commits.log.pin = None if here.follower is None else here.follower.position
+
+    def _hold_back(self) -> None:
+        """Records leave while we write them, but for those of a turn that opens an epoch.
+
+        If we died before it is in our journal we would open it again, while the passive has another of that number.
+        """
+        epoch = self._here.state.epoch
+        self._held_back, self._opened = self._here.active and epoch != self._opened, epoch
 
     def _note_sync(self) -> None:
         here = self._here

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from chp.batch import BATCH, Segment, join, unpackb
+from chp.batch import BATCH, Segment, join, packb, unpackb
 from chp.limits import DEFAULT, Limits
 from chp_server import follow
 from chp_server.core import CoreConfig, ServerCore
 from chp_server.follow import Follower
 from chp_server.recordlog import Record, RecordLog
 from chp_server.turn import Turn
+from tests.unit.cores import Cores
 
 HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0
 
@@ -156,3 +157,27 @@ def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part
     assert not back.vote() and not back.active
     turn(back, 50.1, answer.to_peer)
     assert back.state.map.values == {"/1": b"v", "/2": b"v"}
+
+
+def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
+    """Else a server that dies in that turn opens the same epoch again, and the passive has other records of it."""
+    pair = Cores()
+    opened = pair.p.state.epoch
+    pair.p.rise_above(opened + 1)
+    pair.put("P", b"x" * 16, 1, {"/k": b"1"})
+    turn_of_epoch = pair.turn("P")
+    assert pair.p.state.epoch > opened
+    assert len(turn_of_epoch.journal) == 2  # the epoch and the set
+    assert follow.RECORD not in kinds(turn_of_epoch.to_peer)
+    assert pair.p.next_deadline() == pair.now  # and they don't wait for anything else
+    assert kinds(pair.turn("P").to_peer).count(follow.RECORD) == 2
+
+
+def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
+    active, back = server("P"), server("B")
+    turn(back, 0.0)
+    asks = [back.link.state_message(), [follow.WANT, packb({"at": [b"", 0, b"", 0], "history": [], "whole": True})]]
+    first = turn(active, 0.0, asks)
+    assert active.active and active.here.follower is not None
+    assert follow.END not in kinds(first.to_peer)
+    assert follow.END in kinds(turn(active, 0.0).to_peer)
