@@ -91,8 +91,6 @@ class Checks:
         """A server tells of itself. What both hold was looked at by this code too, so it may find nothing new."""
         if fact.event == "contents differ":
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
-        if fact.event == "state" and fact.fields["because"] == "vote_peer_silent":
-            self._was_silent(node)
 
     def _was_silent(self, node: ServerNode) -> None:
         """Who takes over: the other one is gone, was stopped, is cut off, waits, or is stuck; and not only busy."""
@@ -127,6 +125,8 @@ class Checks:
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """A server knows what to do, and nobody else does yet."""
         self._keeps_apart(node, turn)
+        if any(f.event == "state" and f.fields["because"] == "vote_peer_silent" for f in turn.facts):
+            self._was_silent(node)  # now: it says so at the end of the turn, which may be long
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)  # what expired where it was set
         for op in turn.journal:
             if isinstance(op, Append):
