@@ -143,7 +143,8 @@ def account_by_state(
     """As `account`, for keys not `seen` there: out of the two states, where records of `common` to `upto` are gone.
 
     Which batch set what is not to be had then: all of those records' are taken for parted. Nor can it be told whether a
-    key was deleted or is over by time, if it had a time: then it stays, as a conflict.
+    key was deleted or is over by time, if it had a time: then it stays, as a conflict. Nor what became of leases: a key
+    with one that does not live there is a conflict, as it would stay for ever without.
     """
     ours, theirs = before.map, after.map
     updates = [
@@ -158,8 +159,12 @@ def account_by_state(
     ]
     for update in updates:
         timed = update.value is None and (update.key in theirs.deadlines or update.key in after.lease_of)
-        update.outcome = CONFLICT if timed else _outcome(update, common, after)
-    segments = [_set_again(update) for update in updates if update.outcome == REPLAYED]
+        lease = before.lease_of.get(update.key)
+        ended = lease is not None and not after.leases.lives(lease)
+        update.outcome = _outcome(update, common, after)
+        if update.outcome == REPLAYED and (timed or ended):
+            update.outcome = CONFLICT
+    segments = [_set_again(update, before.lease_of.get(update.key)) for update in updates if update.outcome == REPLAYED]
     return updates, [Piece([], True, segments), Piece(_origins(before, common, upto), False, [])]
 
 
@@ -169,8 +174,10 @@ def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
     return ALREADY if after.map.values.get(update.key) == update.value else CONFLICT
 
 
-def _set_again(update: Update) -> Segment:
+def _set_again(update: Update, lease: bytes | None) -> Segment:
     extras: dict[str, Any] = {columns.TTLS: update.ttl_ms} if update.ttl_ms else {}
+    if lease is not None:
+        extras[columns.LEASED] = lease
     if update.value is None:
         extras = {columns.DELETES: [0]}
     return Segment([update.key], [update.value or b""], extras or None)

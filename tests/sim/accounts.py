@@ -8,7 +8,8 @@ names each of its keys, with this update or one after it that stood for the key 
     already    the history that survived has its value, from its client
     conflict   it is not there, and whoever reads the file knows
 
-Where a server's log no longer reached back (`complete` is false) it knows only what it held: not what had gone again.
+Where a server's log no longer reached back (`complete` is false) it knows only what it held: not what had gone again,
+nor which leases were opened and ended.
 What ended by its time is no update of anybody: it is never replayed over what lives. Under an arbiter nothing that was
 acknowledged is ever parted with.
 """
@@ -172,6 +173,8 @@ class Accounts:
 
     def _lease_known(self, op: Op, record: Node, end: int) -> None:
         """A lease whose opening was parted with is known to the history that survived, or over there."""
+        if any(not file.complete and self._oracle.on_path(record.last, file.end) for file in self._files):
+            return
         said = [word for node in self._branch(record.last, end) for word, lease in node.leases if lease == op.lease]
         if op.kind == "refresh" and not said and not self._was_ended(op.lease, record):
             raise Wrong(f"{op.name} was acknowledged, and is lost: nobody knows lease {op.lease!r}")

@@ -253,6 +253,9 @@ class Checks:
                 record = self.oracle.by_first.get(revision)
                 if record is not None and key in record.leased and state.lease_of.get(key) not in state.leases:
                     self.fail(f"{node.name} has {key}, whose lease has ended")
+            for key, value in state.map.values.items():
+                if value in self.oracle.leased and key not in state.lease_of:
+                    self.fail(f"{node.name} has {key}, which was set with a lease, and has none")
             if state.leases.ending:
                 self.fail(f"{node.name} has {len(state.leases.ending)} leases that have not come to their end")
 

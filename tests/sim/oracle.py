@@ -51,6 +51,7 @@ class Oracle:
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {0: Node(0, 0, 0, b"", "", 0.0, public=True)}
         self.by_first: dict[int, Node] = {}
+        self.leased: set[bytes] = set()  # operations that set with a lease
 
     def add(self, body: bytes, by: str, at: float) -> Node:
         """A record that `by` appends to its journal."""
@@ -82,6 +83,7 @@ class Oracle:
         names: set[bytes] = set()
         for keys, values, extras in (*parent.parts, *items):
             self._segment(node, keys, values, extras or {}, names)
+            self.leased.update(values if "l" in (extras or {}) else ())
         twice = names & parent.names  # wrong if it is so in the history that survives
         node.twice = parent.twice | twice if twice else parent.twice
         node.names = parent.names | names if names else parent.names

@@ -1,8 +1,10 @@
 """covers: suffix.py and replay.py: what became of each update that a second active did, by outcome, not by number."""
 
 import random
+from dataclasses import replace
 
 from chp.keys import public_session
+from chp.limits import DEFAULT
 from chp_server.suffix import CONFLICT, REPLAYED
 from tests.unit.cores import Cores
 
@@ -194,3 +196,23 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
     pair.put("B", Y, 2, {"/d": b"4"})
     pair.run(0.1)
     assert pair.answers(Y, "B")[-1][:2] == (2, "session"), "later, whoever is unknown is told"
+
+
+def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back() -> None:
+    """The states tell of the key alone: without the lease that it was to end with, it would stay for ever."""
+    pair = Cores(limits=replace(DEFAULT, log_records_max=3))
+    pair.put("PB", X, 1, {}, lease=[b"L" * 16, 60_000])
+    pair.run(0.3)
+    part(pair)
+    pair.put("P", Y, 1, {}, lease=[b"M" * 16, 60_000])
+    pair.run(0.1)
+    pair.put("P", X, 2, {"/old": b"1"}, l=b"L" * 16)
+    pair.put("P", Y, 2, {"/new": b"1"}, l=b"M" * 16)
+    pair.run(0.1)
+    for no in range(1, 10):
+        pair.put("P", Z, no, {"/plain": b"%d" % no})
+        pair.run(0.1)
+    take_over(pair)
+    meet(pair)
+    assert pair.outcomes() == {"/old": REPLAYED, "/new": CONFLICT, "/plain": REPLAYED}
+    assert pair.b.state.lease_of == {"/old": b"L" * 16}
