@@ -374,6 +374,28 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         run()
 
 
+NO_ROOM = ["client c1 model all", "start P", "start B", "start c1", "tick 3",
+           "set c1 " + " ".join(f"/k/{i}" for i in range(60)), "tick 0.5", "set c1 /a", "tick 0.04",
+           "disk P none", "set c1 /b", "tick 0.3", "disk P room", "tick 3", "settle 15"]  # fmt: skip
+
+
+def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full for a set in the middle of a snapshot of sixty chunks: few seeds come there."""
+
+    def run() -> None:
+        world = World(random_delays=True)
+        world.limits = replace(world.limits, sync_chunk_items=1)
+        for node in world.servers:
+            node.disk.snapshot_every = 3
+        for command in NO_ROOM:
+            world.do(command)
+
+    run()
+    snapshot_goes_on_after_an_error(monkeypatch)
+    with pytest.raises(Wrong, match="no snapshot is under way"):
+        run()
+
+
 @pytest.mark.parametrize(
     ("plant", "word"),
     [
@@ -381,7 +403,6 @@ def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: p
         (acknowledged_before_the_sync, "does not hold it"),
         (confirmed_before_the_sync, "confirms"),
         (goes_on_without_room, "publishes"),
-        (snapshot_goes_on_after_an_error, "no snapshot is under way"),
         (sync_forgotten, "its journal ends at"),
         (stopped_and_acknowledges_all_the_same, "acknowledges in epoch"),
         (beats_vouch_for_an_unfinished_turn, "vouches for"),
