@@ -27,6 +27,7 @@ from chp.messages import parse_kvset
 from chp.numbers import describe, next_epoch, number, sequence_of, unpack
 
 from . import subscribing
+from .arbitration import Members, Wish
 from .binary_star import Event, step
 from .channels import alive, greeting
 from .ending import Endings
@@ -34,7 +35,7 @@ from .journal import cut_short
 from .peerlink import SAY_AGAIN_S, PeerLink
 from .pending import batch_identity, by_public_id
 from .pulse import Pulse
-from .requests import STATUS, Requests
+from .requests import Requests
 from .resting import Resting
 from .room import Measured
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
@@ -62,8 +63,7 @@ class ServerCore:
         self.resting, self.endings = Resting(here), Endings(here)
         self.link = PeerLink(here, self.resting)
         self.requests = Requests(here, self.link)
-        self.journal_stats: Callable[[], dict[str, int | float | str]] = dict
-        self.turn_facts: Callable[[], dict[str, Any]] = dict
+        self.told: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # what the shell says of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
         self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
@@ -98,9 +98,11 @@ class ServerCore:
 
     # -- a turn
 
-    def begin_turn(self, now: float, wall_s: float) -> None:
-        """Every clock reading of the turn. A long gap since the last one, in which we were silent: we were stopped."""
+    def begin_turn(self, now: float, wall_s: float, arbiter: tuple[float, Members | None] | None = None) -> None:
+        """Every clock reading of the turn, and the arbiter's word. A long gap, and we were silent: we were stopped."""
         here = self.here
+        if arbiter is not None:
+            self.arbitration.hear(*arbiter)
         gap = now - here.now
         silent_s = self.pulse.begins(now) if self.config.has_peer else gap
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
@@ -177,10 +179,17 @@ class ServerCore:
         """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
         try:
             known = by_public_id(frames) if frames[0] == RESERVED_KEY else frames
+            self.pending.taken.append(known) if self.pending.taken else self._collect(known)
         except BadInput as error:
             self._garbage("collector", error)
-        else:
-            self.pending.taken.append(known) if self.pending.taken else self._collect(known)
+        except Exception:  # a defect of ours, or no memory: the shell says so
+            self.resting.failures += 1
+            raise
+
+    @property
+    def plain_joins(self) -> int:
+        """How many subscriptions of CHP/1 there have been."""
+        return self.commits.channels.plain_joins
 
     def _collect(self, frames: list[bytes]) -> None:
         here = self.here
@@ -212,16 +221,6 @@ class ServerCore:
         except BadInput as error:
             self._garbage("snapshot", error)
 
-    def by_operator(self, frames: list[bytes]) -> None:
-        """P, while a turn waits for room in the journal: only what asks for a status; others ask again."""
-        if len(frames) == 4 and frames[2] == STATUS:
-            self.request(frames)
-
-    def take_aside(self) -> Turn:
-        """What came of those, and of subscriptions: answers and greetings, which change nothing."""
-        turn, self.here.turn = self.here.turn, Turn()
-        return turn
-
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """P+3: a message of the peer's, and the identity of its connection."""
         try:
@@ -250,10 +249,13 @@ class ServerCore:
         """A person's word: see `PeerLink.force`."""
         return self._do(self.link.force())
 
-    def measured(self, seen: Measured) -> None:
-        """The shell has looked at memory and disk."""
-        if self.resting.measured(seen):
+    def measured(self, seen: Measured, *, aside: bool = False) -> str:
+        """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
+        if aside:
+            self.room.measured(seen)
+        elif self.resting.measured(seen):
             self.link.switch()
+        return self.room.tight
 
     def vote(self) -> bool:
         """A client asks to be served; whether it will be."""
@@ -297,11 +299,12 @@ class ServerCore:
         self.cut_short = f"{cut_short(self.state.number, self.marked)} ({why})"
 
     @property
-    def wants_lease(self) -> bool:
-        """Whether the arbiter is to be asked for the lease, or to keep it."""
-        if self.here.active:
-            return not self.here.handing_over  # the other one can't serve without it
-        return self.arbitration.wants_lease(self.here.now, self.state.number)
+    def asks_arbiter(self) -> tuple[bool, Wish | None]:
+        """Whether the arbiter is asked for the lease, or to keep it, and for which set."""
+        here, wish = self.here, self.arbitration.wish
+        if here.active:
+            return not here.handing_over, wish  # the other one can't serve without it
+        return self.arbitration.wants_lease(here.now, self.state.number), wish
 
     def _become_active(self, because: str) -> None:
         here = self.here
@@ -480,5 +483,4 @@ class ServerCore:
 
     def status(self) -> dict[str, Any]:
         """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
-        told = {"journal": self.journal_stats(), "turns": self.turn_facts()}
-        return status_of(self.here, self.link, self.requests, **told)
+        return status_of(self.here, self.link, self.requests, **self.told())

@@ -20,6 +20,7 @@ from typing import Protocol
 from .core import ServerCore
 from .journal import Journal, JournalFull, Loaded
 from .meeting import FOREIGN_STORE
+from .requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .turn import Fact, Frames, JournalOp, Save, Turn
 
@@ -128,6 +129,19 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
         if not core.state.listing:
             inboxes.take(COLLECTOR, core.collect)
         inboxes.take(SNAPSHOT, core.request)
+
+
+def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
+    """While a turn waits for room in the journal: who subscribes, and who asks for the status; the answers alone."""
+    inboxes.take(UPDATES, core.subscription)
+    inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)  # others ask again
+    turn, core.here.turn = core.here.turn, Turn()
+    return turn
+
+
+def leave(core: ServerCore) -> Frames:
+    """What the peer is told by a server that ends on purpose, after its last turn."""
+    return core.link.leave_message()
 
 
 # -- what is done

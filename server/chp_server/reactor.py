@@ -38,7 +38,7 @@ from .keyring import Keyring
 from .measuring import Gauge, give_back
 from .meeting import EVENTS
 from .metrics import Metrics
-from .performing import Port, Step, recover, steps, take_inputs
+from .performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
 from .readers import without_password
 from .replies import Replies
 from .room import Measured
@@ -88,14 +88,14 @@ class Server:
         self._lighter = False  # ... of which some has just been made
         self._clock = TurnClock()
         self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
-        now = time.monotonic()
+        now = self._now = time.monotonic()  # of the turn
         self._ballast = Ballast(self._gauge.directory, self._gauge.disk_free_min)
         core_config = _core_config(config, journal, self._gauge.disk_free_min)
         self.core = ServerCore(core_config, self._identity(), now, limits)
+        self._tight = ""  # why there is little room for more
         self._measure_due = self._journal_full_until = self._read_only_until = now
         self.core.requests.read_journal = journal.read_after
-        self.core.journal_stats = journal.stats
-        self.core.turn_facts = self._clock.facts
+        self.core.told = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
@@ -176,18 +176,18 @@ class Server:
         """
         core, clock, self._ready = self.core, self._clock, ready
         clock.begin()
-        if self._arbiter is not None:
-            core.arbitration.hear(self._arbiter.until, self._arbiter.members)
-        core.begin_turn(time.monotonic(), time.time())
+        heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
+        self._now = time.monotonic()
+        core.begin_turn(self._now, time.time(), heard)
         self._measure(core)
         take_inputs(core, self)
-        self._replies.retry(core.now)
+        self._replies.retry(self._now)
         self._copies.step()
         clock.lap("copies and held replies")
         turn = core.end_turn()
         clock.lap("timers, commit and streams")
         if self._arbiter is not None:
-            self._arbiter.want(core.wants_lease, core.arbitration.wish)
+            self._arbiter.want(*core.asks_arbiter)
         self.perform(turn)
         clock.lap("journal and sending")
         if core.cut_short:
@@ -199,11 +199,11 @@ class Server:
         clock.end()
 
     def _measure(self, core: ServerCore) -> None:
-        if core.now >= self._measure_due:
+        if self._now >= self._measure_due:
             seen = self._measured()
-            core.measured(seen)
+            self._tight = core.measured(seen)
             self._ballast.hold(seen.disk_free)
-            self._measure_due = core.now + MEASURE_S
+            self._measure_due = self._now + MEASURE_S
 
     def _measured(self) -> Measured:
         now = time.monotonic()
@@ -211,28 +211,28 @@ class Server:
 
     def _look_after(self, core: ServerCore) -> None:
         try:
-            if core.now >= self._housekeeping_due:
+            if self._now >= self._housekeeping_due:
                 self._keep_house(core)
             if self._snapshotter.step(core):
                 log.info("journal snapshot", number=describe(self._snapshotter.number))
         except JournalFull as error:  # a snapshot is abandoned, and rows are trimmed later
             log.limited("the journal has no room to clean up", why=str(error))
-            self._measure_due, self._journal_full_until = 0.0, core.now + NO_ROOM_S
+            self._measure_due, self._journal_full_until = 0.0, self._now + NO_ROOM_S
             self._snapshotter.give_up(self._journal_full_until)
 
     def _keep_house(self, core: ServerCore) -> None:
-        self._housekeeping_due = core.now + HOUSEKEEPING_S
-        self._sockets.subscribers.look(core.now)
+        self._housekeeping_due = self._now + HOUSEKEEPING_S
+        self._sockets.subscribers.look(self._now)
         if self._sockets.subscribers.cut:
             core.counts["subscribers_cut"] = self._sockets.subscribers.cut
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
-        self._replies.look(core.now)
+        self._replies.look(self._now)
         if self._replies.given_up:
             core.counts["readers_given_up"] = self._replies.given_up
         if self._sockets.doors is not None:
             self._sockets.doors.look()
             core.counts |= self._sockets.doors.counts
-        if core.room.tight:
+        if self._tight:
             give_back()
         log.flush()
         if self._metrics is not None:
@@ -256,47 +256,41 @@ class Server:
         self._clock.lap(port)
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
-        core, sockets = self.core, self._sockets
+        sockets = self._sockets
         if self._ready is None or sockets.updates in self._ready:
-            taken = take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers, core.now)
+            taken = take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers, self._now)
             for frames in taken:
                 self._guard(handle, frames)
-        sockets.mark_for(core.commits.channels.plain_joins, core.now)
+        sockets.mark_for(self.core.plain_joins, self._now)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
         socket, limits = self._sockets.snapshot, self._limits
         if self._ready is None or socket in self._ready:
             for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max)):
-                self._replies.came(frames[0], fd, self.core.now)
+                self._replies.came(frames[0], fd, self._now)
                 self._guard(handle, frames)
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
         sockets = self._sockets
         if self._ready is None or sockets.collector in self._ready or sockets.intake.waiting:
-            self._hand_over(sockets.intake.take(), handle, self.core.resting.set_failed)
+            self._hand_over(sockets.intake.take(), handle)
 
     def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
         self._hand_over(list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max)), handle)
 
-    def _hand_over(
-        self, messages: list[Frames], handle: Callable[[Frames], None], failed: Callable[[], None] | None = None
-    ) -> None:
+    def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:
             self.core.arrived(time.monotonic())
         for frames in messages:
-            self._guard(handle, frames, failed)
+            self._guard(handle, frames)
 
-    def _guard(
-        self, handle: Callable[[Frames], None], frames: Frames, failed: Callable[[], None] | None = None
-    ) -> None:
+    def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
         try:
             handle(frames)
         except JournalError:  # some requests read it
             raise
         except Exception:
             self._defect()
-            if failed is not None:
-                failed()
 
     def _defect(self) -> None:
         self.core.counts["defects"] += 1
@@ -340,7 +334,7 @@ class Server:
         self._full = error
         self._measure_due, self._journal_full_until = 0.0, time.monotonic() + NO_ROOM_S
         self._read_only_until = self._journal_full_until
-        self.core.room.measured(self._measured())  # operators are told
+        self.core.measured(self._measured(), aside=True)  # operators are told
         self._lighter = self._ballast.let_go()
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
@@ -360,16 +354,14 @@ class Server:
     def _answer_operators(self) -> None:
         """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
         self._ready = None
-        self._take_subscriptions(self.core.subscription)
-        self._take_requests(self.core.by_operator)
-        aside = self.core.take_aside()
+        aside = answer_operators(self.core, self)
         send_all(self._sockets.updates, aside.publish)
         for identity, messages in aside.replies:
             self.reply(identity, messages)
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
-        self._sockets.subscribers.publishing(weight(messages), self.core.now)
+        self._sockets.subscribers.publishing(weight(messages), self._now)
         send_all(self._sockets.updates, messages)
 
     def acknowledge(self, acks: list[Frames]) -> None:
@@ -384,7 +376,7 @@ class Server:
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
         """Answer whoever has room; what has no room waits for a while."""
-        self._replies.send(identity, messages, self.core.now)
+        self._replies.send(identity, messages, self._now)
 
     # -- the end
 
@@ -404,7 +396,7 @@ class Server:
     def leave(self) -> None:
         """Tell the peer that we end on purpose, after `run`; nothing is acknowledged any more."""
         if self._config.peer is not None:
-            send_all(self._sockets.peer_out, [self.core.link.leave_message()])
+            send_all(self._sockets.peer_out, [leave(self.core)])
 
     def close(self) -> None:
         """Close the ports."""

@@ -427,6 +427,11 @@ class Requests:
         self._answer(identity, headers.Refused(request_id, "bad", text))
 
 
+def asks_status(frames: list[bytes]) -> bool:
+    """Whether this is an operator's question for the status."""
+    return len(frames) == 4 and frames[2] == STATUS
+
+
 def _number(options: Options, name: str, default: int) -> int:
     value = options.get(name, default)
     if type(value) is not int or value < 0:

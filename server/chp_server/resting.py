@@ -30,10 +30,6 @@ class Resting:
             return "no set can be done: see the log, and start this server again"
         return self._here.room.tight
 
-    def set_failed(self) -> None:
-        """A set ended in an exception that is not of its own making."""
-        self.failures += 1
-
     def stepped(self, event: Event) -> None:
         """What has happened to this server."""
         if event is Event.HANDOVER:

@@ -208,7 +208,7 @@ def test_nothing_wakes_a_core_without_its_lease() -> None:
     core = leased_core(101.6)
     core.begin_turn(102.0, 0.0)
     core.end_turn()
-    assert not core.active and not core.vote() and core.wants_lease
+    assert not core.active and not core.vote() and core.asks_arbiter[0]
     core.arbitration.hear(104.0, core.arbitration.members)
     core.begin_turn(102.5, 0.0)
     assert core.vote()

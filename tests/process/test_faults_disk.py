@@ -259,7 +259,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         try:
             server.bind()
-            server.core.journal_stats = unreadable
+            server.core.told = unreadable
             client.connect(config.bind)
             client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 3, "id": 1})])
             giving_up.start()

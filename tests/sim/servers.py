@@ -192,16 +192,16 @@ class ServerNode:
         self.turns += 1
         world.checks.begins(self)
         self._took, self.lacked_room = 0, False
-        if self.line is not None:
-            core.arbitration.hear(self.line.until, self.line.members)
-        core.begin_turn(self.clock.mono(), self.clock.wall())
-        if core.now >= self._measure_due:
-            self._measure_due = core.now + MEASURE_S
+        heard = None if self.line is None else (self.line.until, self.line.members)
+        now = self.clock.mono()
+        core.begin_turn(now, self.clock.wall(), heard)
+        if now >= self._measure_due:
+            self._measure_due = now + MEASURE_S
             core.measured(Measured(disk_free=FREE[self.disk.measured]))
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:
-            self.line.want(core.wants_lease, core.arbitration.wish)
+            self.line.want(*core.asks_arbiter)
         world.checks.decided(self, turn)
         if core.ends:
             self.crash()
@@ -216,7 +216,7 @@ class ServerNode:
         kind, core = KINDS[port], self.core
         core.arrived(self.clock.mono())
         queue = self.inbox[kind]
-        for _ in range(min(len(queue), core.limits.turn_messages_max)):
+        for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, frames = queue.popleft()
             self._took += 1
             if kind == "peer" or (kind == "req" and conn.up):

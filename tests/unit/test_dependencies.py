@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CORE_NAMES_MAX = 15
 PACKAGES = {"chp": ROOT / "chp/chp", "chp_server": ROOT / "server/chp_server", "chp_client": ROOT / "client/chp_client"}
 FORBIDDEN = {"chp": {"chp_server", "chp_client"}, "chp_server": {"chp_client"}, "chp_client": {"chp_server"}}
 IMPURE = {
@@ -96,6 +97,18 @@ def test_no_module_leads_back_to_itself(package: str) -> None:
                 assert name != start, f"{package}: {start} leads back to itself, by {sorted(seen)}"
                 seen.add(name)
                 left.append(name)
+
+
+@pytest.mark.parametrize("path", ["server/chp_server/reactor.py", "tests/sim/servers.py"])
+def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
+    """h11's Connection has 11 public names, raft's RawNode 18 methods."""
+    used = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            of = node.value
+            if (isinstance(of, ast.Name) and of.id == "core") or (isinstance(of, ast.Attribute) and of.attr == "core"):
+                used.add(node.attr)
+    assert len(used) <= CORE_NAMES_MAX, f"{path} uses of the core: {sorted(used)}"
 
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:

@@ -80,7 +80,7 @@ def test_two_near_their_bounds_do_not_hand_over_to_and_fro(two: Two) -> None:
 
 def test_a_server_at_which_no_set_can_be_done_hands_over_and_is_not_handed_back_to(two: Two) -> None:
     for _ in range(FAILURES_MAX):
-        two.cores[0].resting.set_failed()
+        two.cores[0].resting.failures += 1
     two.seen[1] = PLENTY
     two.go(1.0)
     assert two.active == "B" and "no set can be done" in two.cores[0].resting.why
