@@ -441,8 +441,9 @@ class PeerLink:
 
         If we died before it is in our journal we would open it again, while the passive has another of that number.
         """
-        epoch = self._here.state.epoch
-        self._held_back, self._opened = self._here.active and epoch != self._opened, epoch
+        here = self._here
+        self._held_back = here.active and here.follower is not None and here.state.epoch != self._opened
+        self._opened = here.state.epoch
 
     def _note_sync(self) -> None:
         here = self._here

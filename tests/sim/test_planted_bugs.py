@@ -121,7 +121,7 @@ def beats_go_on_while_stuck(mp: pytest.MonkeyPatch) -> None:
 
 
 def busy_and_silent(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Pulse, "due", lambda self, now: None)
+    mp.setattr(Pulse, "due", lambda self, now, used_s: None)
 
 
 def recovery_forgets_the_last_row(mp: pytest.MonkeyPatch) -> None:
