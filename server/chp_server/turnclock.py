@@ -49,7 +49,7 @@ class TurnClock:
         if took_s > self.longest_s:
             self.longest_s, self.longest_did = took_s, self._did()
         if took_s > SLOW_S:
-            log.limited("a long turn", ms=round(took_s * 1000), did=self._did())
+            log.limited("a long turn", cpu_ms=round(took_s * 1000), did=self._did())
 
     def _did(self) -> str:
         """The parts of a turn that took a tenth of it or more, the longest first."""

@@ -61,6 +61,11 @@ def test_a_server_without_peer_is_healthy_alone() -> None:
     assert judged(alone) == (0, "healthy", f"{A} serves, alone as configured")
 
 
+def test_a_peer_that_was_never_heard_is_not_one_that_was_never_meant() -> None:
+    code, word, why = judged(says(A, "active", peer=None, in_sync=False))
+    assert (code, word) == (1, "degraded") and "serves alone" in why
+
+
 def test_a_default_address_that_nobody_uses_does_not_count() -> None:
     alone = says(A, "active", role="alone", peer=None, in_sync=False)
     assert judged(alone, gone(B), named=False)[0] == 0

@@ -64,7 +64,7 @@ def test_a_turn_that_waited_for_its_processor_is_not_a_long_one(clocks: Clocks, 
 def test_a_long_turn_is_told_with_what_it_did(clocks: Clocks, said: list[dict[str, Any]]) -> None:
     clock = TurnClock()
     turn(clock, clocks, collector=0.001, commit=0.15, sending=0.05)
-    assert said == [{"event": "a long turn", "ms": 201, "did": "commit 150 ms, sending 50 ms"}]
+    assert said == [{"event": "a long turn", "cpu_ms": 201, "did": "commit 150 ms, sending 50 ms"}]
     assert clock.facts()["longest_ms"] == 201 and clock.facts()["longest_did"] == said[0]["did"]
     turn(clock, clocks, collector=0.05)
     assert len(said) == 1, "what others may do is told, not logged"

@@ -70,9 +70,7 @@ class View:
     @property
     def has_peer(self) -> bool:
         """Whether it was configured with another server."""
-        if self.facts.get("role") == "alone":
-            return False
-        return bool(self.facts.get("peer", True))
+        return self.facts.get("role") != "alone"
 
     @property
     def trouble(self) -> str:
