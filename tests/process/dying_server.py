@@ -69,13 +69,18 @@ def patch_turn() -> None:
         points = {
             Step.JOURNAL: appends and "before-append",
             Step.SYNC: appends and "before-sync",
-            Step.PUBLISH: turn.journal and "before-publish",
             Step.ACKS: turn.acks and "before-ack",
         }
+        synced = False
         for step in perform(core, turn, ports):
+            if synced:  # whatever comes next: there may be nobody to publish to
+                at("before-publish")
             if point := points.get(step):
                 at(str(point))
             yield step
+            synced = step is Step.SYNC and bool(turn.journal)
+        if synced:
+            at("before-publish")
 
     module: Any = reactor  # as it is imported there
     module.steps = dying_steps
