@@ -119,10 +119,12 @@ def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> No
     for i in range(5000):
         core.collect([RESERVED_KEY, pack(1), i.to_bytes(12) + bytes(4), b"", body])
     core.end_turn()
-    core.begin_turn(2.0, 2.0)
-    turn = core.end_turn()
+    turns = []
+    for n in range(1, 8):  # it hears all the time, and nobody comes
+        core.begin_turn(n / 4, n / 4)
+        turns.append(core.end_turn())
     assert len(core.state.sessions) == 5000
-    assert max(len(op.body) for op in turn.journal if isinstance(op, Append)) < 1 << 16
+    assert max(len(op.body) for turn in turns for op in turn.journal if isinstance(op, Append)) < 1 << 16
 
 
 def test_a_restored_map_of_large_values_is_cut_by_bytes() -> None:
