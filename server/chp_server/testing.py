@@ -92,7 +92,12 @@ class TestServer:
             catch_up=config.peer is not None,
         )
         server = Server(config, journal, self.limits, keyring)
-        server.bind()
+        try:
+            server.bind()
+        except BaseException:  # its sockets would keep its context from ending, for ever
+            server.close()
+            journal.close()
+            raise
         self._thread = threading.Thread(target=self._run, args=(server, journal), name=config.name, daemon=True)
         self.server = server
         self._thread.start()

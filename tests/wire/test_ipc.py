@@ -63,7 +63,6 @@ def test_a_directory_where_others_may_write_is_refused(directory: Path) -> None:
         TestServer(ipc=str(directory)).__enter__()
 
 
-@pytest.mark.long  # after others of this file it does not end: closing a server that can't begin waits for its context
 def test_files_that_another_server_listens_on_are_not_taken_from_it(directory: Path) -> None:
     with TestServer(ipc=str(directory)) as server:
         port = server.config.bind.rpartition(":")[2]
