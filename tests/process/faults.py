@@ -26,7 +26,7 @@ from typing import Any, Self
 import msgpack
 import zmq
 
-from chp_client import Clone
+from chp_client import Clone, Refused
 
 from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
 
@@ -37,8 +37,9 @@ ACK = 6
 class Writer(threading.Thread):
     """Sets new keys until told to end, and remembers what was acknowledged, and when."""
 
-    def __init__(self, servers: Sequence[str], name: str) -> None:
+    def __init__(self, servers: Sequence[str], name: str, retried: str = "") -> None:
         super().__init__(name=name, daemon=True)
+        self.retried = retried  # a code of refusals that it takes for an answer: it goes on with its next batch
         self.clone = Clone(list(servers), subtree=f"/{name}/")
         self.acked: dict[str, bytes] = {}
         self.times: list[float] = []
@@ -54,6 +55,8 @@ class Writer(threading.Thread):
             try:
                 ack = self.clone.set_many(items).wait(timeout=GENEROUS_S)
             except Exception as error:  # any error that an application meets is a failure
+                if isinstance(error, Refused) and error.code == self.retried:
+                    continue
                 self.error = error
                 return
             self.times.append(time.monotonic())
@@ -64,8 +67,8 @@ class Writer(threading.Thread):
 class Load:
     """Some writers; ends them, and closes their Clones, at the end of the block."""
 
-    def __init__(self, servers: Sequence[str], writers: int = 2, name: str = "w") -> None:
-        self.writers = [Writer(servers, f"{name}{i}") for i in range(writers)]
+    def __init__(self, servers: Sequence[str], writers: int = 2, name: str = "w", retried: str = "") -> None:
+        self.writers = [Writer(servers, f"{name}{i}", retried) for i in range(writers)]
 
     def check(self) -> None:
         """No writer has met an error."""

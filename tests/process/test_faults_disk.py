@@ -132,19 +132,24 @@ def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpf
 def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(
     tmp_path: Path, tmpfs: Mount
 ) -> None:
-    """Nobody measures the last byte in time: the journal itself has no room, in the middle of a turn."""
+    """Nobody measures the last byte in time: the journal itself has no room, in the middle of a turn.
+
+    (On a busy machine it may be measured all the same; then the active refuses, and hands over.)
+    """
     pair = ProcessPair(tmp_path, "--min-free-disk", "0")
     disk = Disk(tmpfs, pair.primary.data)
-    with pair, Load(pair.servers, 1) as load:
+    with pair, Load(pair.servers, 1, retried="full") as load:
         if pair.active() is not pair.primary:
             pytest.skip("the backup came first on this machine")
         disk.fill(0)
         with Clone(pair.servers, None) as writer:  # until what SQLite has set aside is used up too
             writer.set_many({f"/large/{i}": os.urandom(100_000) for i in range(160)})
             wait_for("the backup to serve", lambda: (pair.backup.status() or {}).get("state") == "active")
-            assert "the journal has no room; waiting" in pair.primary.log.read_text()
+            said = pair.primary.log.read_text()
+            assert "the journal has no room; waiting" in said or "little room" in said
             wait_for("an answer to an operator", pair.primary.status)
-            writer.flush(GENEROUS_S)
+            with suppress(Refused):
+                writer.flush(GENEROUS_S)
         load.go_on()
         disk.free()
         pair.wait_in_sync()
