@@ -12,19 +12,19 @@ watch, changes, tickets, lease, codecs             what their names say
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
 from chp.numbers import Revision
 
-from .aio import AsyncClone
-from .aioparts import AsyncLease, AsyncWatch
-from .changes import Change, Changes
+from .agent.tickets import Ticket
 from .clientfile import ClientFile
-from .clone import Clone
+from .clone.aio import AsyncClone
+from .clone.aioparts import AsyncLease, AsyncWatch
+from .clone.changes import Change, Changes
+from .clone.clone import Clone
+from .clone.lease import Lease
+from .clone.reading import Entry
+from .clone.watch import Watch
+from .clone.worth import Check
 from .codecs import Codec
+from .core.events import Ack, State
 from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
-from .events import Ack, State
-from .lease import Lease
-from .reading import Entry
-from .tickets import Ticket
-from .watch import Watch
-from .worth import Check
 
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",

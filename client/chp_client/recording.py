@@ -47,7 +47,7 @@ from chp.limits import MIB
 from chp.numbers import Revision, describe, epoch_of, number, sequence_of
 
 from .errors import NotRetained
-from .feed import Feed, FeedRecord, OtherStore
+from .feed.feed import Feed, FeedRecord, OtherStore
 
 
 def need_parquet() -> tuple[Any, Any, Any]:

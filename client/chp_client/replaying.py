@@ -26,7 +26,8 @@ from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
-from .clone import Clone
+from .agent.tickets import Ticket
+from .clone.clone import Clone
 from .recording import (
     DELETE,
     GAP,
@@ -39,7 +40,6 @@ from .recording import (
     opened,
     readable,
 )
-from .tickets import Ticket
 
 np, pa, pq = need_parquet()
 BATCH_ROWS = 8192

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chp.numbers import number
-from chp_client.feed import FeedRecord
+from chp_client.feed.feed import FeedRecord
 from chp_client.recording import Writer
 
 from ..rates.ecb import Day, history

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from . import config as configuration
-from . import logs
-from .arbiter import ArbiterError
-from .config import Config
+from .access.keyring import Keyring
 from .exits import CannotStart, Exit
-from .journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
-from .keyring import Keyring
-from .metrics import MetricsError
-from .opening import open_journal
+from .settings import config as configuration
+from .settings.config import Config
+from .shell import logs
+from .shell.arbiter import ArbiterError
+from .shell.metrics import MetricsError
+from .store.journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
+from .store.opening import open_journal
 
 log = logs.get_log(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -80,8 +80,8 @@ def _run_logged(config: Config) -> int:
 
 
 def _run(config: Config) -> None:
-    from .cycles import Cycles
-    from .reactor import Server  # after the settings: --help needs none of it
+    from .shell.cycles import Cycles
+    from .shell.reactor import Server  # after the settings: --help needs none of it
 
     os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
     keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None

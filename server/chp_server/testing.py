@@ -23,10 +23,10 @@ from typing import Any, Self
 
 from chp.limits import DEFAULT, Limits
 
-from .config import Config
-from .keyring import Keyring
-from .opening import open_journal
-from .reactor import Server
+from .access.keyring import Keyring
+from .settings.config import Config
+from .shell.reactor import Server
+from .store.opening import open_journal
 
 MEET_S = 30.0  # much longer than two servers need on a busy machine
 PORTS = 2750  # places for a server's four

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.journal import JournalError
-from chp_server.journal_tools import verify
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import JournalError
+from chp_server.store.opening import open_journal
+from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48
 FEW, MANY = 40, 1000

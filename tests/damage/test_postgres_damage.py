@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from chp_server.journal import Journal, JournalDamaged, JournalError
-from chp_server.journal_tools import verify
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import Journal, JournalDamaged, JournalError
+from chp_server.store.opening import open_journal
+from chp_server.tools.journal_tools import verify
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 EPOCH = 1 << 48

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from chp_server.journal import (
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import (
     Journal,
     JournalDamaged,
     JournalError,
@@ -22,10 +23,9 @@ from chp_server.journal import (
     JournalReadOnly,
     WrongStore,
 )
-from chp_server.journal_mark import MarkFile, read_mark
-from chp_server.journal_tools import verify
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
+from chp_server.store.journal_mark import MarkFile, read_mark
+from chp_server.store.opening import open_journal
+from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48
 BODY = 5000
@@ -320,7 +320,7 @@ def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_journal_in_use_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
     filled(tmp_path)
     code = (
-        "import sys; from chp_server.opening import open_journal;"
+        "import sys; from chp_server.store.opening import open_journal;"
         " j = open_journal('sqlite:' + sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_client.events import State
+from chp_client.core.events import State
 from tests.process.cluster import GENEROUS_S, ProcessPair, wait_for
 from tests.process.faults import equal
 from tests.process.zookeeper import ZooKeeper, ZooKeeperError

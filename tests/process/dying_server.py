@@ -25,12 +25,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from chp_server import main, reactor
-from chp_server.core import ServerCore
-from chp_server.performing import Step, steps
-from chp_server.snapshots import Snapshotter
-from chp_server.sql_journal import SqlJournal
-from chp_server.turn import Append, Turn
+from chp_server import main
+from chp_server.core.core import ServerCore
+from chp_server.core.performing import Step, steps
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.turn import Append, Turn
+from chp_server.shell import reactor
+from chp_server.store.sql.sql_journal import SqlJournal
 
 WHEN = os.environ["DIE_WHEN"]
 CHUNKS = 2  # of a snapshot, before a death in its middle
@@ -61,7 +62,7 @@ def at(point: str) -> None:
 
 
 def patch_turn() -> None:
-    """The points of a turn: before the steps of chp_server.performing, where they have something to do."""
+    """The points of a turn: before the steps of chp_server.core.performing, where they have something to do."""
     perform = steps
 
     def dying_steps(core: ServerCore, turn: Turn, ports: Any) -> Iterator[Step]:

@@ -11,9 +11,9 @@ import pytest
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.admin import Admin
-from chp_server.arbiter import Arbiter
-from chp_server.arbitration import Members
-from chp_server.core import CoreConfig, ServerCore
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.arbitration import Members
+from chp_server.shell.arbiter import Arbiter
 from tests.wire.hand import Hand
 
 from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chp_client import Clone, Watch
-from chp_client.events import Effects
+from chp_client.core.events import Effects
 from chp_server.testing import TestServer
 
 from .cluster import GENEROUS_S, wait_for

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chp_server import metrics
-from chp_server.opening import open_journal
-from chp_server.room import Room
+from chp_server.core.room import Room
+from chp_server.shell import metrics
+from chp_server.store.opening import open_journal
 
 from .cluster import ProcessPair
 

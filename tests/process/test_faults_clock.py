@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_server.core import CoreConfig, ServerCore
+from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.testing import free_port
 from tests.wire.hand import Hand
 

@@ -15,13 +15,13 @@ import pytest
 import zmq
 
 from chp_client import Clone, Refused, Ticket
-from chp_server.config import Config
+from chp_server.core.turn import Save, Turn
 from chp_server.exits import Exit
-from chp_server.journal import JournalError
-from chp_server.opening import open_journal
-from chp_server.reactor import Server
+from chp_server.settings.config import Config
+from chp_server.shell.reactor import Server
+from chp_server.store.journal import JournalError
+from chp_server.store.opening import open_journal
 from chp_server.testing import TestServer, free_port
-from chp_server.turn import Save, Turn
 
 from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
 from .faults import DyingServer, Load, ended, nothing_lost, other, wait_active

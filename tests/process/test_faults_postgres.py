@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from chp_server.core.state.recordlog import Row
 from chp_server.exits import Exit
-from chp_server.journal import JournalDamaged, JournalError
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
+from chp_server.store.journal import JournalDamaged, JournalError
+from chp_server.store.opening import open_journal
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
 from .faults import Load, ended, nothing_lost, wait_active

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_server.check_command import DAMAGED, check
 from chp_server.testing import free_port
+from chp_server.tools.check_command import DAMAGED, check
 from tests.process.test_server_start import Running
 
 WAIT_S = 30.0

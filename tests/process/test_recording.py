@@ -23,10 +23,10 @@ from chp.errors import BadInput  # noqa: E402
 from chp.headers import Batch, Header  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.errors import NotRetained  # noqa: E402
-from chp_client.feed import Feed, FeedRecord  # noqa: E402
+from chp_client.feed.feed import Feed, FeedRecord  # noqa: E402
 from chp_client.recording import FILE_BYTES, Writer, files, record  # noqa: E402
 from chp_client.replaying import Replayed, replay  # noqa: E402
-from chp_server.config import Config  # noqa: E402
+from chp_server.settings.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
 
 from .cluster import wait_for  # noqa: E402

@@ -16,7 +16,7 @@ import zmq
 from chp.errors import BadInput
 from chp.limits import MIB
 from chp_client import Clone
-from chp_client.feed import Feed
+from chp_client.feed.feed import Feed
 from chp_client.recording import POSITION, SCHEMA, Writer, file_name, files, pq, record
 from chp_client.replaying import replay
 from chp_server.testing import TestServer

@@ -2,8 +2,8 @@
 
 The service has a clock of its own (the world's), ends a session it has not heard for its length, and never errs.
 It keeps the in-sync set too, which only the holder writes, upon the version that it knows.
-A line does what `chp_server.arbiter` does with kazoo: it asks a few times a session, and what it may rely on counts
-from when it asked. Messages take as long as others do, and are lost while the line is cut.
+A line does what `chp_server.shell.arbiter` does with kazoo: it asks a few times a session, and what it may rely on
+counts from when it asked. Messages take as long as others do, and are lost while the line is cut.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from chp_server.arbiter import SAFETY
-from chp_server.arbitration import Members, Wish
+from chp_server.core.pair.arbitration import Members, Wish
+from chp_server.shell.arbiter import SAFETY
 
 from .oracle import Wrong
 

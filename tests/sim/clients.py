@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from chp.batch import Segment
-from chp_client.core import ClientCore
+from chp_client.core.core import ClientCore
 
 from .clock import LocalClock
 from .model_client import KTHXBAI, REFUSED, SYNC, ModelClient

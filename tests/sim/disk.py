@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
-from chp_server.journal import JournalError, JournalFull, Loaded
-from chp_server.journal_rows import follows
-from chp_server.recordlog import Row
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import JournalError, JournalFull, Loaded
+from chp_server.store.journal_rows import follows
 
 Op = Callable[[], None]
 KEPT = 4 << 20  # bytes that are to stay free

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.recordlog import Row
-from chp_server.turn import Append
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Append
 
 from .disk import Disk
 

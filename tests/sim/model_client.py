@@ -1,7 +1,7 @@
 """A second client, written from the contract of CHP/2 alone and as plainly as possible: what a checker can trust.
 
 It shares no code with `chp_client`: it packs and unpacks bodies by itself, keeps one subtree, takes keys one by one.
-It has the method names of `chp_client.core.ClientCore`, so that the same host drives either. Rules it follows:
+It has the method names of `chp_client.core.core.ClientCore`, so that the same host drives either. Rules it follows:
 
     BATCH      last <= at: seen; older epoch: stale; newer epoch, or prev > at: ask for what changed since `at`
     HEARTBEAT  the same for its channel's last number; fingerprint differs: ask for everything

@@ -1,9 +1,10 @@
 """A server process: the production core with a simulated network, clock and `Disk` behind what the reactor has, too.
 
-Recovery, the order of inputs and that of effects are `chp_server.performing`'s, which is pulled a step at a time. With
-a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
+Recovery, the order of inputs and that of effects are `chp_server.core.performing`'s, which is pulled a step at a time.
+With a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
 `crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped, `busy_at` one that takes
-long: then the thread beside the turns says that the server lives (chp_server.pulse), unless the process is stopped.
+long: then the thread beside the turns says that the server lives (core/pair/pulse.py), unless the process is
+stopped.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import JournalError, JournalFull
-from chp_server.performing import Port, Step, recover, steps, take_inputs
-from chp_server.room import Measured
-from chp_server.snapshots import Snapshotter
-from chp_server.turn import Fact, Save, Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.performing import Port, Step, recover, steps, take_inputs
+from chp_server.core.room import Measured
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.turn import Fact, Save, Turn
+from chp_server.store.journal import JournalError, JournalFull
 
 from .arbiter import Line
 from .clock import LocalClock
@@ -257,7 +258,7 @@ class ServerNode:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:
-        """What the thread beside the turns does (chp_server.beats), and again while this turn goes on."""
+        """What the thread beside the turns does (chp_server.ports.beats), and again while this turn goes on."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
         pulse, world = self.core.pulse, self.world

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from chp_server.arbitration import Arbitration, Members
+from chp_server.core.pair.arbitration import Arbitration, Members
 from tests.sim.oracle import Wrong
 from tests.sim.world import World
 

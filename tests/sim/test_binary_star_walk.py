@@ -19,8 +19,8 @@ import pytest
 
 from chp.headers import State
 from chp.numbers import next_epoch
-from chp_server import binary_star
-from chp_server.binary_star import Event, peer_event, step
+from chp_server.core.pair import binary_star
+from chp_server.core.pair.binary_star import Event, peer_event, step
 
 EPOCH_BOUND = 5
 AGE_BOUND = 2

@@ -10,30 +10,32 @@ import pytest
 
 from chp.hashmap import Hashmap
 from chp.headers import Batch
-from chp_client import outbox
-from chp_client.channel import Channel
-from chp_client.core import ClientCore
-from chp_client.holding import Holding
-from chp_client.leadership import Leadership
-from chp_server import commit, intake, meeting, pending, performing
-from chp_server import core as server_core
-from chp_server.acks import Acks
-from chp_server.arbitration import Arbitration
-from chp_server.channels import Channel as ServedChannel
-from chp_server.commit import Committer
-from chp_server.committed import Committed
-from chp_server.core import ServerCore
-from chp_server.follow import Follower, Loader
-from chp_server.history import Tenure
-from chp_server.leases import Leases
-from chp_server.openrecord import OpenRecord
-from chp_server.peerlink import PeerLink
-from chp_server.performing import Step
-from chp_server.pulse import Pulse
-from chp_server.replay import Replay
-from chp_server.snapshots import Snapshotter
-from chp_server.suffix import Ledger, Piece
-from chp_server.verdicts import Duplicate
+from chp_client.core.copy.channel import Channel
+from chp_client.core.copy.holding import Holding
+from chp_client.core.core import ClientCore
+from chp_client.core.leadership import Leadership
+from chp_client.core.sending import outbox
+from chp_server.core import core as server_core
+from chp_server.core import performing
+from chp_server.core.channels import Channel as ServedChannel
+from chp_server.core.core import ServerCore
+from chp_server.core.pair import meeting, pending
+from chp_server.core.pair.arbitration import Arbitration
+from chp_server.core.pair.follow import Follower, Loader
+from chp_server.core.pair.peerlink import PeerLink
+from chp_server.core.pair.pulse import Pulse
+from chp_server.core.pair.replay import Replay
+from chp_server.core.pair.suffix import Ledger, Piece
+from chp_server.core.performing import Step
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.history import Tenure
+from chp_server.core.updates import commit, intake
+from chp_server.core.updates.acks import Acks
+from chp_server.core.updates.commit import Committer
+from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.leases import Leases
+from chp_server.core.updates.openrecord import OpenRecord
+from chp_server.core.updates.verdicts import Duplicate
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim import model_client

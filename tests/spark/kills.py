@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone
-from chp_client.port import Port
+from chp_client.ask.port import Port
 from chp_client.spark.stream import Place, read_changes
 
 ROOT = Path(__file__).parents[2]

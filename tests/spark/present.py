@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chp_client import Clone, Entry
-from chp_server.core import ServerCore
+from chp_server.core.core import ServerCore
 from chp_server.testing import TestServer
 
 

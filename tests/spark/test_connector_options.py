@@ -13,10 +13,10 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from chp_client.spark.fields import BadDataFrame
 from chp_client.spark.foreach import foreach_batch
 from chp_client.spark.options import OPTIONS, BadOption, parse, table
-from chp_client.spark.rows import PART_BYTES, Shape
+from chp_client.spark.values.fields import BadDataFrame
+from chp_client.spark.values.rows import PART_BYTES, Shape
 
 SERVERS = {"servers": "tcp://a:5556,tcp://b:5566"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from chp_client.spark import BadDataFrame
 from chp_client.spark.options import parse
-from chp_client.spark.rows import PART_BYTES, Shape
+from chp_client.spark.values.rows import PART_BYTES, Shape
 
 
 def written(frame: pa.RecordBatch, **options: object) -> tuple[dict[str, bytes], object]:

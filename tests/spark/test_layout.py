@@ -25,10 +25,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chp_client.spark.columns import Layout, Updates
-from chp_client.spark.fields import BadDataFrame
 from chp_client.spark.options import parse
-from chp_client.spark.rows import Shape
+from chp_client.spark.values.columns import Layout, Updates
+from chp_client.spark.values.fields import BadDataFrame
+from chp_client.spark.values.rows import Shape
 
 
 def read(codec: str, field: StructField, *values: bytes | None) -> list[object]:

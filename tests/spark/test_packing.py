@@ -7,7 +7,7 @@ import pytest
 
 from chp.batch import Segment
 from chp.errors import BadKey
-from chp_client.spark.packing import Rows, check_keys
+from chp_client.spark.values.packing import Rows, check_keys
 
 LENGTHS = {"one length": [5] * 40, "none": [0, 0], "no rows": [], "many": [0, 1, 31, 32, 255, 256, 65_535, 65_536, 3]}
 

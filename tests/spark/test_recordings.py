@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chp.numbers import number
-from chp_client.feed import FeedRecord
+from chp_client.feed.feed import FeedRecord
 from chp_client.recording import GROUP_ROWS, LOCK, PART, POSITION, Writer, files
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for

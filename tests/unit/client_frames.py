@@ -18,8 +18,8 @@ from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp.numbers import number
 from chp.versions import VERSION
-from chp_client.core import ClientCore, Timing
-from chp_client.events import Ack, Changed, State
+from chp_client.core.core import ClientCore, Timing
+from chp_client.core.events import Ack, Changed, State
 
 ACTIVE, PASSIVE = 3, 4
 SECRET = b"s" * 16

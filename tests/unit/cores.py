@@ -17,9 +17,9 @@ from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
-from chp_server.binary_star import Event
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.turn import Save, Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.binary_star import Event
+from chp_server.core.turn import Save, Turn
 
 STEP_S = 0.05
 

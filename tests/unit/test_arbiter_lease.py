@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from chp_server import arbiter as module
-from chp_server.arbiter import Arbiter
+from chp_server.shell import arbiter as module
+from chp_server.shell.arbiter import Arbiter
 
 kazoo = pytest.importorskip("kazoo.exceptions", reason="kazoo is not installed")
 OURS, THEIRS = 7, 8

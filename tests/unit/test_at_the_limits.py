@@ -9,7 +9,7 @@ from chp.batch import ACK, REFUSED, Segment, packb, split
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import EPOCH_MAX, pack
-from chp_server.core import CoreConfig, ServerCore
+from chp_server.core.core import CoreConfig, ServerCore
 
 ONE, TWO = b"1" * 16, b"2" * 16
 

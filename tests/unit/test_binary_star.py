@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from chp.headers import State
-from chp_server.binary_star import TABLE, Event, diagram, peer_event, step
+from chp_server.core.pair.binary_star import TABLE, Event, diagram, peer_event, step
 
 WAITING = (State.PRIMARY, State.BACKUP)
 

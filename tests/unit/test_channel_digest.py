@@ -13,7 +13,7 @@ from chp.digest import link
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
+from chp_server.core.core import CoreConfig, ServerCore
 from tests.unit.client_frames import ACTIVE, Talk, message, n, segment, topic
 
 SINCE = n(1)

@@ -1,6 +1,6 @@
 """A CHP/1 client that gets more updates during a snapshot than it may hold back asks for another one."""
 
-from chp_client.events import State
+from chp_client.core.events import State
 from tests.unit.test_client_classic import Classic
 
 UPDATES = {f"/{i}": b"x" * 100 for i in range(5, 15)}

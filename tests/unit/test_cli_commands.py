@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from chp.numbers import number
 from chp_client.cli import store as store_module
-from chp_client.cli import write
 from chp_client.cli.app import chp
+from chp_client.cli.data import write
 from chp_client.cli.faults import Misused
 from chp_client.cli.out import Out
 from tests.unit.cli_standin import Shared, StandIn
@@ -211,7 +211,7 @@ def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
 
 
 def test_del_of_a_prefix_does_what_is_answered(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chp_client.cli.write.somebody_to_ask", lambda: True)
+    monkeypatch.setattr("chp_client.cli.data.write.somebody_to_ask", lambda: True)
     for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
         shared.put("/a/x", b"1")
         result = run("del", "--prefix", "/a/", stdin=answer)
@@ -359,7 +359,7 @@ def test_a_dump_that_fails_leaves_the_one_before(
         stream.write(b"half a line")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("chp_client.cli.transfer._write_items", full)
+    monkeypatch.setattr("chp_client.cli.data.transfer._write_items", full)
     result = run("dump", "-o", str(file))
     assert result.exit_code == 1
     assert "No space left" in one_line(result)

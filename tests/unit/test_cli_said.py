@@ -10,10 +10,11 @@ from click.testing import CliRunner
 
 from chp.limits import DEFAULT
 from chp_client import State
-from chp_client.cli import operate, pair, status, store, text
+from chp_client.cli import store, text
 from chp_client.cli.app import chp
 from chp_client.cli.faults import Refused
 from chp_client.cli.out import json_line
+from chp_client.cli.servers import operate, pair, status
 from tests.unit.cli_standin import Shared, StandIn
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from chp.numbers import number
 from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
-from chp_client.cli import pair, probe, status
 from chp_client.cli.out import Out
+from chp_client.cli.servers import pair, probe, status
 from chp_server.testing import free_port
 
 A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"

@@ -6,7 +6,7 @@ import pytest
 
 from chp.headers import Batch, header_of
 from chp.limits import DEFAULT
-from chp_client.channel import Channel, Verdict
+from chp_client.core.copy.channel import Channel, Verdict
 
 EPOCH = 1 << 48
 ITEMS = [[["/a"], [b"1"], None]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chp.messages import hugz, kthxbai, kvpub
+from chp_client.core.events import Ack, State
 from chp_client.errors import Refused
-from chp_client.events import Ack, State
 from tests.unit.client_frames import ACTIVE, Talk, n
 
 

@@ -1,6 +1,6 @@
 """A client that hears nothing on P+1 of servers that live connects its SUB sockets anew, and not before."""
 
-from chp_client.core import Timing
+from chp_client.core.core import Timing
 from tests.unit.client_frames import PASSIVE, Talk, n
 
 DEAF_S = Timing().deaf_s

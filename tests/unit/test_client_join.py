@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chp_client.core import Timing
-from chp_client.events import State
+from chp_client.core.core import Timing
+from chp_client.core.events import State
 from tests.unit.client_frames import ACTIVE, PASSIVE, SESSION, WHOSE, Talk, message, n, own_topic, segment, topic
 
 

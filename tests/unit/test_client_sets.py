@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chp_client.core.events import Ack, State
 from chp_client.errors import Conflict, Refused
-from chp_client.events import Ack, State
 from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, message, n, own_topic
 
 

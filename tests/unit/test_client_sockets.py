@@ -11,11 +11,11 @@ import pytest
 import zmq
 
 import chp_client
-from chp_client import agent as module
-from chp_client.agent import Agent
-from chp_client.dispatch import Dispatcher
-from chp_client.mailbox import Mailbox
-from chp_server import sockets
+from chp_client.agent import agent as module
+from chp_client.agent.agent import Agent
+from chp_client.agent.dispatch import Dispatcher
+from chp_client.agent.mailbox import Mailbox
+from chp_server.ports import sockets
 from tests.unit.client_frames import PASSIVE, Talk
 
 

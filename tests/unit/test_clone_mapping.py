@@ -17,7 +17,7 @@ from chp.batch import Segment
 from chp.errors import BadKey, BadTtl, BadValue
 from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
-from chp_client import clone as clone_module
+from chp_client.clone import clone as clone_module
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
 OTHER = {"/d": b"4", "/e": b"5"}

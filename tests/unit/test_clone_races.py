@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from chp_client import AsyncClone, Clone, State, dispatch
-from chp_client.aioparts import AsyncWatch
-from chp_client.events import Changed
-from chp_client.watch import Watch, WatchQueue
+from chp_client import AsyncClone, Clone, State
+from chp_client.agent import dispatch
+from chp_client.clone.aioparts import AsyncWatch
+from chp_client.clone.watch import Watch, WatchQueue
+from chp_client.core.events import Changed
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b"3"}
 

@@ -7,9 +7,9 @@ from chp.batch import ACK, Segment, split
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.state import ReplicatedState
-from chp_server.turn import Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.turn import Turn
 
 ONE, TWO = b"1" * 16, b"2" * 16
 

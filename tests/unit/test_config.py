@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.config import Config, ConfigError, load, show
-from chp_server.core import CoreConfig
-from chp_server.readers import is_loopback, without_password
-from chp_server.settings import SETTINGS
+from chp_server.core.core import CoreConfig
+from chp_server.settings.config import Config, ConfigError, load, show
+from chp_server.settings.readers import is_loopback, without_password
+from chp_server.settings.settings import SETTINGS
 
 PAIR = ["--primary", "--bind", "tcp://*:5556", "--insecure", "--peer", "tcp://b:5566"]
 

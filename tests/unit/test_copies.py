@@ -10,11 +10,11 @@ from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import describe, pack
-from chp_server.committed import Committed
-from chp_server.copies import Copies, reading
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import JournalFull
-from chp_server.snapshots import Snapshotter
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.updates.committed import Committed
+from chp_server.shell.copies import Copies, reading
+from chp_server.store.journal import JournalFull
 
 
 def read_backup(path: str) -> Committed:

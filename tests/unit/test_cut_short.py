@@ -10,11 +10,11 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Loaded, Options
-from chp_server.memory_store import MemoryStore
-from chp_server.performing import recover
-from chp_server.recordlog import Row
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.performing import recover
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import Loaded, Options
+from chp_server.store.memory_store import MemoryStore
 
 MARK = 1 << 48 | 40
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chp_server.cycles import NEW_MAX, Cycles
+from chp_server.shell.cycles import NEW_MAX, Cycles
 
 
 class Thing:

@@ -16,21 +16,8 @@ IMPURE = {
     "zmq", "socket", "threading", "asyncio", "time", "os", "random", "uuid", "logging", "datetime", "secrets", "select",
     "selectors", "subprocess", "sqlite3", "pathlib", "io", "multiprocessing", "concurrent", "queue", "signal",
 }  # fmt: skip
-PURE = {
-    "chp_server": [
-        "listeners", "subscribing",
-        "acks", "intake", "openrecord", "records",
-        "binary_star", "state", "staging", "commit", "channels", "syncs", "pending", "recordlog", "follow",
-        "suffix", "replay", "plain", "peerlink", "requests", "image", "images", "shares", "core", "turn", "verdicts",
-        "leases", "performing", "snapshots", "committed", "history", "epochs", "meeting", "status", "scrub",
-        "scrubber", "arbitration", "room", "unwritten", "resting", "pulse", "ending", "leaving", "standing",
-    ],
-    "chp_client": [
-        "core", "leadership", "session", "freshness", "ownsets", "channels", "holding", "timing", "classic", "channel",
-        "link", "outbox", "replica", "leases", "events", "backlog", "speaking", "question",
-        "keyorder",
-    ],
-}  # fmt: skip
+PURE = ("chp/chp", "server/chp_server/core", "client/chp_client/core")  # everything under these folders
+ROOMS_MAX = 12  # modules of a folder
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -49,8 +36,27 @@ def files(package: str) -> list[Path]:
 
 def pure_files() -> list[Path]:
     """The modules that have to be pure."""
-    named = [PACKAGES[package] / f"{name}.py" for package, names in PURE.items() for name in names]
-    return files("chp") + named
+    return [path for folder in PURE for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module; of a package, for its `__init__`."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for package in PACKAGES for path in files(package)}
+
+
+def knows(path: Path) -> set[str]:
+    """The modules of its own package that a file imports, for its types only too."""
+    here = list(path.relative_to(ROOT).parts[1:-1])
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join([*here[: len(here) - node.level + 1], *([node.module] if node.module else [])])
+            below = {f"{base}.{alias.name}" for alias in node.names} & set(MODULES)
+            found |= below or {base}
+    return found
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -60,46 +66,44 @@ def test_no_package_imports_what_it_may_not(package: str) -> None:
             assert name.split(".")[0] not in FORBIDDEN[package], f"{path}:{line} imports {name}"
 
 
-@pytest.mark.parametrize("path", pure_files(), ids=lambda path: f"{path.parent.name}.{path.stem}")
+@pytest.mark.parametrize("path", pure_files(), ids=name_of)
 def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
     for name, line in imports(path):
         assert name.split(".")[0] not in IMPURE, f"{path}:{line} imports {name}: pass it in as an argument"
 
 
-def test_pure_modules_of_the_server_lean_on_nothing_impure_of_it() -> None:
+@pytest.mark.parametrize("package", ["chp_server", "chp_client"])
+def test_pure_modules_lean_on_nothing_impure(package: str) -> None:
     """A relative import may not bring in by the back door what the front door refuses."""
-    pure = set(PURE["chp_server"]) | {"journal"}  # what all stores have is pure too
-    for path in (PACKAGES["chp_server"] / f"{name}.py" for name in PURE["chp_server"]):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
-                named = {node.module} if node.module else {alias.name for alias in node.names}
-                assert named <= pure, f"{path}:{node.lineno} imports {named - pure}"
+    besides = {"chp_server.store.journal", "chp_client.errors"}  # what all stores have, and errors, are pure too
+    pure = {name_of(path) for path in pure_files()} | besides
+    for path in [*(PACKAGES[package] / "core").rglob("*.py"), *(MODULES[name] for name in besides)]:
+        assert knows(path) <= pure, f"{path} imports {knows(path) - pure}"
 
 
-def siblings(path: Path) -> set[str]:
-    """The modules of its own package that a file imports, for its types only too."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {node.module} if node.module else {alias.name for alias in node.names}
-    return found
+def test_no_folder_has_more_than_twelve_modules() -> None:
+    for package in ("chp_server", "chp_client"):
+        for folder in {path.parent for path in files(package)}:
+            here = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+            assert len(here) <= ROOMS_MAX, f"{folder.relative_to(ROOT)}: {len(here)} modules"
+            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
 @pytest.mark.parametrize("package", ["chp", "chp_server"])
 def test_no_module_leads_back_to_itself(package: str) -> None:
     """Who knows whom has one direction, also where only a type is named."""
-    knows = {path.stem: siblings(path) for path in files(package)}
-    for start in knows:
+    arrows = {name: knows(path) for name, path in MODULES.items() if name.startswith(f"{package}.")}
+    for start in arrows:
         seen: set[str] = set()
         left = [start]
         while left:
-            for name in knows.get(left.pop(), set()) - seen:
+            for name in arrows.get(left.pop(), set()) - seen:
                 assert name != start, f"{package}: {start} leads back to itself, by {sorted(seen)}"
                 seen.add(name)
                 left.append(name)
 
 
-@pytest.mark.parametrize("path", ["server/chp_server/reactor.py", "tests/sim/servers.py"])
+@pytest.mark.parametrize("path", ["server/chp_server/shell/reactor.py", "tests/sim/servers.py"])
 def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
     """h11's Connection has 11 public names, raft's RawNode 18 methods."""
     used = set()
@@ -113,7 +117,7 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
     """They are told, and ask (standing.py); who knows it stands around it."""
-    knowing = {path.stem for path in files("chp_server") if "core" in siblings(path)}
+    knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
     assert knowing == {"performing", "snapshots", "copies", "reactor"}
 
 
@@ -127,8 +131,11 @@ def test_only_packages_lie_in_the_three_folders() -> None:
 
 def test_the_page_on_the_architecture_names_every_module() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    for package, folder in PACKAGES.items():
-        table = page.partition(f"| {folder.relative_to(ROOT)} |")[2].partition("\n\n")[0]
-        named = set(re.findall(r"\b(\w+)\.py", table))
-        there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-        assert named == there, f"{package}: {there ^ named} is named or there, not both"
+    for package in PACKAGES:
+        for room in sorted({path.parent for path in files(package)}):
+            shown = room.relative_to(ROOT)
+            there = {path.stem for path in room.glob("*.py")} - {"__init__", "__main__"}
+            row = re.search(rf"^\| {re.escape(str(shown))}/ \|(.*)$", page, re.MULTILINE)
+            assert row, f"the page has no row for {shown}/"
+            named = set(re.findall(r"\b(\w+)\.py", row[1]))
+            assert named == there, f"{shown}: {there ^ named} is named or there, not both"

@@ -6,11 +6,11 @@ import pytest
 
 from chp.batch import BATCH, Segment, join, packb, unpackb
 from chp.limits import DEFAULT, Limits
-from chp_server import follow
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.follow import Follower
-from chp_server.recordlog import Record, RecordLog
-from chp_server.turn import Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair import follow
+from chp_server.core.pair.follow import Follower
+from chp_server.core.state.recordlog import Record, RecordLog
+from chp_server.core.turn import Turn
 from tests.unit.cores import Cores
 
 HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0

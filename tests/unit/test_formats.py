@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from chp_client.recording import FORMAT as RECORDING
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Journal, WrongStore
-from chp_server.journal_rows import FORMAT as JOURNAL
-from chp_server.opening import open_journal
-from chp_server.performing import recover
-from chp_server.reactor import write_updates
-from chp_server.snapshots import Snapshotter
-from chp_server.turn import Save
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.performing import recover
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.turn import Save
+from chp_server.shell.reactor import write_updates
+from chp_server.store.journal import Journal, WrongStore
+from chp_server.store.journal_rows import FORMAT as JOURNAL
+from chp_server.store.opening import open_journal
 from tests.fixtures.make import CONTENT, RECORDED, SERVER, UPDATES
 
 HERE = Path(__file__).parents[1] / "fixtures"

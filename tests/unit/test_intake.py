@@ -12,12 +12,12 @@ from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.commit import Committer
-from chp_server.committed import Committed
-from chp_server.intake import judge
-from chp_server.room import Room
-from chp_server.turn import Turn
-from chp_server.verdicts import (
+from chp_server.core.room import Room
+from chp_server.core.turn import Turn
+from chp_server.core.updates.commit import Committer
+from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.intake import judge
+from chp_server.core.updates.verdicts import (
     CROWDED,
     UNHEARD,
     Accept,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chp_server import cleaning
-from chp_server.journal import Journal, JournalError, JournalLocked
-from chp_server.journal_tools import backup, restore, verify
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
+from chp_server.core.state.recordlog import Row
+from chp_server.store.journal import Journal, JournalError, JournalLocked
+from chp_server.store.opening import open_journal
+from chp_server.store.sql import cleaning
+from chp_server.tools.journal_tools import backup, restore, verify
 
 EPOCH = 1 << 48
 Opener = Callable[..., Journal]

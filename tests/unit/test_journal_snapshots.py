@@ -8,11 +8,11 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.committed import Committed
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import Journal
-from chp_server.opening import open_journal
-from chp_server.snapshots import Snapshotter, recover_snapshot
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.snapshots import Snapshotter, recover_snapshot
+from chp_server.core.updates.committed import Committed
+from chp_server.store.journal import Journal
+from chp_server.store.opening import open_journal
 
 VALUE = bytes(1 << 20)
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from chp import keyfiles
 from chp.keyfiles import KeyPair
 from chp_client.cli.app import chp
+from chp_server.access.keyring import AGAIN_S, Keyring
 from chp_server.exits import CannotStart, Exit
-from chp_server.keyring import AGAIN_S, Keyring
 from tests.wire import keys
 
 PAIR = keys.new_pair()

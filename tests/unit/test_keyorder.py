@@ -1,4 +1,4 @@
-"""covers: chp_client.keyorder: the order of a map's keys, whatever is set, deleted and loaded meanwhile."""
+"""covers: chp_client.core.copy.keyorder: the order of a map's keys, whatever is set, deleted and loaded meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from chp.batch import Segment
-from chp_client.keyorder import CHUNK, GONE_MIN, NOTED_MIN, KeyOrder, bounds
+from chp_client.core.copy.keyorder import CHUNK, GONE_MIN, NOTED_MIN, KeyOrder, bounds
 from tests.unit.client_frames import OTHER, SESSION, Talk, n, segment
 
 

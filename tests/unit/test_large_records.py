@@ -9,12 +9,12 @@ from chp.batch import BATCH, Segment, packb, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
-from chp_server.committed import Committed
-from chp_server.copies import difference
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal_rows import stored
-from chp_server.recordlog import Row
-from chp_server.turn import Append, Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Append, Turn
+from chp_server.core.updates.committed import Committed
+from chp_server.shell.copies import difference
+from chp_server.store.journal_rows import stored
 
 SECRET, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16
 SESSION = public_session(SECRET)

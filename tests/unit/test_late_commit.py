@@ -7,10 +7,10 @@ from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.committed import LATE_ITEMS, Committed
-from chp_server.core import LATE_A_TURN, CoreConfig, ServerCore
-from chp_server.state import ReplicatedState
-from chp_server.turn import Append, Turn
+from chp_server.core.core import LATE_A_TURN, CoreConfig, ServerCore
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.turn import Append, Turn
+from chp_server.core.updates.committed import LATE_ITEMS, Committed
 
 SESSION, TRANSACTION = b"s" * 16, b"t" * 16
 KEYS = [f"/bench/{i}" for i in range(LATE_ITEMS + 1)]

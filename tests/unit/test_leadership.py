@@ -10,12 +10,12 @@ import pytest
 
 from chp.headers import State as S
 from chp.numbers import number
-from chp_client import leadership as module
-from chp_client.events import State
-from chp_client.freshness import Freshness
-from chp_client.leadership import TABLE, Event, Leadership, Move, Standing
-from chp_client.link import Link
-from chp_client.timing import Timing
+from chp_client.core import leadership as module
+from chp_client.core.events import State
+from chp_client.core.freshness import Freshness
+from chp_client.core.leadership import TABLE, Event, Leadership, Move, Standing
+from chp_client.core.link import Link
+from chp_client.core.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 SILENCE_S = 1.0

@@ -19,10 +19,10 @@ from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.cli.app import chp
 from chp_client.errors import Closed
-from chp_server.leases import Leases, listed
-from chp_server.state import ReplicatedState
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.updates.leases import Leases, listed
+from chp_server.core.updates.verdicts import Refusal
 from chp_server.testing import TestServer
-from chp_server.verdicts import Refusal
 
 LEASE, ANOTHER = b"L" * 16, b"M" * 16
 A, B = b"client of us", b"another one."

@@ -9,9 +9,9 @@ import pytest
 from chp.batch import Segment
 from chp.hashmap import Hashmap
 from chp.limits import DEFAULT
-from chp_server import leaving as leaving_module
-from chp_server.leaving import SLICES, Leaving
-from chp_server.state import ReplicatedState
+from chp_server.core.state import leaving as leaving_module
+from chp_server.core.state.leaving import SLICES, Leaving
+from chp_server.core.state.state import ReplicatedState
 
 KEYS = [f"/k/{i}" for i in range(100)]
 

@@ -10,9 +10,9 @@ import pytest
 from chp.batch import GREETING, REFUSED, split
 from chp.keys import channel_topic, session_topic
 from chp.limits import DEFAULT
-from chp_server import channels as channels_module
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.listeners import LINGER_S, LINGERING_MAX, Listeners
+from chp_server.core import channels as channels_module
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.listeners import LINGER_S, LINGERING_MAX, Listeners
 
 A, B = b"10", b"11"  # connections
 TOPIC = channel_topic("/a/")

@@ -13,10 +13,10 @@ from chp.hashmap import Hashmap
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.messages import KTHXBAI
-from chp_server import state
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.image import Gathering, Image
-from chp_server.turn import Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state import state
+from chp_server.core.state.image import Gathering, Image
+from chp_server.core.turn import Turn
 
 REQUESTS = 300
 

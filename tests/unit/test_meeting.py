@@ -17,13 +17,13 @@ from chp.errors import BadInput
 from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.numbers import EPOCH_MAX, epoch_of, number, pack
-from chp_server import follow
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.epochs import JUMPS, REGAIN_S, Epochs
-from chp_server.history import Proof, Tenure, common, holds
-from chp_server.opening import open_journal
-from chp_server.recordlog import Row
-from chp_server.turn import Append, Remember, Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair import follow
+from chp_server.core.state.epochs import JUMPS, REGAIN_S, Epochs
+from chp_server.core.state.history import Proof, Tenure, common, holds
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Append, Remember, Turn
+from chp_server.store.opening import open_journal
 
 BEAT_S = 0.25
 

@@ -8,9 +8,9 @@ import msgpack
 import pytest
 
 from chp.headers import State
-from chp_server import reactor
-from chp_server.core import ServerCore
-from chp_server.turn import Fact
+from chp_server.core.core import ServerCore
+from chp_server.core.turn import Fact
+from chp_server.shell import reactor
 
 from .cores import Cores
 

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 
 from chp.batch import Segment
 from chp.limits import DEFAULT
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.journal import JournalFull, Loaded, Options
-from chp_server.memory_store import MemoryStore
-from chp_server.performing import ORDER, Port, Step, recover, steps, take_inputs
-from chp_server.recordlog import Row
-from chp_server.turn import Append, DropAfter, Fact, Frames, JournalOp, Save, Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.performing import ORDER, Port, Step, recover, steps, take_inputs
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Append, DropAfter, Fact, Frames, JournalOp, Save, Turn
+from chp_server.store.journal import JournalFull, Loaded, Options
+from chp_server.store.memory_store import MemoryStore
 
 ALONE = CoreConfig(name="P")
 PAIR = CoreConfig(name="P", has_peer=True, peer_timeout_s=1.0)

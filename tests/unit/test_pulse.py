@@ -5,8 +5,8 @@ import pytest
 from chp.batch import packb
 from chp.errors import BadFrame
 from chp.headers import State
-from chp_server.history import Proof
-from chp_server.pulse import BEAT, STUCK_S, Beat, Pulse
+from chp_server.core.pair.pulse import BEAT, STUCK_S, Beat, Pulse
+from chp_server.core.state.history import Proof
 from tests.unit.cores import Cores
 
 AT = Proof(b"s" * 16, 7, b"o" * 16, 9)

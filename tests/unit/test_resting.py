@@ -1,10 +1,10 @@
-"""covers: server/chp_server/resting.py: who serves when one of two has little room, or can't do a set."""
+"""covers: server/chp_server/core/resting.py: who serves when one of two has little room, or can't do a set."""
 
 import pytest
 
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.resting import FAILURES_MAX, PACE_S
-from chp_server.room import MIB, Measured
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.resting import FAILURES_MAX, PACE_S
+from chp_server.core.room import MIB, Measured
 
 PLENTY, TIGHT = Measured(disk_free=1000 * MIB), Measured(disk_free=70 * MIB)
 

@@ -3,8 +3,8 @@
 from chp.batch import BATCH, Segment, join, split
 from chp.headers import Kthxbai
 from chp.limits import DEFAULT
-from chp_server.recordlog import Record
-from chp_server.syncs import resume_parts
+from chp_server.core.questions.syncs import resume_parts
+from chp_server.core.state.recordlog import Record
 
 
 def part(prev: int, first: int, last: int, more: bool, *keys: str) -> Record:

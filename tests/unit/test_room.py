@@ -1,4 +1,4 @@
-"""covers: server/chp_server/room.py and measuring.py: what is refused for want of room, and what is not."""
+"""covers: server/chp_server/core/room.py and measuring.py: what is refused for want of room, and what is not."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY
 from chp.messages import kvset
 from chp.numbers import pack
-from chp_server import measuring
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.measuring import Gauge
-from chp_server.room import MIB, Measured
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.room import MIB, Measured
+from chp_server.shell import measuring
+from chp_server.shell.measuring import Gauge
 
 ONE = b"1" * 16
 LEASE, NEW, TRANSACTION = b"L" * 16, b"N" * 16, b"T" * 16

@@ -10,8 +10,8 @@ import pytest
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
-from chp_server.scrub import SCRUB, SCRUBBED, SLICE_KEYS, Scrub, sums
-from chp_server.state import ReplicatedState
+from chp_server.core.pair.scrub import SCRUB, SCRUBBED, SLICE_KEYS, Scrub, sums
+from chp_server.core.state.state import ReplicatedState
 from tests.unit.cores import Cores
 
 CLIENT = b"c" * 16

@@ -6,9 +6,9 @@ from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.openrecord import HEADER_BYTES_MAX
-from chp_server.state import ReplicatedState
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.updates.openrecord import HEADER_BYTES_MAX
 
 LEASE = b"L" * 16
 

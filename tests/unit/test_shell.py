@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from chp_server.config import Config
-from chp_server.journal import Options
-from chp_server.opening import open_journal
-from chp_server.reactor import Server, write_updates
-from chp_server.sqlite import SqliteDatabase
-from chp_server.sqlite_files import Tail
+from chp_server.core.turn import Save
+from chp_server.settings.config import Config
+from chp_server.shell.reactor import Server, write_updates
+from chp_server.store.journal import Options
+from chp_server.store.opening import open_journal
+from chp_server.store.sql.sqlite import SqliteDatabase
+from chp_server.store.sql.sqlite_files import Tail
 from chp_server.testing import TestServer
-from chp_server.turn import Save
 from tests.wire.hand import Hand, receive, until
 
 

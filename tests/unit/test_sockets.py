@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from chp.limits import DEFAULT
-from chp_server.sockets import Frames, Intake
+from chp_server.ports.sockets import Frames, Intake
 
 LIMITS = replace(DEFAULT, turn_bytes_max=100, turn_messages_max=10)
 

@@ -11,10 +11,10 @@ import threading
 import pytest
 
 from chp_client import Clone, State
-from chp_client import feed as feed_module
-from chp_client.feed import Feed
-from chp_client.names import look_up, unresolved
-from chp_client.speaking import LOST_S, NEVER, STALE_S, Voice
+from chp_client.agent.names import look_up, unresolved
+from chp_client.core.speaking import LOST_S, NEVER, STALE_S, Voice
+from chp_client.feed import feed as feed_module
+from chp_client.feed.feed import Feed
 from chp_server.testing import TestServer
 
 WAIT_S = 60.0

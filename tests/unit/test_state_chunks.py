@@ -5,8 +5,8 @@ import pytest
 from chp.batch import STATE, SYNC, Segment, join
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
-from chp_server.follow import Loader
-from chp_server.state import ReplicatedState
+from chp_server.core.pair.follow import Loader
+from chp_server.core.state.state import ReplicatedState
 
 
 def state() -> ReplicatedState:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from chp.keys import public_session
 from chp.limits import DEFAULT
-from chp_server.suffix import CONFLICT, REPLAYED
+from chp_server.core.pair.suffix import CONFLICT, REPLAYED
 from tests.unit.cores import Cores
 
 X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))

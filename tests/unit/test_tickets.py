@@ -12,7 +12,7 @@ import pytest
 
 import chp_client
 from chp_client import Ack, Clone, Refused, Ticket
-from chp_client.events import ack_of
+from chp_client.core.events import ack_of
 
 ACK = ack_of(7, "replicated")
 

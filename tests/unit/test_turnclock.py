@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from chp_server import turnclock
-from chp_server.turnclock import BUCKETS_S, TurnClock
+from chp_server.shell import turnclock
+from chp_server.shell.turnclock import BUCKETS_S, TurnClock
 
 
 class Clocks:

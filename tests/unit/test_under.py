@@ -1,4 +1,4 @@
-"""covers: chp_client.under: what a Clone holds under a prefix, in order, in ranges and pages; no server is there."""
+"""covers: chp_client.clone.under: what a Clone holds under a prefix, in order, in ranges and pages; alone."""
 
 from __future__ import annotations
 

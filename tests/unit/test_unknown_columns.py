@@ -10,9 +10,9 @@ from chp import versions
 from chp.batch import REFUSED, split
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
-from chp_server import intake
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.turn import Turn
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.turn import Turn
+from chp_server.core.updates import intake
 
 DEEPEST = 1022  # within a segment msgpack can still read it; within a record it can not
 

@@ -1,4 +1,4 @@
-"""covers: server/chp_server/unwritten.py, room.py: what is refused without a row; a disk that nothing is written to."""
+"""covers: core/updates/unwritten.py, core/room.py: what is refused without a row; a disk that nothing is written to."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.numbers import pack
-from chp_server.core import CoreConfig, ServerCore
-from chp_server.room import MIB, Measured
-from chp_server.turn import Turn
-from chp_server.unwritten import Unwritten
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.room import MIB, Measured
+from chp_server.core.turn import Turn
+from chp_server.core.updates.unwritten import Unwritten
 
 from .cores import Cores
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_server.against import Compared, Contents, Difference, Held, NoContents, compare, compared
-from chp_server.check_command import check
 from chp_server.testing import Pair, TestServer, free_port
+from chp_server.tools.against import Compared, Contents, Difference, Held, NoContents, compare, compared
+from chp_server.tools.check_command import check
 
 WAIT_S = 30.0
 

@@ -18,8 +18,8 @@ from chp import keyfiles
 from chp_client import AsyncClone, ClientFile, Clone, Refused, State
 from chp_client.admin import Admin, Denied
 from chp_client.admin import Reply as Answered
-from chp_client.feed import Feed
-from chp_client.port import Port
+from chp_client.ask.port import Port
+from chp_client.feed.feed import Feed
 from chp_server.testing import Pair, TestServer
 from tests.wire import keys
 from tests.wire.hand import until

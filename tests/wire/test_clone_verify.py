@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from chp_client import AsyncClone, Clone
-from chp_client.replica import Replica
+from chp_client.core.copy.replica import Replica
 from chp_server.testing import TestServer
 
 WAIT_S = 30.0

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from chp_client import Clone
-from chp_client.gateway import watching
+from chp_client.gateway.paths import watching
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 

@@ -18,7 +18,7 @@ from chp.batch import decode_segment, join, packb, segment_of, split
 from chp.digest import link
 from chp.headers import Heartbeat, Kthxbai, header_of
 from chp.keys import public_session, session_topic
-from chp_server.binary_star import diagram
+from chp_server.core.pair.binary_star import diagram
 
 SPEC = (Path(__file__).parents[2] / "SPEC.md").read_text(encoding="utf-8")
 

@@ -19,8 +19,8 @@ from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_client import AsyncClone, Clone
 from chp_client.admin import Admin
-from chp_server import connections
 from chp_server.exits import CannotStart
+from chp_server.ports import connections
 from chp_server.testing import Pair, TestServer
 from tests.wire.test_clone_server import WAIT_S, until
 

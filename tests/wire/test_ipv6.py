@@ -14,8 +14,8 @@ import pytest
 from chp_client import ClientFile, Clone
 from chp_client.admin import Admin
 from chp_client.admin import Reply as Answered
-from chp_client.feed import Feed
-from chp_client.port import Port
+from chp_client.ask.port import Port
+from chp_client.feed.feed import Feed
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire import keys
 

@@ -16,7 +16,7 @@ import pytest
 
 from chp_client import Clone
 from chp_client.errors import NotRetained
-from chp_client.feed import Feed
+from chp_client.feed.feed import Feed
 from chp_client.recording import POSITION, Writer, files, pq, record
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for

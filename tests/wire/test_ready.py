@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from chp_server import metrics as metrics_module
-from chp_server.metrics import Metrics, MetricsError
+from chp_server.shell import metrics as metrics_module
+from chp_server.shell.metrics import Metrics, MetricsError
 from chp_server.testing import Pair, TestServer, free_port
 
 pytest.importorskip("prometheus_client")

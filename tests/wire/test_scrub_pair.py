@@ -6,7 +6,7 @@ import time
 
 from chp_client import Clone
 from chp_client.admin import Admin, Reply
-from chp_server.metrics import Metrics
+from chp_server.shell.metrics import Metrics
 from chp_server.testing import Pair, free_port
 
 WAIT_S = 30.0

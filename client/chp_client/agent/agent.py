@@ -30,16 +30,16 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import DEFAULT
 
-from . import admission
-from .admission import Admission
+from ..ask import admission
+from ..ask.admission import Admission
+from ..ask.port import TCP_GIVES_UP
+from ..clone.watch import WatchQueue
+from ..core.events import Ack, Effects, State
+from ..core.link import AWAY, CONNECTED, SPEAKS
+from ..core.speaking import Voice
 from .dispatch import Dispatcher
-from .events import Ack, Effects, State
-from .link import AWAY, CONNECTED, SPEAKS
 from .mailbox import Mailbox
 from .names import look_up
-from .port import TCP_GIVES_UP
-from .speaking import Voice
-from .watch import WatchQueue
 
 log = logging.getLogger("chp_client")
 

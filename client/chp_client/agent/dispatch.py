@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from .events import State
+from ..core.events import State
 
 if TYPE_CHECKING:
     from .mailbox import Mailbox

@@ -20,15 +20,15 @@ from collections.abc import Callable
 from threading import Condition, Lock
 from time import monotonic
 
-from .checks import wait_s
-from .clientfile import Credentials
-from .core import ClientCore
-from .errors import Closed, Forked, Full
-from .events import State
+from ..checks import wait_s
+from ..clientfile import Credentials
+from ..clone.watch import WatchQueue
+from ..core.core import ClientCore
+from ..core.events import State
+from ..core.sending.outbox import cut
+from ..errors import Closed, Forked, Full
 from .openbatch import OPEN_ITEMS, SHUT, Draft, OpenBatch
-from .outbox import cut
 from .tickets import Ticket
-from .watch import WatchQueue
 
 log = logging.getLogger("chp_client")
 SEALED_MAX = 4

@@ -16,7 +16,7 @@ from typing import Any
 from chp import columns
 from chp.batch import Segment
 
-from .outbox import Packed, size_of
+from ..core.sending.outbox import Packed, size_of
 from .tickets import Ticket
 
 OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time

@@ -16,9 +16,9 @@ from typing import Any
 from chp.errors import BadInput
 from chp.headers import DURABILITY_NAMES
 
-from .checks import wait_s
+from ..checks import wait_s
+from ..core.events import Ack
 from .dispatch import call_logged
-from .events import Ack
 
 
 class Ticket:

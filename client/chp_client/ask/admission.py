@@ -15,7 +15,7 @@ import zmq
 
 from chp.addresses import is_ipv6
 
-from .clientfile import Credentials
+from ..clientfile import Credentials
 
 AGAIN_S = 0.5
 INSISTS_S = 0.4  # once it was refused for so long, an application is told: a server that starts may refuse for a moment

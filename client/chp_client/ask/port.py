@@ -27,10 +27,10 @@ from chp.addresses import is_ipv6
 from chp.headers import Header, Records, Sync
 from chp.limits import DEFAULT
 
+from ..clientfile import Credentials, credentials_of
+from ..core.question import Question, Told, reply_of
+from ..errors import Refused, Unanswered
 from . import admission
-from .clientfile import Credentials, credentials_of
-from .errors import Refused, Unanswered
-from .question import Question, Told, reply_of
 
 RETRY_S = 2.0
 CREDIT = 8

@@ -16,9 +16,11 @@ from typing import Any
 
 import click
 
-from . import bench, keys, locking, operate, plugins, read, recording, status, transfer, watching, write
+from . import plugins
+from .data import locking, read, recording, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
+from .servers import bench, keys, operate, status
 from .settings import examples, shared
 
 ORDER = (

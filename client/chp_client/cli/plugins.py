@@ -3,7 +3,7 @@
 The client never imports the server, so what needs the server's code (`chp check` reads a journal) comes from there:
 
     [project.entry-points."chp.commands"]
-    check = "chp_server.check_command:check"
+    check = "chp_server.tools.check_command:check"
 
 An entry point is a plain function `(args: list[str]) -> int`: it reads its own arguments (`--help` too), prints, and
 returns the exit code. It needs no click. The first line of its docstring stands in the list of commands. A --json that

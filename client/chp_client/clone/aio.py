@@ -20,16 +20,16 @@ from typing import Any, Literal, Self
 
 from chp.numbers import Revision
 
+from ..agent.dispatch import Listener
+from ..agent.tickets import Ticket
+from ..checks import wait_s
+from ..clientfile import ClientFile
+from ..codecs import Codec
+from ..core.events import Ack, State
 from .aioparts import AsyncLease, AsyncWatch, Awaiting
-from .checks import wait_s
-from .clientfile import ClientFile
 from .clone import Clone, Pin
-from .codecs import Codec
-from .dispatch import Listener
-from .events import Ack, State
 from .reading import Entry
 from .taking import NOTHING, Taking, flush
-from .tickets import Ticket
 from .under import Under
 from .worth import Check
 from .writer import Items

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Self
 
+from ..agent.tickets import Ticket
+from ..checks import wait_s
+from ..core.events import Ack, Changed, State
+from ..errors import Full
 from .changes import Change, Changes, change_with, changes_from, changes_of
-from .checks import wait_s
 from .clone import Clone
-from .errors import Full
-from .events import Ack, Changed, State
 from .lease import Lease
-from .tickets import Ticket
 from .watch import Watch, WatchQueue
 from .writer import Items
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from chp.errors import BadValue
 from chp.numbers import Revision
 
-from .codecs import undecodable
-from .events import Changed
+from ..codecs import undecodable
+from ..core.events import Changed
 
 SET, DELETE = "set", "delete"
 Decode = Callable[[bytes], Any]

@@ -35,19 +35,19 @@ from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
 from chp.numbers import Revision
 
-from . import checks
-from .agent import Agent
-from .clientfile import ClientFile, credentials_of
-from .codecs import Codec, codec_of
-from .connecting import target
-from .core import ClientCore, Timing
-from .dispatch import Dispatcher, Listener
-from .events import Ack
+from .. import checks
+from ..agent.agent import Agent
+from ..agent.dispatch import Dispatcher, Listener
+from ..agent.mailbox import Mailbox
+from ..agent.tickets import Ticket
+from ..clientfile import ClientFile, credentials_of
+from ..codecs import Codec, codec_of
+from ..connecting import target
+from ..core.core import ClientCore, Timing
+from ..core.events import Ack
 from .lease import Lease
-from .mailbox import Mailbox
 from .reading import Reading
 from .taking import NOTHING, Blocking, Taking, at_once, flush
-from .tickets import Ticket
 from .watch import Watch, WatchQueue
 from .worth import Worth
 from .writer import Items, Writer

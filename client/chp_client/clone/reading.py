@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from chp.errors import BadValue
 from chp.numbers import UNKNOWN, Revision
 
-from . import checks
-from .codecs import Codec, undecodable
-from .core import ClientCore
-from .mailbox import Mailbox
+from .. import checks
+from ..agent.mailbox import Mailbox
+from ..codecs import Codec, undecodable
+from ..core.core import ClientCore
 from .under import KeyIndex, Under
 from .views import ItemsNow, KeysNow, ValuesNow
 

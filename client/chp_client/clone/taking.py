@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeVar
 
 from chp.errors import BadInput
 
-from .checks import wait_s
-from .errors import Conflict
-from .mailbox import Mailbox
+from ..agent.mailbox import Mailbox
+from ..agent.tickets import Ticket
+from ..checks import wait_s
+from ..errors import Conflict
 from .reading import Reading
-from .tickets import Ticket
 from .writer import Writer
 
 Result = TypeVar("Result")

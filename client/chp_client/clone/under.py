@@ -17,9 +17,9 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from . import checks
-from .keyorder import bounds
-from .mailbox import Mailbox
+from .. import checks
+from ..agent.mailbox import Mailbox
+from ..core.copy.keyorder import bounds
 
 if TYPE_CHECKING:
     from .reading import Reading

@@ -17,10 +17,10 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
+from ..checks import wait_s
+from ..core.events import Changed
+from ..errors import Forked, Lagging
 from .changes import Change, Changes, change_with, changes_from, changes_of, joined, narrow, pick
-from .checks import wait_s
-from .errors import Forked, Lagging
-from .events import Changed
 
 TOGETHER = 1000  # changes that are joined; joining more costs more, in memory that is cold, than it saves
 

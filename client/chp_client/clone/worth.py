@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from chp.numbers import Revision, epoch_of, sequence_of
 
-from . import checks, comparing
-from .core import ClientCore
-from .dispatch import Dispatcher, Listener
-from .errors import Lagging, Refused
-from .events import State
-from .mailbox import Mailbox
+from .. import checks
+from ..agent.dispatch import Dispatcher, Listener
+from ..agent.mailbox import Mailbox
+from ..core.core import ClientCore
+from ..core.events import State
+from ..errors import Lagging, Refused
+from ..feed import comparing
 
 NAMED_MAX = 100  # keys that differ, of however many
 

@@ -23,12 +23,12 @@ from chp import columns
 from chp.errors import BadInput
 from chp.keys import check_column
 
-from . import checks
-from .codecs import Codec
-from .leases import Handle
-from .mailbox import Mailbox
-from .openbatch import OPEN_ITEMS, Draft
-from .tickets import Ticket
+from .. import checks
+from ..agent.mailbox import Mailbox
+from ..agent.openbatch import OPEN_ITEMS, Draft
+from ..agent.tickets import Ticket
+from ..codecs import Codec
+from ..core.sending.leases import Handle
 
 SMALL = 1024  # a value the open batch takes without counting bytes
 KNOWN_MAX = 65_536  # keys that a Clone which holds nothing remembers to be well-formed

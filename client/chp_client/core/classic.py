@@ -27,12 +27,12 @@ from chp.limits import Limits
 from chp.messages import HUGZ, KTHXBAI, Kvpub, icanhaz, kvset, parse_hugz, parse_kthxbai, parse_kvpub, parse_kvsync
 from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 
-from .channel import Channel, changed_by
+from .copy.channel import Channel, changed_by
+from .copy.holding import Holding
 from .events import Sink
-from .holding import Holding
 from .link import Link
-from .outbox import Batch
-from .session import Session
+from .sending.outbox import Batch
+from .sending.session import Session
 from .timing import NEVER, Timing
 
 ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked

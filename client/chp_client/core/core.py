@@ -25,17 +25,17 @@ from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
 from chp.versions import spoken, unspoken
 
-from .channel import Channel
-from .channels import Answer, Channels
 from .classic import Classic
+from .copy.channel import Channel
+from .copy.channels import Answer, Channels
+from .copy.holding import PULSE, Holding
 from .events import Effects, Sink, State
 from .freshness import Freshness
-from .holding import PULSE, Holding
 from .leadership import Leadership, Move
-from .leases import Leases
 from .link import AWAY, SPEAKS, Link
-from .ownsets import OwnSets
-from .session import Session
+from .sending.leases import Leases
+from .sending.ownsets import OwnSets
+from .sending.session import Session
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]

@@ -17,7 +17,7 @@ from chp.headers import Header, Kthxbai, Refused, Reply, name_of, request_of
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
 
-from . import errors
+from .. import errors
 
 
 class Told(NamedTuple):

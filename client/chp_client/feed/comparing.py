@@ -21,11 +21,11 @@ from chp.batch import Segment, segment_of
 from chp.headers import Header, Kthxbai, Sync
 from chp.numbers import describe, unpack
 
-from .channel import Channel
-from .checks import endpoints_of
+from ..agent.mailbox import Mailbox
+from ..ask.port import Elsewhere
+from ..checks import endpoints_of
+from ..core.copy.channel import Channel
 from .feedlink import FeedLink
-from .mailbox import Mailbox
-from .port import Elsewhere
 
 SILENCE_S = 5.0
 RETRY_S = 0.05

@@ -43,13 +43,13 @@ from chp.keys import check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
-from .checks import endpoints_of
-from .clientfile import credentials_of
-from .errors import NotRetained, Refused
+from ..ask.port import Elsewhere
+from ..checks import endpoints_of
+from ..clientfile import credentials_of
+from ..core.question import Told, reply_of
+from ..core.speaking import LOST_S, NEVER
+from ..errors import NotRetained, Refused
 from .feedlink import FeedLink, deadline_in, wait_any
-from .port import Elsewhere
-from .question import Told, reply_of
-from .speaking import LOST_S, NEVER
 
 log = logging.getLogger("chp_client")
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server

@@ -20,12 +20,12 @@ from chp.headers import Greeting, Header, Heartbeat
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 
-from . import admission
-from .agent import drain
-from .clientfile import Credentials
-from .errors import Refused
-from .port import LATER, Elsewhere, Line
-from .question import Question, Told
+from ..agent.agent import drain
+from ..ask import admission
+from ..ask.port import LATER, Elsewhere, Line
+from ..clientfile import Credentials
+from ..core.question import Question, Told
+from ..errors import Refused
 
 CREDIT = 16
 GRANT = 8  # chunks taken before room for as many is granted

@@ -16,11 +16,11 @@ from .asked import Limits
 from .console import show_console
 from .door import Door, defect, no_route, problem
 from .gateway import Gateway
-from .keys import batch, delete_key, pages, read_key, set_key
 from .openapi import show_openapi
 from .pair import health, ready, show_history, show_pair
+from .paths.keys import batch, delete_key, pages, read_key, set_key
+from .paths.watching import watch
 from .problems import Problem
-from .watching import watch
 
 ROUTES: list[BaseRoute] = [
     Route("/v1/keys", pages, methods=["GET"]),

@@ -10,12 +10,12 @@ from typing import cast
 from starlette.requests import Request
 
 from .. import checks
-from ..aio import AsyncClone
+from ..clone.aio import AsyncClone
 from ..errors import Conflict
 from .asked import Bodies, Limits, tag
 from .once import MARKERS
-from .pages import KeysInOrder
 from .pair import PairView
+from .paths.pages import KeysInOrder
 from .problems import Problem, problem_of
 
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
@@ -68,7 +68,7 @@ class Gateway:
             at = error.revisions.get(key)
             problem.more["now"] = {"key": key, "etag": tag(at)} if at else None
             if entry is not None and entry.revision == at:
-                from .keys import entry_json
+                from .paths.keys import entry_json
 
                 problem.more["now"] |= entry_json(entry)
         return problem

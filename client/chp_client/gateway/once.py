@@ -15,9 +15,9 @@ from starlette.requests import Request
 
 from chp.numbers import Revision
 
-from ..aio import AsyncClone
+from ..clone.aio import AsyncClone
 from ..errors import Conflict
-from .batches import RESERVED, Rows
+from .paths.batches import RESERVED, Rows
 from .problems import Problem
 
 ACK_S = 10.0  # a failover takes about a second, a busy one some

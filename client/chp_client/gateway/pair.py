@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..admin import Admin, Reply
-from ..events import State
+from ..core.events import State
 from .asked import query
 from .problems import RETRY_S, Problem
 

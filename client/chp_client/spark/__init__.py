@@ -13,10 +13,10 @@ Needs the extra: pip install 'chp-clone[spark]'.
 
 from typing import TYPE_CHECKING, Any
 
-from .fields import BadDataFrame
 from .java import Java, NoJava, find_java
 from .live import Live, live
 from .session import session, stop
+from .values.fields import BadDataFrame
 
 if TYPE_CHECKING:
     from .datasource import register

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from .columns import SCHEMA
 from .options import BadOption, parse
 from .read import BatchReader, NarrowedReader
-from .rows import Shape
 from .stream import StreamReader
+from .values.columns import SCHEMA
+from .values.rows import Shape
 from .worker import settle
 from .write import BatchWriter, StreamWriter
 

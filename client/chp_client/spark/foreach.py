@@ -18,7 +18,7 @@ from chp.errors import ChpError
 
 from . import staging
 from .options import BadOption, parse
-from .rows import Shape
+from .values.rows import Shape
 from .write import Job, Staged, commit, stream_job
 
 if TYPE_CHECKING:

@@ -44,9 +44,9 @@ from chp.errors import BadInput
 from chp.keys import check_subtree
 
 from ..checks import endpoints_of
-from ..clone import Clone
+from ..clone.clone import Clone
 from ..codecs import Codec, codec_of
-from ..events import State
+from ..core.events import State
 
 TIMEOUT_S = 30.0
 REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread

@@ -25,9 +25,9 @@ from chp.errors import ChpError
 from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
+from ..ask.port import Port
 from ..errors import Refused
-from ..port import Port
-from .columns import Layout, Updates, packed_column
+from .values.columns import Layout, Updates, packed_column
 from .worker import settle
 
 KEYS_A_TASK, TASKS_MAX = 500_000, 64

@@ -22,14 +22,14 @@ from chp import columns
 from chp.batch import Segment
 from chp.errors import ChpError
 
+from ..agent.tickets import Ticket
 from ..clientfile import ClientFile
-from ..clone import Clone
+from ..clone.clone import Clone
+from ..core.events import Ack
 from ..errors import Refused
-from ..events import Ack
-from ..tickets import Ticket
 
 if TYPE_CHECKING:
-    from .packing import Rows
+    from .values.packing import Rows
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0

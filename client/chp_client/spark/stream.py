@@ -23,10 +23,10 @@ from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
 from chp.parts import Parts
 
+from ..ask.port import Port
 from ..errors import Refused
-from ..port import Port
-from .columns import Layout, Updates
 from .read import ReadFailed, Slice, make_image, port_of, read_slice
+from .values.columns import Layout, Updates
 
 log = logging.getLogger(__name__)
 Offset = dict[str, Any]

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from . import staging
 from .options import BadOption
-from .rows import Shape
+from .values.rows import Shape
 from .worker import settle
 
 log = logging.getLogger(__name__)

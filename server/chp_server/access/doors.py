@@ -18,7 +18,7 @@ import zmq
 
 from chp import keyfiles
 
-from . import logs
+from ..shell import logs
 from .keyring import Keyring
 
 log = logs.get_log(__name__)

@@ -22,8 +22,8 @@ import zmq
 from chp import keyfiles
 from chp.keyfiles import KeyPair
 
-from . import logs
-from .exits import CannotStart, Exit
+from ..exits import CannotStart, Exit
+from ..shell import logs
 
 log = logs.get_log(__name__)
 USERS_MAX = 10_000  # files that are read at once, in the turn of a handshake

@@ -26,20 +26,20 @@ from chp.limits import DEFAULT, Limits
 from chp.messages import parse_kvset
 from chp.numbers import describe, next_epoch, number, sequence_of, unpack
 
+from ..store.journal import cut_short
 from . import subscribing
-from .arbitration import Members, Wish
-from .binary_star import Event, step
 from .channels import alive, greeting
 from .ending import Endings
-from .journal import cut_short
-from .peerlink import SAY_AGAIN_S, PeerLink
-from .pending import batch_identity, by_public_id
-from .pulse import Pulse
-from .requests import Requests
+from .pair.arbitration import Members, Wish
+from .pair.binary_star import Event, step
+from .pair.peerlink import SAY_AGAIN_S, PeerLink
+from .pair.pending import batch_identity, by_public_id
+from .pair.pulse import Pulse
+from .questions.requests import Requests
 from .resting import Resting
 from .room import Measured
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
-from .state import ReplicatedState
+from .state.state import ReplicatedState
 from .status import status_of
 from .turn import Turn
 

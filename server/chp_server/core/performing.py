@@ -17,10 +17,10 @@ from itertools import compress, repeat
 from operator import itemgetter
 from typing import Protocol
 
+from ..store.journal import Journal, JournalFull, Loaded
 from .core import ServerCore
-from .journal import Journal, JournalFull, Loaded
-from .meeting import FOREIGN_STORE
-from .requests import asks_status
+from .pair.meeting import FOREIGN_STORE
+from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .turn import Fact, Frames, JournalOp, Save, Turn
 

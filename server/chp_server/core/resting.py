@@ -6,7 +6,7 @@ can't, it goes on as it can. What it tells of itself in STATE keeps the other fr
 
 from __future__ import annotations
 
-from .binary_star import Event
+from .pair.binary_star import Event
 from .room import Measured
 from .standing import Standing
 

@@ -15,12 +15,12 @@ from chp.headers import StateHead, Sync
 from chp.limits import Limits
 from chp.unpacking import WHOLE_STATE
 
-from .committed import Committed
+from ..store.journal import Journal
 from .core import ServerCore
-from .follow import Loader
-from .image import NOT_YET, Image
-from .journal import Journal
+from .pair.follow import Loader
+from .state.image import NOT_YET, Image
 from .turn import DropAfter, JournalOp, Remember, Replace
+from .updates.committed import Committed
 
 COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
 

@@ -23,17 +23,17 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
-from .arbitration import Arbitration
-from .binary_star import Event
-from .commit import Committer
-from .committed import Committed
-from .epochs import Epochs
-from .follow import Follower
-from .history import Proof
-from .pending import Pending
+from .pair.arbitration import Arbitration
+from .pair.binary_star import Event
+from .pair.follow import Follower
+from .pair.pending import Pending
 from .room import Room
-from .state import ReplicatedState
+from .state.epochs import Epochs
+from .state.history import Proof
+from .state.state import ReplicatedState
 from .turn import DropAfter, Turn
+from .updates.commit import Committer
+from .updates.committed import Committed
 
 ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE  # each look into the class costs as much as ten into the module
 SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix

@@ -9,9 +9,9 @@ from typing import Any
 
 from chp.numbers import describe, epoch_of, sequence_of
 
-from .meeting import differences
-from .peerlink import PeerLink
-from .requests import Requests
+from .pair.meeting import differences
+from .pair.peerlink import PeerLink
+from .questions.requests import Requests
 from .standing import Standing
 
 EPOCHS_SHOWN = 50

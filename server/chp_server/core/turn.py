@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .recordlog import Row
-from .suffix import Update
+from .pair.suffix import Update
+from .state.recordlog import Row
 
 Frames = list[bytes]
 

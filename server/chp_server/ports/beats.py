@@ -15,8 +15,8 @@ import zmq
 
 from chp.addresses import is_ipv6
 
-from . import logs
-from .pulse import Pulse
+from ..core.pair.pulse import Pulse
+from ..shell import logs
 from .sockets import send_all
 
 log = logs.get_log(__name__)

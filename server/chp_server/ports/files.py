@@ -15,7 +15,7 @@ import zmq
 
 from chp.addresses import beside
 
-from .exits import CannotStart, Exit
+from ..exits import CannotStart, Exit
 
 
 def listen(sockets: list[zmq.Socket[bytes]], address: str) -> list[Path]:

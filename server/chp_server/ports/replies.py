@@ -21,11 +21,12 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import Limits
 
-from . import connections, logs
-from .turn import Frames
+from ..core.turn import Frames
+from ..shell import logs
+from . import connections
 
 if TYPE_CHECKING:
-    from .requests import Requests
+    from ..core.questions.requests import Requests
 
 log = logs.get_log(__name__)
 WATCHED_BYTES = 64 << 10

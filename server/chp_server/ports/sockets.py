@@ -22,10 +22,11 @@ from zmq.backend import Socket as Backend
 from chp import addresses
 from chp.limits import Limits
 
-from . import doors, files
-from .config import Config
-from .doors import Doors
-from .keyring import Keyring
+from ..access import doors
+from ..access.doors import Doors
+from ..access.keyring import Keyring
+from ..settings.config import Config
+from . import files
 from .subscribers import MESSAGE_BYTES, Subscribers
 
 Frames = list[bytes]

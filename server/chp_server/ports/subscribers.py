@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import zmq
 
-from . import connections, logs
+from ..shell import logs
+from . import connections
 
 log = logs.get_log(__name__)
 EVENTS_MAX = 10_000  # of one look

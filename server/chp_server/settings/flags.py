@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, NoReturn
 
-from .exits import MEANING
+from ..exits import MEANING
 from .readers import without_password
 from .settings import SETTINGS, Setting
 

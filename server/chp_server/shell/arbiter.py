@@ -26,8 +26,8 @@ from urllib.parse import parse_qs, urlsplit
 from chp.errors import ChpError
 from chp.numbers import describe
 
+from ..core.pair.arbitration import Members, Wish
 from . import logs
-from .arbitration import Members, Wish
 
 log = logs.get_log(__name__)
 SESSION_S = 2.0

@@ -27,15 +27,15 @@ from chp.errors import BadInput
 from chp.limits import Limits
 from chp.numbers import describe
 
-from .committed import Committed
-from .core import ServerCore
-from .journal import JournalError, Options
-from .opening import sqlite_journal
-from .snapshots import COPY, Snapshotter, recovering
-from .sql_journal import SqlJournal
-from .sqlite import SqliteDatabase
-from .sqlite_files import sync_directory
-from .state import deletes
+from ..core.core import ServerCore
+from ..core.snapshots import COPY, Snapshotter, recovering
+from ..core.state.state import deletes
+from ..core.updates.committed import Committed
+from ..store.journal import JournalError, Options
+from ..store.opening import sqlite_journal
+from ..store.sql.sql_journal import SqlJournal
+from ..store.sql.sqlite import SqliteDatabase
+from ..store.sql.sqlite_files import sync_directory
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,140}\.(db|sqlite)")
 

@@ -13,8 +13,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from .room import MIB, Measured
-from .sqlite_files import database_path
+from ..core.room import MIB, Measured
+from ..store.sql.sqlite_files import database_path
 
 MEMORY_SHARE = 0.8
 ADDRESS_SHARE = 0.9

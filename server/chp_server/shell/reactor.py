@@ -24,28 +24,28 @@ import zmq
 from chp.limits import DEFAULT, Limits
 from chp.numbers import describe
 
+from ..access.keyring import Keyring
+from ..core.core import CoreConfig, ServerCore
+from ..core.pair.meeting import EVENTS
+from ..core.performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
+from ..core.room import Measured
+from ..core.snapshots import Snapshotter
+from ..core.turn import Fact, JournalOp, Save, Turn
+from ..exits import CannotStart, Exit
+from ..ports.beats import QUEUED_MAX as BEATS_MAX
+from ..ports.beats import Beats
+from ..ports.replies import Replies
+from ..ports.sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
+from ..settings.config import Config
+from ..settings.readers import without_password
+from ..store.journal import Journal, JournalDamaged, JournalError, JournalFull
+from ..store.sql.sqlite_files import sync_directory
 from . import logs
 from .arbiter import Arbiter
 from .ballast import Ballast
-from .beats import QUEUED_MAX as BEATS_MAX
-from .beats import Beats
-from .config import Config
 from .copies import Copies
-from .core import CoreConfig, ServerCore
-from .exits import CannotStart, Exit
-from .journal import Journal, JournalDamaged, JournalError, JournalFull
-from .keyring import Keyring
 from .measuring import Gauge, give_back
-from .meeting import EVENTS
 from .metrics import Metrics
-from .performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
-from .readers import without_password
-from .replies import Replies
-from .room import Measured
-from .snapshots import Snapshotter
-from .sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
-from .sqlite_files import sync_directory
-from .turn import Fact, JournalOp, Save, Turn
 from .turnclock import TurnClock
 
 log = logs.get_log(__name__)

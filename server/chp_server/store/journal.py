@@ -30,7 +30,7 @@ from typing import Protocol
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from .recordlog import Row
+from ..core.state.recordlog import Row
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn

@@ -25,7 +25,7 @@ from zlib import crc32
 from chp.numbers import describe
 
 from .journal import JournalDamaged, JournalError, Options
-from .sqlite_files import sync_directory
+from .sql.sqlite_files import sync_directory
 
 _HEAD = struct.Struct(">8s16s16s8sI")
 _NUMBER = struct.Struct(">QII")

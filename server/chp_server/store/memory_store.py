@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from chp.numbers import describe
 
+from ..core.state.recordlog import Row
 from .journal import Journal, JournalError, Loaded, Options
 from .journal_rows import follows
-from .recordlog import Row
 
 
 class MemoryStore(Journal):

@@ -11,9 +11,9 @@ from zlib import crc32
 from .journal import MIB, Journal, JournalError, Options
 from .journal_mark import JournalMark
 from .memory_store import MemoryStore
-from .sql_journal import SqlJournal
-from .sqlite import SqliteDatabase
-from .sqlite_files import database_path
+from .sql.sql_journal import SqlJournal
+from .sql.sqlite import SqliteDatabase
+from .sql.sqlite_files import database_path
 
 
 def open_journal(
@@ -77,7 +77,7 @@ def postgres_journal(
     url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
 ) -> SqlJournal[Any]:
     """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
-    from .postgres import PostgresDatabase  # here: psycopg is an extra
+    from .sql.postgres import PostgresDatabase  # here: psycopg is an extra
 
     database = PostgresDatabase(url, options, writable=writable)
     path = Path(beside, f"postgresql-{_place_id(url, database.schema)}") if beside is not None and writable else None

@@ -31,9 +31,9 @@ from chp.messages import ICANHAZ
 from chp.numbers import describe
 from chp.versions import VERSION
 
-from .committed import Committed
-from .opening import look_at
-from .snapshots import recovering
+from ..core.snapshots import recovering
+from ..core.updates.committed import Committed
+from ..store.opening import look_at
 
 CREDIT = 16
 GRANT = 8

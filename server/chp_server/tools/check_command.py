@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from .journal import Report
-from .readers import without_password
+from ..settings.readers import without_password
+from ..store.journal import Report
 
 if TYPE_CHECKING:
     from .against import Compared, Contents
@@ -148,9 +148,9 @@ def store_url(where: str) -> str:
 
 
 def _check_one(url: str, as_json: bool) -> int:
+    from ..settings.readers import without_password
+    from ..store.sql.sqlite_files import database_path
     from .journal_tools import verify  # here, so that the list of commands loads no store
-    from .readers import without_password
-    from .sqlite_files import database_path
 
     shown, scheme = without_password(url), urlsplit(url).scheme
     if scheme not in _SCHEMES:

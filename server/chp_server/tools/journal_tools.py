@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .journal import JournalDamaged, JournalError, Options, Report
-from .opening import look_at, postgres_journal
-from .sql_journal import SqlJournal
-from .sqlite import SqliteDatabase, write_file
-from .sqlite_files import database_path, sync_directory
+from ..store.journal import JournalDamaged, JournalError, Options, Report
+from ..store.opening import look_at, postgres_journal
+from ..store.sql.sql_journal import SqlJournal
+from ..store.sql.sqlite import SqliteDatabase, write_file
+from ..store.sql.sqlite_files import database_path, sync_directory
 
 
 def verify(url: str) -> Report:

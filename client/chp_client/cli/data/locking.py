@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from ..recipes import Election
-from .faults import NotFound, Refused
-from .out import json_line
-from .settings import DURATION, Settings, examples, pass_settings, shared
-from .store import reading
-from .text import escape
+from ...recipes import Election
+from ..faults import NotFound, Refused
+from ..out import json_line
+from ..settings import DURATION, Settings, examples, pass_settings, shared
+from ..store import reading
+from ..text import escape
 
 END_S = 10.0  # for a child that was told to end, before it is killed
 _WAIT = click.option("--wait", type=DURATION, metavar="DURATION", help="Wait at most so long.  [default: for ever]")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import click
 
-from .faults import NotFound
-from .out import Out
-from .settings import Settings, examples, pass_settings, shared
-from .store import Item, reading
-from .text import columns, escape, show_bytes, show_duration, show_revision, show_value, value_fields
+from ..faults import NotFound
+from ..out import Out
+from ..settings import Settings, examples, pass_settings, shared
+from ..store import Item, reading
+from ..text import columns, escape, show_bytes, show_duration, show_revision, show_value, value_fields
 from .tree import draw
 
 
@@ -187,7 +187,7 @@ def say_empty(out: Out, prefix: str) -> None:
 
 
 def _ls_json(item: Item) -> str:
-    from .out import json_line
+    from ..out import json_line
 
     fields = item_fields(item)
     fields.pop("value", None)

@@ -19,14 +19,14 @@ from chp.errors import BadInput
 from chp.keys import check_subtree
 from chp.limits import MIB
 
-from .faults import Misused
-from .out import Out
-from .settings import DURATION, REVISION, Settings, examples, pass_settings, shared
-from .store import closing, explained, make_clone
-from .text import show_count, show_revision
+from ..faults import Misused
+from ..out import Out
+from ..settings import DURATION, REVISION, Settings, examples, pass_settings, shared
+from ..store import closing, explained, make_clone
+from ..text import show_count, show_revision
 
 if TYPE_CHECKING:
-    from ..replaying import Replayed
+    from ...replaying import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 

@@ -29,12 +29,12 @@ from chp.keys import check_key
 from chp.limits import DEFAULT
 from chp.properties import ttl_ms
 
-from .faults import Misused, NotFound
-from .out import Out, json_line
+from ..faults import Misused, NotFound
+from ..out import Out, json_line
+from ..settings import DURATION, Settings, examples, pass_settings, shared
+from ..store import Item, Store, reading, writing
+from ..text import escape, show_count, value_of
 from .read import item_fields, say_empty
-from .settings import DURATION, Settings, examples, pass_settings, shared
-from .store import Item, Store, reading, writing
-from .text import escape, show_count, value_of
 from .write import standard_input
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from .text import escape
+from ..text import escape
 
 
 @dataclass(slots=True)

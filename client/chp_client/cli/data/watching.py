@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .faults import PIPE_CLOSED, Misused, Refused
-from .out import Out, json_line
-from .settings import Settings, examples, pass_settings, shared
-from .store import reading
-from .text import escape, read_revision, show_revision, show_value, value_fields
+from ..faults import PIPE_CLOSED, Misused, Refused
+from ..out import Out, json_line
+from ..settings import Settings, examples, pass_settings, shared
+from ..store import reading
+from ..text import escape, read_revision, show_revision, show_value, value_fields
 
 if TYPE_CHECKING:
     from chp_client import Change

@@ -14,11 +14,11 @@ import click
 from chp.keys import check_key
 from chp.limits import DEFAULT
 
-from .faults import Misused, NotFound
-from .out import Out, json_line
-from .settings import DURATION, REVISION, Settings, examples, pass_settings, shared
-from .store import Done, reading, writing
-from .text import escape, show_count, show_revision
+from ..faults import Misused, NotFound
+from ..out import Out, json_line
+from ..settings import DURATION, REVISION, Settings, examples, pass_settings, shared
+from ..store import Done, reading, writing
+from ..text import escape, show_count, show_revision
 
 PORTION = 10_000  # keys deleted in one request
 

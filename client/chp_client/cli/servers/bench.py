@@ -27,12 +27,12 @@ import click
 from chp.errors import ChpError
 from chp.keys import check_subtree
 
-from .faults import Misused, NoServer
-from .out import Out
-from .settings import AS, DURATION, Settings, examples, pass_settings, shared
-from .store import Store, reading, writing
-from .text import percentile, show_latency
-from .write import delete_all
+from ..data.write import delete_all
+from ..faults import Misused, NoServer
+from ..out import Out
+from ..settings import AS, DURATION, Settings, examples, pass_settings, shared
+from ..store import Store, reading, writing
+from ..text import percentile, show_latency
 
 KEYS = 10_000  # distinct keys in use: bounds what the pair must hold for us
 CHECK_EVERY = 256  # calls between looks at the clock
@@ -223,7 +223,7 @@ def _watcher(settings: Settings, plan: Plan) -> Iterator[subprocess.Popen[str]]:
     client = settings.client
     words = [f"{AS}{client.path}" if client else ",".join(settings.servers), str(settings.timeout_s), plan.prefix]
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "chp_client.cli.bench_watcher", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "chp_client.cli.servers.bench_watcher", *words], stdout=subprocess.PIPE, text=True
     )
     try:
         _line_of(watcher)  # it is ready

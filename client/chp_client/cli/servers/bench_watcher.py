@@ -1,4 +1,4 @@
-"""The watcher of `chp bench`, a process of its own: `python -m chp_client.cli.bench_watcher SERVERS TIMEOUT PREFIX`.
+"""The watcher of `chp bench`, a process of its own: `python -m ...bench_watcher SERVERS TIMEOUT PREFIX`.
 
 Prints `ready` once it holds the prefix; notes for each change how long ago the first 8 bytes of its value (monotonic
 nanoseconds) were written; at the key `end` prints all of it as one JSON array, and ends.
@@ -10,10 +10,10 @@ import json
 import sys
 import time
 
-from ..clientfile import ClientFile
+from ...clientfile import ClientFile
+from ..settings import AS, Settings, read_servers
+from ..store import reading
 from .bench import STAMP_BYTES
-from .settings import AS, Settings, read_servers
-from .store import reading
 
 
 def watch(servers: str, timeout_s: float, prefix: str) -> list[int]:

@@ -15,9 +15,9 @@ import zmq
 from chp import addresses, keyfiles
 from chp.keyfiles import KeyPair
 
-from .. import clientfile
-from .faults import Misused
-from .settings import examples
+from ... import clientfile
+from ..faults import Misused
+from ..settings import examples
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_.-]{1,64})?\Z")
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import click
 
-from ..admin import Admin, Answer, Reply, Unreachable
+from ...admin import Admin, Answer, Reply, Unreachable
+from ..data.write import somebody_to_ask
+from ..faults import Misused, NoServer, Refused
+from ..out import Out
+from ..settings import Settings, examples, pass_settings, shared_for
+from ..store import explained
+from ..text import escape, show_bytes, show_count, show_latency
 from . import pair
-from .faults import Misused, NoServer, Refused
-from .out import Out
 from .pair import View
-from .settings import Settings, examples, pass_settings, shared_for
-from .store import explained
-from .text import escape, show_bytes, show_count, show_latency
-from .write import somebody_to_ask
 
 LOOK_S = 0.02  # between looks while a hand-over is under way
 HAND_OVER_S = 10.0

@@ -24,8 +24,8 @@ from typing import Any, TypeGuard
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
-from ..admin import Answer, Reply, SpeaksOnlyChp1
-from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK
+from ...admin import Answer, Reply, SpeaksOnlyChp1
+from ..faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK
 
 STATES: dict[int, str] = {
     State.PRIMARY: "STARTING",

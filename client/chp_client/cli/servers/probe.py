@@ -10,7 +10,7 @@ import socket
 
 from chp.addresses import is_file
 
-from ..admin import Answer, Unreachable
+from ...admin import Answer, Unreachable
 from .pair import View
 
 CONNECT_S = 0.2

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..admin import Admin, Answer, Reply
+from ...admin import Admin, Answer, Reply
+from ..out import Out
+from ..settings import DURATION, Settings, examples, pass_settings, shared_for
+from ..store import explained
+from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 from . import pair
-from .out import Out
 from .pair import Verdict, View
 from .probe import explain
-from .settings import DURATION, Settings, examples, pass_settings, shared_for
-from .store import explained
-from .text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,9 +20,9 @@ from chp.errors import BadFrame, ChpError
 from chp.parts import Parts
 from chp.versions import VERSION
 
+from ...errors import Lagging, NotRetained, Refused
+from ..events import Changed
 from .channel import CREDIT, Channel, changed_by
-from .errors import Lagging, NotRetained, Refused
-from .events import Changed
 
 NEVER = float("inf")
 

@@ -33,9 +33,9 @@ from chp.limits import Limits
 from chp.numbers import Revision, epoch_of
 from chp.parts import Parts
 
-from .events import Changed
+from ..events import Changed
+from ..sending.outbox import Batch, size_of
 from .keyorder import KeyOrder
-from .outbox import Batch, size_of
 from .replica import Replica
 
 CREDIT = 16

@@ -23,13 +23,13 @@ from chp.messages import ICANHAZ
 from chp.numbers import describe
 from chp.versions import VERSION
 
+from ..events import Sink
+from ..link import Link
+from ..sending.outbox import Batch, echoed
+from ..timing import AGAIN, NEVER, Chance, Timing
 from .backlog import Backlogs
 from .channel import CREDIT, Channel, Verdict, own_number
-from .events import Sink
 from .holding import Holding
-from .link import Link
-from .outbox import Batch, echoed
-from .timing import AGAIN, NEVER, Chance, Timing
 
 Answer = headers.Sync | headers.Records | headers.Kthxbai
 

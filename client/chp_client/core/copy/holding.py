@@ -14,10 +14,10 @@ from chp.batch import Segment
 from chp.limits import Limits
 from chp.numbers import U64_MASK
 
+from ..events import Changed, in_order
+from ..sending.outbox import Batch
 from .channel import Channel
-from .events import Changed, in_order
 from .keyorder import KeyOrder
-from .outbox import Batch
 
 PULSE = "/.chp/pulse/"  # a write-only client holds nothing; on this channel it hears the active's heartbeats
 

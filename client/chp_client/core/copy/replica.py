@@ -23,7 +23,7 @@ from chp import columns
 from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
 
-from .events import Changed
+from ..events import Changed
 from .keyorder import KeyOrder
 
 ROTATE_AT = 32_768

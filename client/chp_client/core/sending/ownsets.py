@@ -17,13 +17,13 @@ from chp import headers
 from chp.batch import Segment
 from chp.numbers import UNKNOWN
 
-from .channels import Channels
-from .classic import Classic
-from .errors import Conflict, refusal
-from .events import Sink, ack_of
-from .holding import Holding
-from .leadership import Leadership
-from .link import Link
+from ...errors import Conflict, refusal
+from ..classic import Classic
+from ..copy.channels import Channels
+from ..copy.holding import Holding
+from ..events import Sink, ack_of
+from ..leadership import Leadership
+from ..link import Link
 from .outbox import Batch, keys_of
 from .session import Session
 

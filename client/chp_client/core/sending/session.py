@@ -18,11 +18,11 @@ from chp.errors import BadFrame
 from chp.headers import DURABILITY_NAMES
 from chp.keys import session_topic
 
-from .channel import Channel
-from .events import Ack, Sink
-from .link import Link
+from ..copy.channel import Channel
+from ..events import Ack, Sink
+from ..link import Link
+from ..timing import NEVER, Timing
 from .outbox import Batch, Outbox
-from .timing import NEVER, Timing
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
 RESEND_S_MAX = 30.0

@@ -21,8 +21,8 @@ from chp.errors import BadFrame, ChpError
 from chp.limits import DEFAULT
 from chp.unpacking import unpack
 
-from .. import checks
-from .problems import Problem
+from ... import checks
+from ..problems import Problem
 
 NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
 RESERVED = "/.gateway/"  # what gateways keep for themselves

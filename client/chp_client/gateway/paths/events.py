@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from ..changes import Changes
+from ...clone.changes import Changes
 from .keys import shown
 
 KEPT = 1000  # events

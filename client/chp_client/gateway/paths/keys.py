@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from chp.limits import DEFAULT
 
-from ..events import State
-from ..reading import Entry
-from .asked import condition, flag, key_of, number, query, tag, ttl_of
+from ...clone.reading import Entry
+from ...core.events import State
+from ..asked import condition, flag, key_of, number, query, tag, ttl_of
+from ..gateway import Gateway, gateway_of
+from ..once import Done, marker_of, write
+from ..problems import RETRY_S, Problem
 from .batches import Rows, rows_of
-from .gateway import Gateway, gateway_of
-from .once import Done, marker_of, write
-from .problems import RETRY_S, Problem
 
 OCTETS = "application/octet-stream"
 NDJSON = "application/x-ndjson"

@@ -18,14 +18,14 @@ from starlette.responses import Response, StreamingResponse
 from chp.errors import BadInput
 from chp.numbers import Revision
 
-from ..aioparts import AsyncWatch
-from ..changes import Changes, changes_of
-from ..errors import Lagging, NotRetained
-from .asked import query
+from ...clone.aioparts import AsyncWatch
+from ...clone.changes import Changes, changes_of
+from ...errors import Lagging, NotRetained
+from ..asked import query
+from ..gateway import Gateway, gateway_of
+from ..problems import Problem
 from .events import Encoder, snapshot
-from .gateway import Gateway, gateway_of
 from .keys import readable, worth
-from .problems import Problem
 
 QUEUE = 1000  # changes; of 4 KiB each, half of what a slow reader may cost
 QUIET_S = 1.0

@@ -28,11 +28,11 @@ from chp.limits import Limits
 from chp.numbers import describe
 from chp.unpacking import WHOLE_STATE
 
-from .history import Proof
-from .image import NOT_YET
-from .recordlog import RecordLog
-from .state import ReplicatedState
-from .turn import Frames
+from ..state.history import Proof
+from ..state.image import NOT_YET
+from ..state.recordlog import RecordLog
+from ..state.state import ReplicatedState
+from ..turn import Frames
 
 STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
     b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",

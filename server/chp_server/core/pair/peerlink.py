@@ -23,17 +23,17 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
+from ..resting import Resting
+from ..standing import Ask, Asking, Misfit, Peer, RiseAbove, Standing
+from ..state.history import Proof, common, from_list, to_list
+from ..turn import Remember, Replace
 from . import follow, meeting
 from .binary_star import Event, peer_event
 from .follow import Follower, Loader, begins_snapshot
-from .history import Proof, common, from_list, to_list
 from .pulse import BEAT, Beat
 from .replay import Replay
-from .resting import Resting
 from .scrub import SCRUB, SCRUBBED
 from .scrubber import Scrubber
-from .standing import Ask, Asking, Misfit, Peer, RiseAbove, Standing
-from .turn import Remember, Replace
 
 LONG_AGO = -1e9
 ENDS_AFTER_BEATS = 4

@@ -23,8 +23,8 @@ from chp.errors import BadFrame
 from chp.headers import State
 from chp.unpacking import QUESTION
 
-from .history import Proof
-from .turn import Frames
+from ..state.history import Proof
+from ..turn import Frames
 
 BEAT = b"BEAT"
 STUCK_S = 10.0  # what takes longer is no turn any more, but an endless loop

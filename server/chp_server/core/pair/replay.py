@@ -19,11 +19,11 @@ from chp.batch import decode, packb, unpackb
 from chp.headers import State
 from chp.numbers import describe
 
+from ..standing import Standing
+from ..state.state import ReplicatedState
+from ..turn import Save
 from . import follow
-from .standing import Standing
-from .state import ReplicatedState
 from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted
-from .turn import Save
 
 LONG_AGO = -1e9
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers

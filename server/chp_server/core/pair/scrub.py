@@ -27,8 +27,8 @@ from zlib import crc32
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
 
-from .image import Gathering
-from .state import ReplicatedState
+from ..state.image import Gathering
+from ..state.state import ReplicatedState
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"
 SLICE_KEYS = (64, 4096)  # at least, so that a small map is through in seconds; at most: some milliseconds of a turn

@@ -7,9 +7,9 @@ from typing import Any
 from chp.headers import State
 from chp.numbers import describe
 
+from ..standing import Standing
 from .follow import Follower
 from .scrub import Found, Scrub
-from .standing import Standing
 
 
 class Scrubber:

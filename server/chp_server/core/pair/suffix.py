@@ -32,9 +32,9 @@ from chp.batch import Segment, decode, decode_segment, segment_of, select
 from chp.headers import Batch
 from chp.parts import Parts
 
-from .recordlog import Record
-from .state import ReplicatedState
-from .verdicts import PARTED, PARTED_TEXT
+from ..state.recordlog import Record
+from ..state.state import ReplicatedState
+from ..updates.verdicts import PARTED, PARTED_TEXT
 
 ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record

@@ -21,7 +21,7 @@ from chp import columns
 from chp.batch import Segment, packb
 from chp.limits import Limits
 
-from .image import Image
+from ..state.image import Image
 
 
 @dataclass(slots=True)

@@ -26,16 +26,16 @@ from chp.numbers import describe, epoch_of, pack, sequence_of
 from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
-from .history import opener_of
-from .image import Image
+from ..pair.peerlink import PeerLink
+from ..standing import Asking, RiseAbove, Standing, TellStatus, Vote
+from ..state.history import opener_of
+from ..state.image import Image
+from ..state.recordlog import Record, Row
+from ..turn import Frames
+from ..updates.leases import listed
+from ..updates.openrecord import HEADER_BYTES_MAX
 from .images import Alive, Images, packed
-from .leases import listed
-from .openrecord import HEADER_BYTES_MAX
-from .peerlink import PeerLink
-from .recordlog import Record, Row
-from .standing import Asking, RiseAbove, Standing, TellStatus, Vote
 from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
-from .turn import Frames
 
 FEED_PAGE_BYTES = 4 << 20
 STATUS = STX + b"status" + ETX

@@ -23,8 +23,8 @@ from chp.numbers import pack
 from chp.parts import Parts
 from chp.properties import with_ttl_until
 
-from .image import Image
-from .recordlog import Record
+from ..state.image import Image
+from ..state.recordlog import Record
 
 Frames = list[bytes]
 PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, or one value

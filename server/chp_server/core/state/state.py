@@ -25,9 +25,9 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
+from ..updates.leases import Leases
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Gathering, Image
-from .leases import Leases
 from .leaving import Leaving
 from .staging import Staging
 

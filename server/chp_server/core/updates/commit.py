@@ -18,16 +18,16 @@ from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
+from ..room import Room
+from ..state.recordlog import Record
+from ..state.staging import StagedCommit
+from ..state.state import deletes
+from ..turn import Turn
 from .acks import Acks
 from .committed import Committed
 from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
-from .recordlog import Record
 from .records import in_parts
-from .room import Room
-from .staging import StagedCommit
-from .state import deletes
-from .turn import Turn
 from .unwritten import FOR_EVER, Unwritten
 from .verdicts import CROWDED, Accept, BatchId, Commit, Duplicate, Plain, Refuse, Verdict
 

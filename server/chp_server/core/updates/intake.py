@@ -20,12 +20,12 @@ from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.versions import COLUMN_SINCE, OLDEST, VERSION
 
+from ..room import Room
+from ..state.staging import StagedCommit
+from ..state.state import ReplicatedState
 from . import leases
 from .committed import Committed
 from .openrecord import HEADER_BYTES_MAX, OpenRecord
-from .room import Room
-from .staging import StagedCommit
-from .state import ReplicatedState
 from .unwritten import Unwritten
 from .verdicts import (
     CROWDED,

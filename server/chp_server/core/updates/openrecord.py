@@ -12,8 +12,8 @@ from chp import columns
 from chp.batch import Segment
 from chp.limits import Limits
 
+from ..state.state import ReplicatedState
 from .plain import PlainSets
-from .state import ReplicatedState
 from .verdicts import BatchId
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...

@@ -13,7 +13,7 @@ from chp import headers
 from chp.batch import encode
 from chp.digest import link
 
-from .recordlog import Record, grouped, numbered
+from ..state.recordlog import Record, grouped, numbered
 
 
 def in_parts(

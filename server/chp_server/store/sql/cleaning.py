@@ -4,9 +4,9 @@ What goes is the chunks of older snapshots, the rows up to the floor, and of the
 the oldest, as long as they are too many bytes or too old.
 """
 
+from ..journal import MIB, Options
+from ..journal_rows import Book, StoredRow, numbers_in
 from .database import Database, errors
-from .journal import MIB, Options
-from .journal_rows import Book, StoredRow, numbers_in
 from .sql_tables import delete
 
 TRIM_BYTES = 8 * MIB  # deleted in one sync, about: more than a busy turn writes, so that it catches up

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from ..journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
 from .database import Rows, Tables, errors, transaction
-from .journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
 from .sql_tables import COLUMNS
 
 try:

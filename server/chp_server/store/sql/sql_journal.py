@@ -17,12 +17,12 @@ from typing import Generic, TypeVar
 
 from chp.numbers import describe
 
+from ...core.state.recordlog import Row
+from ..journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
+from ..journal_mark import JournalMark
+from ..journal_rows import Book, StoredRow, chunk_crc, is_sound, stored
 from .cleaning import Cleaner
 from .database import Database, Tables, errors, transaction
-from .journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
-from .journal_mark import JournalMark
-from .journal_rows import Book, StoredRow, chunk_crc, is_sound, stored
-from .recordlog import Row
 from .sql_recovery import Found, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
 

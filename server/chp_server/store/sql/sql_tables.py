@@ -10,9 +10,9 @@ Readers go page by page, so none pins a transaction.
 from collections.abc import Iterator
 from typing import Any
 
+from ..journal import MIB, JournalDamaged
+from ..journal_rows import Book, StoredRow, meta_crc, stored_row
 from .database import Database, errors
-from .journal import MIB, JournalDamaged
-from .journal_rows import Book, StoredRow, meta_crc, stored_row
 
 PAGE_BYTES = 4 * MIB  # read at a time
 TOP = (1 << 63) - 1

@@ -22,8 +22,7 @@ from typing import Any
 
 from chp.numbers import describe
 
-from .database import Rows, Tables, errors
-from .journal import (
+from ..journal import (
     MIB,
     JournalDamaged,
     JournalError,
@@ -33,8 +32,9 @@ from .journal import (
     Options,
     WrongStore,
 )
-from .journal_mark import read_mark
-from .journal_rows import FORMAT, wrong_format
+from ..journal_mark import read_mark
+from ..journal_rows import FORMAT, wrong_format
+from .database import Rows, Tables, errors
 from .sql_tables import COLUMNS
 from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
 

@@ -1,0 +1,1 @@
+"""The commands of `chp` that read and write keys."""

@@ -1,0 +1,1 @@
+"""The commands of `chp` that ask and tell servers, and that measure them."""

@@ -1,0 +1,4 @@
+"""Port P: who asks for what (`requests`), snapshots and resumes (`syncs`), slices for several readers (`images`).
+
+They read what is held, and change nothing but sessions and leases that begin. Pure.
+"""

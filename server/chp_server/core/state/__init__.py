@@ -1,0 +1,4 @@
+"""What is held: the state that records change, the latest records, whose history it is; images of it at one number.
+
+They know nothing of the server but each other. Pure.
+"""
