@@ -46,10 +46,14 @@ def test_a_seed_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
 
 def test_runs_reach_what_they_are_for() -> None:
     """Over some seeds there are failovers, suffixes, replicated and journaled acknowledgements, refusals, reads."""
-    text = "\n".join(line for seed in range(40) for line in run_seed(seed, tracing=True).lines)
-    for wanted in (
+    wanted = {
         "is now ACTIVE (vote_peer_silent)", "is now ACTIVE (alone)", "is now ACTIVE (handover)", "says suffix",
         " replicated", " journaled", "REFUSED", "expected", "resumed", " -x ", "journal replaced", "says degraded",
         "deleted", "unlease=", " read /lin/", "says paused",
-    ):  # fmt: skip
-        assert wanted in text, f"no run had {wanted!r}"
+    }  # fmt: skip
+    for seed in range(40):
+        text = "\n".join(run_seed(seed, tracing=True).lines)
+        wanted = {words for words in wanted if words not in text}
+        if not wanted:
+            return
+    raise AssertionError(f"no run had {wanted}")

@@ -92,6 +92,7 @@ def test_a_thousand_tasks_on_a_standalone_cluster_as_documented(lone: TestServer
     assert snapshots(lone) == said["processes"] + 1  # and the driver's own Clone
 
 
+@pytest.mark.long  # a minute, for what the standalone cluster shows too
 def test_local_cluster(lone: TestServer, folder: Path) -> None:
     import pyspark
 
