@@ -322,7 +322,9 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.LEASE: _lease_ok,
     columns.REFRESH: lambda column, n: _id_ok(column),
     columns.UNLEASE: lambda column, n: _id_ok(column),
-    columns.UUIDS: lambda column, n: type(column) is list and len(column) == n and all(map(_bytes_ok, column)),
+    columns.UUIDS: lambda column, n: (
+        type(column) is list and len(column) in (n, n or len(column)) and all(map(_bytes_ok, column))
+    ),
     columns.PROPERTIES: lambda column, n: _sparse(column, n, _bytes_ok),
 }
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from chp.keys import public_session
 from chp.limits import DEFAULT
+from chp.numbers import pack
 from chp_server.core.pair.suffix import CONFLICT, REPLAYED
 from tests.unit.cores import Cores
 
@@ -216,3 +217,21 @@ def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back()
     meet(pair)
     assert pair.outcomes() == {"/old": REPLAYED, "/new": CONFLICT, "/plain": REPLAYED}
     assert pair.b.state.lease_of == {"/old": b"L" * 16}
+
+
+def test_a_classic_set_is_done_once_where_the_log_does_not_reach_back() -> None:
+    """The states tell of its key alone; its uuid goes with them, as the other server may have it pending."""
+    pair = Cores(limits=replace(DEFAULT, log_records_max=3))
+    kvset = [b"/classic", pack(0), b"u" * 16, b"", b"1"]
+    part(pair)
+    pair.p.collect(kvset)
+    for no in range(1, 10):
+        pair.run(0.1)
+        pair.put("P", Z, no, {"/plain": b"%d" % no})
+    take_over(pair)
+    meet(pair)
+    revision_of = pair.b.state.map.revisions["/classic"]
+    pair.b.collect(kvset)
+    pair.run(0.5)
+    assert pair.b.state.map.revisions["/classic"] == revision_of
+    assert list(pair.b.state.uuids) == list(pair.p.state.uuids) == [b"u" * 16]

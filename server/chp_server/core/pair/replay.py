@@ -23,7 +23,7 @@ from ..standing import Standing
 from ..state.state import ReplicatedState
 from ..turn import Save
 from . import follow
-from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted
+from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted, uuids_of
 
 LONG_AGO = -1e9
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
@@ -58,7 +58,7 @@ class Replay:
         if not complete:
             seen = {update.key for update in updates}
             older, unknown = account_by_state(before, common, here.state, here.now, seen=seen, upto=start)
-            updates, pieces = older + updates, unknown + pieces
+            updates, pieces = older + updates, [uuids_of(before, here.state, pieces), *unknown, *pieces]
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
         self._waiting = deque(_messages(pieces, here.limits.part_bytes))
         self._common, self._sent_at = common, LONG_AGO

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from chp import columns
@@ -201,6 +202,15 @@ def _ttl(extras: dict[str, Any], i: int) -> int | None:
     return int(times[places.index(i)]) if i in places else None
 
 
+def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[Piece]) -> Piece:
+    """A segment without keys of the CHP/1 sets that only we know of, but those that are handed over by themselves: the
+    active may still have them pending, and would do them again."""
+    columns_of = (segment.extras.get(columns.UUIDS, ()) for p in pieces for segment in p.segments if segment.extras)
+    known = {uuid for column in columns_of for uuid in column}
+    lost = [uuid for uuid in before.uuids if uuid not in after.uuids and uuid not in known]
+    return Piece([], True, [Segment([], [], {columns.UUIDS: lost})] if lost else [])
+
+
 def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
     """Whether a server has had all these batches from their clients, and done or refused them."""
     sessions = state.sessions
@@ -267,7 +277,7 @@ class Ledger:
             opened |= {extras[columns.LEASE][0]} if columns.LEASE in extras else set()
             lease = extras.get(columns.LEASED)
             held = lease is None or lease in opened or state.leases.lives(lease)
-            for update, uuid in zip(column, extras.get(columns.UUIDS) or [b""] * len(column), strict=True):
+            for update, uuid in zip(column, extras.get(columns.UUIDS) or repeat(b""), strict=False):
                 update.outcome = REPLAYED if held and self._free(update.key, state, written) else CONFLICT
                 whole &= update.outcome == REPLAYED
                 if uuid in state.uuids:
