@@ -206,6 +206,16 @@ def test_a_starting_server_of_the_same_role_ends() -> None:
     assert core.ends == "both servers are --primary; start one of them as the other"
 
 
+def test_a_server_that_began_after_such_a_meeting_does_not_end_at_the_next() -> None:
+    core, other = server("P"), server("B", 2)
+    turn(core, 0.1, server("P", 3).link.state_message())
+    talk(core, other, 1.0)
+    assert core.active
+    turn(core, 20.0, server("P", 4).link.state_message())
+    turn(core, 60.0, server("P", 4).link.state_message())
+    assert core.active and not core.ends
+
+
 def said_of(core: ServerCore, **fields: Any) -> list[bytes]:
     return [follow.STATE, packb({**unpackb(core.link.state_message()[1], "STATE"), **fields})]
 

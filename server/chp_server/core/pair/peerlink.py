@@ -75,7 +75,7 @@ class PeerLink:
 
     def reset(self) -> None:
         """Our state changed: whatever was under way is over."""
-        self._here.follower = self.loader = None
+        self._here.follower = self.loader = self._ends_at = None
         self._here.handover_until = None
         self._wanted_at, self._whole = LONG_AGO, False
         self._confirmed = 0
@@ -136,7 +136,7 @@ class PeerLink:
             self._on_misfit(who)
             return
         self._line = self._speaks
-        before, here.peer, self.misfit = here.peer, who, None
+        before, here.peer, self.misfit, self._ends_at = here.peer, who, None, None
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
             self._on_new_peer(who)
@@ -200,9 +200,10 @@ class PeerLink:
         begins = here.bstate in (State.PRIMARY, State.BACKUP)
         if misfit.kind == "foreign" and begins:
             self.remember_foreign(misfit.store)
-        if misfit.kind == "role" and begins:
-            # not at once: the other one is to hear of it too
-            self._ends_at = self._ends_at or here.now + ENDS_AFTER_BEATS * here.config.heartbeat_s
+        if misfit.kind != "role" or not begins:
+            self._ends_at = None
+        elif self._ends_at is None:  # not at once: the other one is to hear of it too
+            self._ends_at = here.now + ENDS_AFTER_BEATS * here.config.heartbeat_s
 
     def remember_foreign(self, store: bytes) -> None:
         """Of the next start too: the server that has the right data may be gone by then."""
@@ -425,9 +426,9 @@ class PeerLink:
 
     def end_turn(self) -> None:
         """Send what there is to send; give up on a passive that does not confirm."""
-        if self._ends_at is not None and self._here.now >= self._ends_at and self.misfit is not None:
-            self.ends = self.misfit.text
         here = self._here
+        if self._ends_at is not None and here.now >= self._ends_at and self.misfit is not None:
+            self.ends = self.misfit.text
         self._confirm()
         self.replay.hand_over()
         self._note_sync()
