@@ -6,8 +6,8 @@ A codec is any object with `encode(value) -> bytes` and `decode(bytes) -> value`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgpack
 
@@ -84,9 +84,59 @@ class Msgpack:
 _BY_NAME: dict[str, Callable[[], Codec]] = {"text": Text, "json": Json, "msgpack": Msgpack}
 
 
-def undecodable(key: str, error: BadValue) -> BadValue:
+def undecodable(key: str, error: Exception) -> BadValue:
     """The error for a value that somebody else wrote, with the key it is at."""
     return BadValue(f"key {key!r:.80}: {error}")
+
+
+OnBad = Literal["raise", "skip"] | Callable[[str, bytes, Exception], Any]
+SKIPPED: Final = object()  # in the place of a value that is left out
+
+
+class Decoding:
+    """A codec's `decode`, and what becomes of a value that it can't take: somebody else wrote it.
+
+    on_bad   "raise" (`BadValue` names the key), "skip" (its item is left out), or a callable: what it returns for the
+             key, the bytes and the error stands in the value's place, and what it raises is raised
+    """
+
+    def __init__(self, decode: Callable[[bytes], Any], on_bad: OnBad = "raise") -> None:
+        if on_bad not in ("raise", "skip") and not callable(on_bad):
+            raise BadInput(f"on_bad={on_bad!r:.60} is not 'raise', 'skip' or a callable (key, bytes, error)")
+        self.decode, self.on_bad = decode, on_bad
+
+    def value(self, key: str, data: bytes) -> Any:
+        """The value of a key; SKIPPED if it is to be left out."""
+        try:
+            return self.decode(data)
+        except BadValue as error:
+            return self._bad(key, data, error)
+        except Exception as error:  # of a codec of the application's own
+            if self.on_bad == "raise":
+                raise
+            return self._bad(key, data, error)
+
+    def column(self, keys: Sequence[str], values: Sequence[Any], empty: Sequence[int] = ()) -> list[Any]:
+        """The values of several keys, None at the places `empty`; no line runs for each if `decode` takes them all."""
+        out: list[Any] = []
+        start = 0
+        try:
+            for stop in [*empty, len(values)]:
+                out.extend(map(self.decode, values[start:stop]))
+                out.append(None)
+                start = stop + 1
+        except Exception:
+            rows = zip(keys, values, strict=True)
+            return [None if data is None else self.value(key, data) for key, data in rows]
+        out.pop()
+        return out
+
+    def _bad(self, key: str, data: bytes, error: Exception) -> Any:
+        if self.on_bad == "raise":
+            raise undecodable(key, error) from None
+        if self.on_bad == "skip":
+            return SKIPPED
+        return self.on_bad(key, data, error)
 
 
 def codec_of(codec: str | Codec) -> Codec | None:

@@ -264,20 +264,24 @@ def test_ls_long_is_aligned_on_a_terminal(run: Run, shared: Shared) -> None:
 # -- watch
 
 
-def _change(key: str, value: bytes | None, sequence: int) -> Any:
-    return SimpleNamespace(key=key, value=value, revision=number(3, sequence))
+def _change(key: str, value: bytes | None, sequence: int, *, expired: bool = False) -> Any:
+    return SimpleNamespace(key=key, value=value, revision=number(3, sequence), expired=expired)
 
 
 def test_watch(run: Run, shared: Shared) -> None:
-    shared.changes = [_change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3)]
+    shared.changes = [
+        _change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3), _change("/b", None, 4, expired=True)
+    ]  # fmt: skip
     assert run("watch", "--count", "2").stdout_bytes == b"set\t/a\t\xff1\ndel\t/a\n"
     assert [json.loads(line) for line in run("watch", "/", "--json", "--start", "3.7").stdout.splitlines()] == [
         {"op": "set", "key": "/a", "base64": "/zE=", "revision": "3.1"},
         {"op": "del", "key": "/a", "revision": "3.2"},
         {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
+        {"op": "del", "key": "/b", "expired": True, "revision": "3.4"},
     ]
     assert shared.opened == [[""], ("watch", "", "now"), ["/"], ("watch", "/", number(3, 7))]
     assert run("watch", "--count", "1").stdout_bytes == b"set\t/a\t\xff1\n"
+    assert run("watch").stdout_bytes.splitlines()[-1] == b"del\t/b\texpired"
 
 
 def test_watch_from_a_number_that_the_store_has_not_reached(run: Run, shared: Shared) -> None:

@@ -13,7 +13,7 @@ from chp_client.agent.tickets import Ticket
 from chp_client.clone.aioparts import AsyncWatch
 from chp_client.clone.changes import Change, Changes, changes_of
 from chp_client.clone.watch import Watch, WatchQueue
-from chp_client.codecs import Json
+from chp_client.codecs import Decoding, Json
 from chp_client.core.events import Ack, Changed
 from chp_client.errors import Closed, Lagging, NotRetained
 from tests.unit.client_frames import OTHER, SESSION, Talk, n
@@ -298,7 +298,7 @@ class TestQueue:
     def test_values_are_decoded_by_the_watcher(self) -> None:
         queue = WatchQueue("", False, 10)
         queue.offer(Changed(["/a", "/b"], [b"1", None], 1))
-        watch = Watch(queue, bytes.decode, lambda: None, None)
+        watch = Watch(queue, Decoding(bytes.decode), lambda: None, None)
         assert [watch.get(1).value, watch.get(1).value] == ["1", None]
 
     def test_two_threads_that_read_in_turn_get_every_change(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ class TestQueue:
                 raise error
             return value.decode()
 
-        watch = Watch(queue, decode, lambda: None, None)
+        watch = Watch(queue, Decoding(decode), lambda: None, None)
         with pytest.raises(KeyboardInterrupt):
             next(watch)
         assert [watch.get(1).key, watch.get(1).key] == ["/b", "/c"]
@@ -343,7 +343,7 @@ class TestQueue:
         queue = WatchQueue("", False, 10)
         for _ in range(2):
             queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"{", b"3"], 1))
-        watch = Watch(queue, Json().decode, lambda: None, None)
+        watch = Watch(queue, Decoding(Json().decode), lambda: None, None)
         assert next(watch).value == 1
         with pytest.raises(BadValue, match=r"key '/b': the value b'\{' is not JSON"):
             next(watch)
@@ -390,7 +390,7 @@ class TestQueue:
     def test_a_value_that_decodes_to_none_is_no_delete(self) -> None:
         queue = WatchQueue("", False, 10)
         queue.offer(Changed(["/a", "/b", "/c", "/d"], [b"1", None, b"null", None], 1))
-        changes = next(Watch(queue, Json().decode, lambda: None, None).batches())
+        changes = next(Watch(queue, Decoding(Json().decode), lambda: None, None).batches())
         assert changes.values == [1, None, None, None] and changes.deletes == [1, 3]
         assert [change.operation for change in changes] == ["set", "delete", "set", "delete"]
 

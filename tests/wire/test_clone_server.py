@@ -122,6 +122,27 @@ class TestOneServer:
             assert not threading.Event().wait(2.0) and len(other) == 100, "refreshed for three ttls"
         until(lambda: not other and not clone)
 
+    @pytest.mark.parametrize("timeout", [0.0, 5.0])
+    def test_a_clone_that_is_closed_ends_its_leases(self, lone: TestServer, other: Clone, timeout: float) -> None:
+        with other.watch("/lease/") as watch:
+            holder = Clone(lone.address)
+            leases = [holder.lease(ttl=600) for _ in range(3)]
+            for i, lease in enumerate(leases):
+                lease.set(f"/lease/{i}", b"x").wait(WAIT_S)
+            holder.close(timeout)
+            changes = [watch.get(WAIT_S) for _ in range(6)]
+        assert [change.operation for change in changes] == ["set"] * 3 + ["delete"] * 3
+        assert not any(change.expired for change in changes)
+
+    def test_what_went_by_time_is_told_so(self, clone: Clone, other: Clone) -> None:
+        with other.watch("/t/") as watch:
+            clone.set("/t/a", b"x", ttl=0.1).wait(WAIT_S)
+            clone.set("/t/b", b"x")
+            assert [(c.operation, c.expired) for c in (watch.get(WAIT_S) for _ in range(3))][-1] == ("delete", True)
+            clone.delete("/t/b")
+            gone = watch.get(WAIT_S)
+            assert (gone.key, gone.operation, gone.expired) == ("/t/b", "delete", False)
+
     def test_subtrees(self, lone: TestServer, clone: Clone) -> None:
         with Clone(lone.address, subtrees=["/a/", "/b/", "/a/inner/"]) as part:
             assert part.subtrees == ("/a/", "/b/")
@@ -457,6 +478,7 @@ class TestAsync:
         inner = {
             "mailbox",
             "writer",
+            "decoding",
             "decoded",
             "decoded_items",
             "decoded_values",

@@ -251,7 +251,7 @@ class Agent:
 
     def _finished(self) -> bool:
         mailbox, batch = self._mailbox, self._batch
-        if mailbox.stop_at is None:
+        if mailbox.stop_at is None or mailbox.commands:  # its leases are ended, however little time there is
             return False
         idle = not (batch.keys or batch.sealed or mailbox.core.open_batches)
         return idle or monotonic() >= mailbox.stop_at

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from threading import Condition, Lock
 from time import monotonic
 
+from chp import columns
+
 from ..checks import wait_s
 from ..clientfile import Credentials
 from ..clone.watch import WatchQueue
@@ -185,7 +187,17 @@ class Mailbox:
 
     def stop(self, timeout: float) -> None:
         """Locked (or by the agent itself): nothing can be set any more; in `timeout` at most the agent ends."""
+        self.commands.append(lambda now: self._end_leases())
         self.batch.room, self.stop_at = SHUT, monotonic() + timeout
+
+    def _end_leases(self) -> None:
+        """Locked: nobody would refresh them any more; who looks at their keys need not wait for a ttl."""
+        self.batch.seal()  # what was set with them goes first
+        for lease in self.core.leases.all():
+            self.core.leases.drop(lease)
+            draft = self.batch.new()
+            draft.extras, draft.ticket.asked = {columns.UNLEASE: lease}, True  # nobody can be told if it is lost
+            self.batch.push(draft)
 
     # -- watches
 

@@ -24,7 +24,7 @@ from ..agent.dispatch import Listener
 from ..agent.tickets import Ticket
 from ..checks import wait_s
 from ..clientfile import ClientFile
-from ..codecs import Codec
+from ..codecs import Codec, OnBad
 from ..core.events import Ack, State
 from .aioparts import AsyncLease, AsyncWatch, Awaiting
 from .clone import Clone, Pin
@@ -110,9 +110,9 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.values()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
         """As of `Clone`: what there is at the beginning, so there may be an `await` between two of them."""
-        return self._clone.items()
+        return self._clone.items(on_bad)
 
     def under(self, prefix: str, after: str | None = None, until: str | None = None) -> Under:
         """As of `Clone`. The first read by prefix sorts all keys: with millions, have `asyncio.to_thread` make it."""
@@ -293,9 +293,10 @@ class AsyncClone(Mapping[str, Any]):
         *,
         conflate: bool = False,
         queue_max: int | None = None,
+        on_bad: OnBad = "raise",
     ) -> AsyncWatch:
         """As of `Clone`, for `async for`."""
-        watch = self._clone.watch(prefix, start, conflate=conflate, queue_max=queue_max)
+        watch = self._clone.watch(prefix, start, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
 
     # -- the end

@@ -156,21 +156,24 @@ class AsyncWatch:
         return self
 
     async def __anext__(self) -> Change:
-        while not self._rest:
-            changed = await self._come()
-            if changed is None:
-                raise StopAsyncIteration
-            self._rest.extend(changes_of(changed, None))
-        change, decode = self._rest.popleft(), self._watch.decode
-        return change if decode is None else change_with(change, decode)
+        while True:
+            while not self._rest:
+                changed = await self._come()
+                if changed is None:
+                    raise StopAsyncIteration
+                self._rest.extend(changes_of(changed, None))
+            change, decoding = self._rest.popleft(), self._watch.decoding
+            decoded = change if decoding is None else change_with(change, decoding)
+            if decoded is not None:
+                return decoded
 
     async def batches(self) -> AsyncIterator[Changes]:
         """Changes as columns, as of `Watch`; `asyncio.timeout` bounds a wait."""
         rest, self._rest = self._rest, deque()
         if rest:
-            yield changes_from(rest, self._watch.decode)
+            yield changes_from(rest, self._watch.decoding)
         while (changed := await self._come()) is not None:
-            yield changes_of(changed, self._watch.decode)
+            yield changes_of(changed, self._watch.decoding)
 
     async def _come(self) -> Changed | None:
         """What has come, waited for; None at the end."""

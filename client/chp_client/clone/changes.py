@@ -17,23 +17,26 @@ from itertools import compress, count, repeat
 from operator import is_
 from typing import Any, NamedTuple
 
-from chp.errors import BadValue
 from chp.numbers import Revision
 
-from ..codecs import undecodable
+from ..codecs import SKIPPED, Decoding
 from ..core.events import Changed
 
 SET, DELETE = "set", "delete"
-Decode = Callable[[bytes], Any]
 
 
 class Change(NamedTuple):
-    """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record."""
+    """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record.
+
+    `expired`: it is a delete that nobody made, as a ttl or a lease had run out (`Changes.expiries` says when that is
+    known).
+    """
 
     key: str
     value: Any
     operation: str
     revision: Revision
+    expired: bool = False
 
 
 _change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)  # runs no Python for each
@@ -48,7 +51,7 @@ class Changes:
     revisions   of the record that each change was in; a record is never split between two batches
     deletes     the places (0 is the first) of deletes, ascending
     expiries    of these, the ones that nobody made: a ttl or a lease had run out. After a gap that was closed by a
-                snapshot nobody can tell, and with `conflate` nobody does: there a delete is only a delete
+                snapshot nobody can tell; of a closed lease with more than 4,096 keys, those beyond count as expired
 
     The columns are the reader's own, to keep and to change.
     """
@@ -66,45 +69,37 @@ class Changes:
         operations = [SET] * len(self.keys)
         for i in self.deletes:
             operations[i] = DELETE
-        return map(_change, zip(self.keys, self.values, operations, self.revisions, strict=True))
+        expired = [False] * len(self.keys)
+        for i in self.expiries:
+            expired[i] = True
+        return map(_change, zip(self.keys, self.values, operations, self.revisions, expired, strict=True))
 
 
-def changes_of(changed: Changed, decode: Decode | None) -> Changes:
-    """The application's own columns; `BadValue` names the key of a value that can't be decoded."""
-    keys, values = list(changed.keys), changed.values
-    deletes = list(compress(count(), map(is_, values, repeat(None))))
-    decoded = list(values) if decode is None else _decoded(keys, values, deletes, decode)
-    return Changes(keys, decoded, changed.revision_column(), deletes, list(changed.expiries))
+def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
+    """The application's own columns, without what is left out; `BadValue` names the key of a value."""
+    deletes = list(compress(count(), map(is_, changed.values, repeat(None))))
+    if decoding is None:
+        values: list[Any] = list(changed.values)
+    else:
+        values = decoding.column(changed.keys, changed.values, deletes)
+        if decoding.on_bad == "skip" and not all(mask := [value is not SKIPPED for value in values]):
+            changed, values = pick(changed, mask), list(compress(values, mask))
+            deletes = list(compress(count(), map(is_, changed.values, repeat(None))))
+    return Changes(list(changed.keys), values, changed.revision_column(), deletes, list(changed.expiries))
 
 
-def _decoded(keys: list[str], values: list[Any], deletes: list[int], decode: Decode) -> list[Any]:
-    out: list[Any] = []
-    start = 0
-    try:
-        for stop in [*deletes, len(values)]:
-            out.extend(map(decode, values[start:stop]))  # what was decoded before an error is kept, so it tells where
-            out.append(None)
-            start = stop + 1
-    except BadValue as error:
-        raise undecodable(keys[len(out)], error) from None
-    out.pop()
-    return out
-
-
-def change_with(change: Change, decode: Decode) -> Change:
-    """A change with its value decoded; one that can't be is named by its key."""
+def change_with(change: Change, decoding: Decoding) -> Change | None:
+    """A change with its value decoded; None if it is left out."""
     if change.operation == DELETE:
         return change
-    try:
-        return change._replace(value=decode(change.value))
-    except BadValue as error:
-        raise undecodable(change.key, error) from None
+    value = decoding.value(change.key, change.value)
+    return None if value is SKIPPED else change._replace(value=value)
 
 
-def changes_from(rest: Sequence[Change], decode: Decode | None) -> Changes:
+def changes_from(rest: Sequence[Change], decoding: Decoding | None) -> Changes:
     """Changes that were taken apart already, as columns again."""
-    keys, values, _, revisions = map(list, zip(*rest, strict=True))
-    return changes_of(Changed(keys, values, revisions), decode)
+    keys, values, _, revisions, expired = map(list, zip(*rest, strict=True))
+    return changes_of(Changed(keys, values, revisions, expiries=list(compress(count(), expired))), decoding)
 
 
 def joined(found: Sequence[Changed]) -> Changed:

@@ -41,7 +41,7 @@ from ..agent.dispatch import Dispatcher, Listener
 from ..agent.mailbox import Mailbox
 from ..agent.tickets import Ticket
 from ..clientfile import ClientFile, credentials_of
-from ..codecs import Codec, codec_of
+from ..codecs import Codec, OnBad, codec_of
 from ..connecting import target
 from ..core.core import ClientCore, Timing
 from ..core.events import Ack
@@ -277,9 +277,10 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
     def lease(self, ttl: float) -> Lease:
         """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
-        One small message a third of the ttl keeps all of them; they go together when the lease is closed, or when this
-        process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone as well, and
-        the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set` raises.
+        One small message a third of the ttl keeps all of them; they go together when the lease or the Clone is closed,
+        or when this process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone
+        as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
+        raises.
         """
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
@@ -293,6 +294,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         *,
         conflate: bool = False,
         queue_max: int | None = None,
+        on_bad: OnBad = "raise",
     ) -> Watch:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
@@ -300,12 +302,15 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
                    too, from the log of the active. If that does not reach back so far, reading raises `NotRetained`
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
                    changes behind: one more, and reading it raises `Lagging`
+        on_bad     for a value that the codec can't take: "raise" (`BadValue`, and the next one can be read), "skip" its
+                   change, or a callable that is told the key, the bytes and the error and returns what to show
 
-        The `Watch` is an iterator of `Change(key, value, operation, revision)`; its `batches()` gives `Changes`, which
-        are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
+        The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`; its `batches()` gives
+        `Changes`, which are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
         """
         checks.prefix_and_queue(prefix, queue_max, self.subtrees)
         start = checks.start_of(start)
+        decoding = self.decoding(on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
         queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
@@ -319,7 +324,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
                 core.catch_up(queue, prefix, start)
                 mailbox.command_locked(core.ask_missed)
         end = partial(mailbox.end_watch, queue)
-        watch = Watch(queue, None if self._codec is None else self._codec.decode, end, self)
+        watch = Watch(queue, decoding, end, self)
         weakref.finalize(watch, mailbox.forget_watch, queue).atexit = False
         return watch
 
@@ -329,7 +334,8 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
 
         Tickets that are unsettled then get `Closed`, and a warning in the log counts those that nobody asked about. It
-        returns when their callbacks were called, or `timeout` (at least half a second) is over.
+        returns when their callbacks were called, or `timeout` (at least half a second) is over. Open leases are ended,
+        and their keys go at once.
         """
         limit = checks.wait_s(timeout)
         limit = checks.FOR_EVER_S if limit is None else limit

@@ -1,8 +1,8 @@
 """A lease: keys that live together and go together, kept by one refresh however many there are.
 
-The lease's own batches carry its 16-byte name; the agent refreshes it at a third of its ttl. When it is closed its keys
-are deleted together; when its process is gone, the servers delete them a ttl later. A process that was only stopped, or
-cut off, for so long is told with its next refresh that the lease is *lost*.
+The lease's own batches carry its 16-byte name; the agent refreshes it at a third of its ttl. When it is closed, or its
+Clone is, its keys are deleted together; when its process is gone, the servers delete them a ttl later. A process that
+was only stopped, or cut off, for so long is told with its next refresh that the lease is *lost*.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
-from chp.errors import BadValue
 from chp.numbers import UNKNOWN, Revision
 
 from .. import checks
 from ..agent.mailbox import Mailbox
-from ..codecs import Codec, undecodable
+from ..codecs import SKIPPED, Codec, Decoding, OnBad
 from ..core.core import ClientCore
 from .under import KeyIndex, Under
 from .views import ItemsNow, KeysNow, ValuesNow
@@ -86,19 +85,23 @@ class Reading(Mapping[str, Any]):
         """The values; iterating goes over those there are at its beginning."""
         return ValuesNow(self)
 
-    def items(self) -> ItemsNow:
-        """Keys and values; iterating goes over those there are at its beginning."""
-        return ItemsNow(self)
+    def items(self, on_bad: OnBad = "raise") -> ItemsNow:
+        """Keys and values; iterating goes over those there are at its beginning.
+
+        on_bad   for a value that the codec can't take: "raise" (`BadValue` names its key), "skip" its item, or a
+                 callable that is told the key, the bytes and the error and returns what to show
+        """
+        return ItemsNow(self, self.decoding(on_bad))
 
     def decoded_values(self) -> list[Any]:
         """The values at this moment."""
         if self._codec is None:
             return list(self._shown.values())
-        return [value for _, value in self.decoded_items()]
+        return [value for _, value in self.decoded_items(self.decoding())]
 
-    def decoded_items(self) -> list[tuple[str, Any]]:
+    def decoded_items(self, decoding: Decoding | None) -> list[tuple[str, Any]]:
         """The items at this moment."""
-        return list(self.snapshot().items())
+        return list(_decoded(self._shown.copy(), decoding).items())
 
     def snapshot(self) -> dict[str, Any]:
         """A plain dict of all that is held at this moment, at one point of the servers' order."""
@@ -106,18 +109,17 @@ class Reading(Mapping[str, Any]):
 
     def decoded(self, values: dict[str, bytes]) -> dict[str, Any]:
         """A copy with its values decoded."""
-        if self._codec is None:
-            return values
-        decode, at = self._codec.decode, ""
-        try:
-            return {(at := key): decode(value) for key, value in values.items()}
-        except BadValue as error:
-            raise undecodable(at, error) from None
+        return _decoded(values, self.decoding())
 
-    def some_of(self, keys: list[str]) -> dict[str, Any]:
+    def decoding(self, on_bad: OnBad = "raise") -> Decoding | None:
+        """How values are shown, and what becomes of one that the codec can't take; None for bytes as they are."""
+        decoding = Decoding(bytes if self._codec is None else self._codec.decode, on_bad)  # on_bad is looked at
+        return None if self._codec is None else decoding
+
+    def some_of(self, keys: list[str], decoding: Decoding | None) -> dict[str, Any]:
         """These keys with their values; what is not there is left out."""
         get = self._shown.get
-        return self.decoded({key: value for key in keys if (value := get(key)) is not None})
+        return _decoded({key: value for key in keys if (value := get(key)) is not None}, decoding)
 
     def under(self, prefix: str, after: str | None = None, until: str | None = None) -> Under:
         """What begins with `prefix`, behind the key `after` and before the key `until`: a mapping in order, live.
@@ -148,3 +150,11 @@ class Reading(Mapping[str, Any]):
             left = None if own else hashmap.remaining_ms(key, monotonic())
         decoded = value if self._codec is None else self._codec.decode(value)
         return Entry(key, decoded, revision, None if left is None else left / 1000)
+
+
+def _decoded(values: dict[str, bytes], decoding: Decoding | None) -> dict[str, Any]:
+    """The same with values decoded, without those that are left out."""
+    if decoding is None:
+        return values
+    shown = decoding.column(list(values), list(values.values()))
+    return {key: value for key, value in zip(values, shown, strict=True) if value is not SKIPPED}

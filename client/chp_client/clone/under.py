@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import checks
 from ..agent.mailbox import Mailbox
+from ..codecs import Decoding, OnBad
 from ..core.copy.keyorder import bounds
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ class Under(Mapping[str, Any]):
     def __bool__(self) -> bool:
         return next(iter(self), None) is not None
 
-    def items(self) -> ItemsView[str, Any]:
-        """Keys and values in order; a key that goes meanwhile is left out."""
-        return _Items(self)
+    def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
+        """Keys and values in order; a key that goes meanwhile is left out. `on_bad` is as of `Clone.items`."""
+        return _Items(self, self._clone.decoding(on_bad))
 
     def values(self) -> ValuesView[Any]:
         """Values in the order of their keys."""
@@ -124,19 +125,19 @@ class Under(Mapping[str, Any]):
             keys, more = self._index.span(more, self._high)
             yield keys
 
-    def _pieces(self, low: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    def _pieces(self, low: str, limit: int | None = None, decoding: Decoding | None = None) -> Iterator[dict[str, Any]]:
         """Items, some at a time; at most `limit` in all."""
-        left = limit
+        left, decoding = limit, decoding or self._clone.decoding()
         for keys in self._spans(low):
             for i in range(0, len(keys), STRIDE):
-                items = self._clone.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))])
+                items = self._clone.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
                 yield items
                 if left is not None and (left := left - len(items)) <= 0:
                     return
 
-    def pairs(self) -> Iterator[tuple[str, Any]]:
+    def pairs(self, decoding: Decoding | None = None) -> Iterator[tuple[str, Any]]:
         """Keys and values."""
-        for items in self._pieces(self._low):
+        for items in self._pieces(self._low, decoding=decoding):
             yield from items.items()
 
     def __repr__(self) -> str:
@@ -146,8 +147,12 @@ class Under(Mapping[str, Any]):
 class _Items(ItemsView[str, Any]):
     _mapping: Under
 
+    def __init__(self, under: Under, decoding: Decoding | None) -> None:
+        super().__init__(under)
+        self._decoding = decoding
+
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return self._mapping.pairs()
+        return self._mapping.pairs(self._decoding)
 
 
 class _Values(ValuesView[Any]):

@@ -10,6 +10,7 @@ from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..codecs import Decoding
     from .reading import Reading
 
 
@@ -39,5 +40,9 @@ class ItemsNow(ItemsView[str, Any]):
 
     _mapping: Reading
 
+    def __init__(self, mapping: Reading, decoding: Decoding | None) -> None:
+        super().__init__(mapping)
+        self._decoding = decoding
+
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return iter(self._mapping.decoded_items())
+        return iter(self._mapping.decoded_items(self._decoding))

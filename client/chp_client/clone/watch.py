@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import repeat
-from operator import gt, itemgetter
+from itertools import compress, count, repeat
+from operator import gt
 from queue import Empty, SimpleQueue
 from threading import Lock
 from time import monotonic
-from typing import Any
 
 from ..checks import wait_s
+from ..codecs import Decoding
 from ..core.events import Changed
 from ..errors import Forked, Lagging
 from .changes import Change, Changes, change_with, changes_from, changes_of, joined, narrow, pick
@@ -41,7 +41,7 @@ class WatchQueue:
         self.closed = False
         self.error: Exception | None = None
         self.columns: deque[Changed] = deque()
-        self.latest: dict[str, tuple[bytes | None, int]] = {}
+        self.latest: dict[str, tuple[bytes | None, int, bool]] = {}
         self.waiting = 0
         self.on_offer: Callable[[], None] | None = None  # for AsyncClone
         self._lock = Lock()
@@ -110,7 +110,9 @@ class WatchQueue:
 
     def _conflate(self, changed: Changed) -> None:
         deque(map(self.latest.pop, changed.keys, repeat(None)), 0)  # a key's place is that of its latest record
-        self.latest.update(zip(changed.keys, zip(changed.values, changed.revision_column(), strict=True), strict=True))
+        expired = list(map(set(changed.expiries).__contains__, range(len(changed.keys))))
+        rows = zip(changed.values, changed.revision_column(), expired, strict=True)
+        self.latest.update(zip(changed.keys, rows, strict=True))
 
     def _append(self, changed: Changed) -> None:
         self.waiting += len(changed.keys)
@@ -134,8 +136,8 @@ class WatchQueue:
             return None
         if self.latest:
             latest, self.latest = self.latest, {}
-            rows = latest.values()
-            return Changed(list(latest), list(map(itemgetter(0), rows)), list(map(itemgetter(1), rows)))
+            values, revisions, expired = map(list, zip(*latest.values(), strict=True))
+            return Changed(list(latest), values, revisions, expiries=list(compress(count(), expired)))
         if self.columns:
             found, n = [], 0
             while self.columns and n < TOGETHER:
@@ -194,11 +196,9 @@ class Watch:
     Several threads may iterate: each change goes to one of them.
     """
 
-    def __init__(
-        self, queue: WatchQueue, decode: Callable[[bytes], Any] | None, end: Callable[[], None], owner: object
-    ) -> None:
+    def __init__(self, queue: WatchQueue, decoding: Decoding | None, end: Callable[[], None], owner: object) -> None:
         self.queue = queue
-        self.decode = decode
+        self.decoding = decoding
         self._end = end
         self._owner = owner  # a watch keeps its Clone alive
         self._rest: deque[Change] = deque()  # taken from the queue, and neither read nor decoded yet
@@ -212,14 +212,19 @@ class Watch:
     def get(self, timeout: float | None = None) -> Change:
         """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close.
 
-        Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value.
+        Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value
+        (see `on_bad`).
         """
-        while (change := self._next()) is None:  # not in a handler: what is raised would seem to come of it
-            changed = self.queue.take(timeout)
-            if changed is None:
-                raise StopIteration
-            self._rest.extend(changes_of(changed, None))
-        return change if self.decode is None else change_with(change, self.decode)
+        while True:
+            while (change := self._next()) is None:  # not in a handler: what is raised would seem to come of it
+                changed = self.queue.take(timeout)
+                if changed is None:
+                    raise StopIteration
+                self._rest.extend(changes_of(changed, None))
+            if self.decoding is None:
+                return change
+            if (decoded := change_with(change, self.decoding)) is not None:
+                return decoded
 
     def _next(self) -> Change | None:
         try:
@@ -235,9 +240,9 @@ class Watch:
         """
         rest, self._rest = self._rest, deque()
         if rest:
-            yield changes_from(rest, self.decode)
+            yield changes_from(rest, self.decoding)
         while (changed := self.queue.take(timeout)) is not None:
-            yield changes_of(changed, self.decode)
+            yield changes_of(changed, self.decoding)
 
     def close(self) -> None:
         """No more changes; whoever waits for one is woken."""

@@ -9,8 +9,9 @@ For the stream reader of `format("chp")`, for `chp record`, and for anybody like
 changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothing, and can go on where it stopped.
 
 - A `FeedRecord` is what one turn of the active committed: parallel lists `keys` and `values`, the indices of those
-  that are deletes, the ttls of some, `first` (their revision), `last` (the offset: go on with `after=record.last`),
-  `wall_ms` (the active's clock). Its rows belong together: nobody should show some of them without the others.
+  that are deletes (`expiries`: and nobody's, but by time), the ttls of some, `first` (their revision), `last` (the
+  offset: go on with `after=record.last`), `wall_ms` (the active's clock). Its rows belong together: nobody should
+  show some of them without the others.
 - Records come in lists, as they arrived together. Nothing here runs per row, but for rows that have a ttl.
 - What was missed comes from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), what is new from the
   channel. `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; a hole is asked for.
@@ -87,6 +88,7 @@ class FeedRecord:
     values: list[bytes]
     deletes: list[int] = field(default_factory=list)
     ttls_ms: dict[int, int] = field(default_factory=dict)  # item: ttl
+    expiries: list[int] = field(default_factory=list)  # of the deletes, those that nobody made: by time
 
 
 @dataclass(slots=True)
@@ -378,7 +380,10 @@ def _extend(record: FeedRecord, segment: Segment) -> None:
     if not extras:
         return
     if columns.DELETES in extras:
-        record.deletes = record.deletes + [start + i for i in extras[columns.DELETES]]
+        gone = [start + i for i in extras[columns.DELETES]]
+        record.deletes = record.deletes + gone
+        if columns.ENDED in extras:
+            record.expiries = record.expiries + gone
     ttls = extras.get(columns.TTLS)
     if type(ttls) is int:
         record.ttls_ms.update(dict.fromkeys(range(start, start + len(segment.keys)), ttls))

@@ -2,6 +2,7 @@
 
 set     /rates/EUR/USD   1.0832        a pipe gets op, key, value, with tabs between; --json has the rest
 del     /rates/EUR/HRK
+del     /who/1           expired       by time: nobody deleted it
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def _start(text: str) -> str | int:
 def watch(settings: Settings, prefix: str, start: str, count: int | None) -> None:
     """Print each change of the keys that begin with PREFIX, once and in order, until Ctrl-C.
 
-    In a pipe a line is: set, key, value, or del, key, with tabs between. With --json it has the revision too.
+    In a pipe a line is: set, key, value, or del, key, with tabs between; "expired" follows where a ttl or a lease had
+    run out. With --json it has the revision too.
     """
     begin = _start(start)
     out = settings.out
@@ -76,13 +78,17 @@ def _line(out: Out, change: Change) -> bytes:
         return json_line(_fields(change)).encode() + b"\n"
     if out.terminal:
         return _coloured(out, change).encode() + b"\n"
-    return b"del\t%b\n" % key if value is None else b"set\t%b\t%b\n" % (key, value)
+    if value is not None:
+        return b"set\t%b\t%b\n" % (key, value)
+    return b"del\t%b\texpired\n" % key if change.expired else b"del\t%b\n" % key
 
 
 def _fields(change: Change) -> dict[str, Any]:
     fields: dict[str, Any] = {"op": "del" if change.value is None else "set", "key": change.key}
     if change.value is not None:
         fields.update(value_fields(change.value))
+    elif change.expired:
+        fields["expired"] = True
     return {**fields, "revision": show_revision(change.revision)}
 
 
@@ -90,7 +96,8 @@ def _coloured(out: Out, change: Change) -> str:
     at = out.style(time.strftime("%H:%M:%S"), dim=True)
     revision = out.style(show_revision(change.revision), dim=True)
     if change.value is None:
-        return f"{at}  {out.style('del', fg='red')}  {escape(change.key)}  {revision}"
+        why = "  expired" if change.expired else ""
+        return f"{at}  {out.style('del', fg='red')}  {escape(change.key)}{why}  {revision}"
     return f"{at}  {out.style('set', fg='green')}  {escape(change.key)}  {show_value(change.value)}  {revision}"
 
 

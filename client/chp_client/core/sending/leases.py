@@ -29,6 +29,10 @@ class Leases:
         """Refresh it no more."""
         self._held.pop(lease, None)
 
+    def all(self) -> list[bytes]:
+        """Those that are refreshed."""
+        return list(self._held)
+
     def next_due(self) -> float:
         """When the next refresh falls due."""
         return min([at for _, at, _ in self._held.values()]) if self._held else NEVER

@@ -4,6 +4,8 @@
     event: change
     data: {"number": "1.136", "changes": [{"key": "/a", "value": "1"}, {"key": "/b", "deleted": true}]}
 
+A delete by time has `"expired": true` too.
+
 A reader who comes back with Last-Event-ID therefore misses nothing and has nothing twice. Most readers have the same
 prefix; what is encoded for one is kept for the others for a while.
 """
@@ -33,11 +35,12 @@ class Encoder:
     def events(self, prefix: str, changes: Changes, *, whole: bool) -> bytes:
         """All of them, a record an event; `whole`: none was left out for a later one, so others get the same."""
         out: list[bytes] = []
-        rows = zip(changes.revisions, changes.keys, changes.values, strict=True)
+        expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
+        rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
         for revision, record in groupby(rows, key=itemgetter(0)):
             found = self._kept.get((prefix, revision)) if whole else None
             if found is None:
-                found = _event(str(revision), [_row(key, value) for _, key, value in record])
+                found = _event(str(revision), [_row(*row) for _, *row in record])
                 if whole and len(found) < KEPT_BYTES:
                     self._keep((prefix, int(revision)), found)
             out.append(found)
@@ -67,5 +70,7 @@ def _said(event: str, data: dict[str, object]) -> bytes:
     return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def _row(key: str, value: bytes | None) -> dict[str, object]:
-    return {"key": key, "deleted": True} if value is None else {"key": key, **shown(value)}
+def _row(key: str, value: bytes | None, expired: bool = False) -> dict[str, object]:
+    if value is not None:
+        return {"key": key, **shown(value)}
+    return {"key": key, "deleted": True, "expired": True} if expired else {"key": key, "deleted": True}
