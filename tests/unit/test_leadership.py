@@ -84,3 +84,12 @@ def test_lag_is_measured_from_the_best_message() -> None:
     assert fresh.lag_s == pytest.approx(0.6)
     fresh.measure_anew()
     assert not fresh.measure(4_000, 59.0)
+
+
+def test_a_long_heartbeat_makes_a_long_silence_unless_the_connection_has_ended() -> None:
+    lead, ours, _, now = place(Standing.HEARD, late=False)
+    ours.collector_up = True
+    ours.told_pace(1000)
+    assert lead.standing(now + 3.9) is Standing.HEARD and lead.standing(now + 4.1) is Standing.SILENT
+    ours.collector_up = False
+    assert lead.standing(now + 1.1) is Standing.SILENT

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from chp.batch import GREETING, REFUSED, split
+from chp.batch import GREETING, HEARTBEAT, REFUSED, split
 from chp.keys import channel_topic, session_topic
 from chp.limits import DEFAULT
 from chp_server.core import channels as channels_module
+from chp_server.core import listeners as module
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.listeners import LINGER_S, LINGERING_MAX, Listeners
+from chp_server.core.listeners import LINGER_S, LINGERING_MAX, Listeners, Pace
 
 A, B = b"10", b"11"  # connections
 TOPIC = channel_topic("/a/")
@@ -121,3 +122,66 @@ def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: p
     server.hears([A], [B], [b"12"])
     server.hears(at=0.2 + LINGER_S)
     assert list(server.commits.channels.plain) == [b""], "the last of them wants /6, so everything"
+
+
+def test_those_who_listen_are_counted_over_all_topics() -> None:
+    listeners = Listeners(DEFAULT)
+    for who in (A, B):
+        for topic in (TOPIC, channel_topic("/b/")):
+            listeners.join(who, topic)
+            listeners.join(who, topic)
+    assert listeners.total == 4
+    listeners.leave(A, TOPIC, 1.0)
+    assert listeners.total == 3
+    listeners.gone(B, 1.0)
+    assert listeners.total == 1 == sum(listeners.counts.values())
+
+
+BEAT_S = 0.25
+
+
+def gaps(pace: Pace, listening: list[int]) -> list[tuple[float, float]]:
+    """For each HEARTBEAT but a channel's first: how long after the one before, and what that one had told."""
+    topics = [channel_topic(f"/{i}/") for i in range(7)]
+    heard: dict[bytes, tuple[float, float]] = {}
+    out = []
+    for beat, n in enumerate(listening):
+        for topic in pace.share(topics, topics, n):
+            if topic in heard:
+                out.append((beat * BEAT_S - heard[topic][0], heard[topic][1]))
+            heard[topic] = beat * BEAT_S, pace.told_s
+    return out
+
+
+def test_while_few_listen_each_beat_has_a_heartbeat_of_each_channel() -> None:
+    few = int(BEAT_S * module.HEARTBEATS_A_SECOND)
+    found = gaps(Pace(BEAT_S), [few] * 20)
+    assert len(found) == 19 * 7 and set(found) == {(BEAT_S, BEAT_S)}
+
+
+def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
+    found = gaps(Pace(BEAT_S), [module.HEARTBEATS_A_SECOND] * 100)[-20:]
+    assert all(told == 1.0 and gap <= 1.0 for gap, told in found)
+    found = gaps(Pace(BEAT_S), [100 * module.HEARTBEATS_A_SECOND] * 100)[-20:]
+    assert all(told == module.PACE_S_MAX and gap <= module.PACE_S_MAX for gap, told in found)
+    assert min(gap for gap, _ in found) > 1.0
+
+
+def test_nobody_waits_for_much_longer_than_was_told_however_many_come_and_go() -> None:
+    crowd = [1, 5000, 1, 300, 2000, 40, 10_000, 700]
+    found = gaps(Pace(BEAT_S), [n for n in crowd for _ in range(23)])
+    assert max(gap / told for gap, told in found) < 4, "four of them are silence"
+
+
+def test_a_heartbeat_of_many_tells_when_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEATS_A_SECOND", 4)
+    server = Server()
+    topics = [channel_topic(f"/{i}/") for i in range(4)]
+    server.hears(*([b"%d" % i, b"\x01" + topic] for i, topic in enumerate(topics)))
+    told = []
+    for beat in range(2, 40):
+        server.begin_turn(beat * BEAT_S, 1e9)
+        published = [split(m[4])[0] for m in server.end_turn().publish if m[0] in topics]
+        told.append([header[6] for header in published if header[0] == HEARTBEAT])
+    assert next(row for row in told if row) == [1000] * 4, "all are told of the longer one before it counts"
+    assert set(map(tuple, told[8:])) == {(1000,)}

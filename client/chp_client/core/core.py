@@ -239,6 +239,7 @@ class ClientCore:
     ) -> None:
         lead = self.leadership
         if isinstance(header, headers.Heartbeat):
+            link.told_pace(header.heartbeat_ms)
             self._greeted_by_heartbeat(link, channel, now)
             self._told(link, headers.State.ACTIVE, header.number, now)
         elif epoch_of(header.last) > lead.epoch:

@@ -116,8 +116,8 @@ class Leadership:
     # -- silence
 
     def silence_s(self) -> float:
-        """How long the active may be silent."""
-        heartbeat_s = self.active.heartbeat_s if self.active is not None else 0.0
+        """How long the active may be silent: where its connection has ended, its heartbeats need not be waited for."""
+        heartbeat_s = self.active.heartbeat_s if self.active is not None and self.active.collector_up else 0.0
         return max(self._timing.silence_s, 4 * heartbeat_s)
 
     def silent(self, now: float) -> bool:

@@ -64,12 +64,16 @@ class Link:
         """What a greeting says of it; whether it is another process than the one that we knew."""
         restarted = self.server not in {b"", header.server}
         self.unspoken = ""
-        self.heartbeat_s = max(0.001, header.heartbeat_ms / 1000)
+        self.told_pace(header.heartbeat_ms)
         self.server, self.name = header.server, header.name[:200]
         if restarted:
             self.greeted.clear()
             self.beats = 0
         return restarted
+
+    def told_pace(self, heartbeat_ms: int) -> None:
+        """How often it is heard at least."""
+        self.heartbeat_s = max(0.001, heartbeat_ms / 1000)
 
     def has(self, topic: bytes) -> bool:
         """It has our subscription to this topic; whether that is news."""

@@ -9,7 +9,7 @@ by their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Any
@@ -196,13 +196,15 @@ class Channels:
         channel = self.by_topic.get(channel_topic(subtree))
         return NOTHING if channel is None else (channel.since, channel.digest)
 
-    def measured(self, hashmap: Hashmap) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
-        """Each channel with its fingerprint; None for one that is not measured yet, as that takes a look at all keys.
+    def measured(
+        self, hashmap: Hashmap, topics: Iterable[bytes] | None = None
+    ) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
+        """Channels with their fingerprints; None for one that is not measured yet, as that takes a look at all keys.
 
         What a heartbeat has no time for is named by `unmeasured` afterwards: a pass for all of them is to be begun.
         """
         looked, self.unmeasured = 0, []
-        for channel in list(self.by_topic.values()):
+        for channel in map(self.by_topic.__getitem__, list(self.by_topic if topics is None else topics)):
             channel.look()
             cost = channel.cost(hashmap)
             if cost and looked + cost > LOOKED_AT_MAX:

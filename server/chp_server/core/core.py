@@ -463,16 +463,18 @@ class ServerCore:
 
     def _heartbeats(self) -> None:
         here = self.here
-        at, beat_ms, wall_ms = self.state.number, round(self.config.heartbeat_s * 1000), round(here.wall * 1000)
-        for channel, fingerprint in self.commits.channels.measured(self.state.map):
+        channels = self.commits.channels
+        topics = here.pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
+        at, beat_ms, wall_ms = self.state.number, round(here.pace.told_s * 1000), round(here.wall * 1000)
+        for channel, fingerprint in channels.measured(self.state.map, topics):
             if fingerprint is None:
                 here.turn.publish.append(greeting(channel.topic, at, here.greeting()))
                 continue
             digest = channel.since, channel.digest
             beat = headers.Heartbeat(here.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
             here.turn.publish.append(greeting(channel.topic, at, encode(beat)))
-        if self.commits.channels.unmeasured and not self.state.gathering:
-            self.commits.channels.measure_by(self.state.images(self.commits.channels.unmeasured))
+        if channels.unmeasured and not self.state.gathering:
+            channels.measure_by(self.state.images(channels.unmeasured))
 
     def _greet_all(self) -> None:
         body = self.here.greeting()

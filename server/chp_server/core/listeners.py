@@ -5,16 +5,23 @@ and of a second subscription to the same. Whoever only counts them lets one stra
 So each connection has a set of topics of its own: only what it has can it cancel, and when it ends, all of that goes.
 
 A topic that nobody listens to any more lingers for some seconds, since readers come back: it is let go by `abandoned`.
+
+How many listen decides how often they are told that the server lives (`Pace`): what each of them costs is the same
+however little there is to say.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterable
+from math import ceil
 
 from chp.limits import Limits
 
 LINGER_S = 3.0  # a reader whose connection broke is back by then
 LINGERING_MAX = 1000  # each costs as much as one that is listened to
+HEARTBEATS_A_SECOND = 1000  # to all who listen, together: each takes some 20 us of a core, on this side alone
+PACE_S_MAX = 2.0  # a client waits for four of them before it gives up one that was stopped
 
 
 class Listeners:
@@ -24,6 +31,7 @@ class Listeners:
         self._limits = limits
         self._topics: dict[bytes, set[bytes]] = {}  # of each connection
         self.counts: Counter[bytes] = Counter()
+        self.total = 0  # of all topics; who listens to two counts twice
         self._lingering: dict[bytes, float] = {}  # since when nobody listens, the longest first
 
     def has(self, who: bytes, topic: bytes) -> bool:
@@ -39,6 +47,7 @@ class Listeners:
         if not self.has(who, topic):
             self._topics.setdefault(who, set()).add(topic)
             self.counts[topic] += 1
+            self.total += 1
             self._lingering.pop(topic, None)
 
     def leave(self, who: bytes, topic: bytes, now: float) -> None:
@@ -56,6 +65,7 @@ class Listeners:
 
     def _uncount(self, topic: bytes, now: float) -> None:
         self.counts[topic] -= 1
+        self.total -= 1
         if not self.counts[topic]:
             del self.counts[topic]
             self._lingering[topic] = now
@@ -67,3 +77,29 @@ class Listeners:
         for topic in out:
             del self._lingering[topic]
         return out
+
+
+class Pace:
+    """How often each channel has a HEARTBEAT: with each of the server's, while few listen; then less often.
+
+    A round is one HEARTBEAT of each channel, an equal share of them with each beat. How long the next round takes is
+    told in this one, as who listens counts silence by what it was told; a shorter one need not be told before.
+    """
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
+        self.told_s = heartbeat_s
+        self._left: list[bytes] = []  # of the round, in no order that matters
+        self._share = 0
+
+    def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int) -> list[bytes]:
+        """The topics of this beat; `topics` are all, of which those that are not `there` any more are left out."""
+        if not self._left:
+            wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)
+            wanted_s = max(self._heartbeat_s, wanted_s)
+            round_s, self.told_s = min(self.told_s, wanted_s), wanted_s
+            self._left = list(reversed(list(topics)))
+            self._share = ceil(len(self._left) * self._heartbeat_s / round_s)
+        due = self._left[: -self._share - 1 : -1]
+        del self._left[len(self._left) - len(due) :]
+        return [topic for topic in due if topic in there]

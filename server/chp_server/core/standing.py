@@ -23,6 +23,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
+from .listeners import Pace
 from .pair.arbitration import Arbitration
 from .pair.binary_star import Event
 from .pair.follow import Follower
@@ -159,6 +160,7 @@ class Standing:
         self.handover_until: float | None = None  # no sets are taken until then, as the passive is to take over
         self.hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
         self.next_beat = now
+        self.pace = Pace(config.heartbeat_s)
 
     # -- how it stands
 
@@ -219,5 +221,5 @@ class Standing:
 
     def greeting(self) -> bytes:
         """A GREETING as of now."""
-        beat_ms = round(self.config.heartbeat_s * 1000)
+        beat_ms = round(self.pace.told_s * 1000)
         return encode(headers.Greeting(VERSION, self.bstate, self.state.number, beat_ms, self.server, self.config.name))

@@ -26,6 +26,7 @@ log = logs.get_log(__name__)
 EVENTS_MAX = 10_000  # of one look
 QUIET_S = 0.5  # in which libzmq finishes with a connection
 LOOK_BYTES = 4 << 20  # published between two looks
+IDLE_BYTES, IDLE_S = 1 << 20, 10.0  # so little is looked after no more often, as each reader costs some system calls
 MESSAGE_BYTES = 80  # what a frame takes in libzmq, beside its content
 _EVENT = struct.Struct("=HI")
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -50,6 +51,8 @@ class Subscribers:
         self._behind_max, self._topics_max = behind_max, topics_max
         self._readers: dict[int, Reader] = {}
         self._published = 0  # since the last look
+        self._looked_at = 0.0
+        self._waits = False  # something waited for somebody then
         self._quiet_at = 0.0
         self.cut = 0
         self.ended: set[int] = set()  # descriptors of connections that have ended, until another has them
@@ -92,9 +95,15 @@ class Subscribers:
             self.look(now)
         self._published += size
 
+    def look_now_and_then(self, now: float) -> None:
+        """As `look`, unless hardly anything was published and everybody had kept up."""
+        if self._waits or self._published >= IDLE_BYTES or now - self._looked_at >= IDLE_S:
+            self.look(now)
+
     def look(self, now: float) -> None:
         """See who has taken what, and cut off who is too far behind."""
         self.left(now)
+        self._looked_at, self._waits = now, False
         published, self._published = self._published, 0
         for fd, reader in list(self._readers.items()):
             told = connections.taken(fd, reader.place)
@@ -104,6 +113,7 @@ class Subscribers:
             taken, waiting = told
             reader.behind = reader.behind + published - (taken - reader.taken) if waiting else 0
             reader.taken = taken
+            self._waits |= reader.behind > 0
             if reader.behind > self._behind_max:
                 self._cut(fd, reader, f"about {reader.behind >> 20} MiB wait for it")
 

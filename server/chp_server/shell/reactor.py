@@ -222,7 +222,7 @@ class Server:
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = self._now + HOUSEKEEPING_S
-        self._sockets.subscribers.look(self._now)
+        self._sockets.subscribers.look_now_and_then(self._now)
         if self._sockets.subscribers.cut:
             core.counts["subscribers_cut"] = self._sockets.subscribers.cut
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
