@@ -17,7 +17,8 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import Port, Step, recover, steps, take_inputs
 from chp_server.core.room import Measured
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.turn import Fact, Save, Turn
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Copy, Fact, Read, Save, Turn
 from chp_server.store.journal import JournalError, JournalFull
 
 from .arbiter import Line
@@ -93,9 +94,7 @@ class ServerNode:
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
             **self.world.server_settings,
         )  # fmt: skip
-        core = ServerCore(config, server, now, self.world.limits)
-        core.requests.read_journal = self.disk.read_after
-        return core
+        return ServerCore(config, server, now, self.world.limits)
 
     def recovered_anew(self) -> ServerCore:
         """What a restart would find: a core beside the one that runs."""
@@ -387,3 +386,10 @@ class ServerNode:
         """A line of the transcript."""
         self.world.checks.said(self, fact)
         self.world.trace_fact(self, fact)
+
+    def read(self, read: Read) -> list[Row] | None:
+        """From the disk."""
+        return self.disk.read_after(read.after, read.bytes_max)
+
+    def copy(self, copy: Copy) -> None:
+        """No operator makes one here."""

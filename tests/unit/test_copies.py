@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from chp.batch import REFUSED, Segment, split
+from chp.batch import REFUSED, Segment, packb, split
 from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
 from chp.numbers import describe, pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.turn import Copy
 from chp_server.core.updates.committed import Committed
 from chp_server.shell.copies import Copies, reading
 from chp_server.store.journal import JournalFull
@@ -195,3 +197,20 @@ def test_what_is_no_backup_is_refused_when_it_is_looked_at(backed: Backed, tmp_p
     backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
     assert backed.end_backup()[0] == REFUSED
     assert not backed.copies.busy
+
+
+def test_a_backup_is_an_effect_of_the_turn_that_heard_of_it(backed: Backed, tmp_path: Path) -> None:
+    backed.core.begin_turn(1.0, 1.0)
+    backed.core.request([b"i", ICANHAZ, b"\x02backup\x03", packb({"id": 1, "chp": 3, "name": "b.db"})])
+    turn = backed.core.end_turn()
+    assert not turn.replies and not list(tmp_path.iterdir()), "the core touches no file"
+    (asked,) = turn.copies
+    backed.copies.ask(asked)
+    header = backed.end_backup()
+    assert isinstance(header[2], dict) and header[2]["name"] == "b.db" and (tmp_path / "b.db").exists()
+
+
+def test_what_can_t_be_begun_is_refused(backed: Backed) -> None:
+    backed.copies.ask(Copy("restore", b"i", {"id": 1, "name": "none.db"}))
+    header = backed.end_backup()
+    assert header[0] == REFUSED and "no backup of that name" in str(header[3])

@@ -89,7 +89,7 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
 ) -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
     core.begin_turn(0.1, 1e9)
-    after, whose = core.state.number, core.requests._whose(core.state.number)
+    after, whose = core.state.number, core.state.whose(core.state.number)
     core.collect(kvset(1))
     core.collect(kvset(2))
     for _ in range(2):

@@ -10,7 +10,7 @@ from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import ORDER, Port, Step, recover, steps, take_inputs
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append, DropAfter, Fact, Frames, JournalOp, Save, Turn
+from chp_server.core.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
 from chp_server.store.journal import JournalFull, Loaded, Options
 from chp_server.store.memory_store import MemoryStore
 
@@ -62,6 +62,13 @@ class Recorder:
     def fact(self, fact: Fact) -> None:
         self.did.append(f"fact {fact.event}")
 
+    def read(self, read: Read) -> Sequence[Row] | None:
+        self.did.append(f"read {read.after}")
+        return None
+
+    def copy(self, copy: Copy) -> None:
+        self.did.append(copy.command)
+
     def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
         self.did.append(port)
 
@@ -77,6 +84,8 @@ def full_turn() -> Turn:
         confirm=[[b"CONFIRM"]],
         replies=[(b"reader", [[b"REPLY"]])],
         facts=[Fact("info", "said", {})],
+        reads=[Read(7, 100)],
+        copies=[Copy("backup", b"operator", {"id": 1})],
     )
 
 
@@ -89,7 +98,7 @@ def test_a_turn_is_performed_in_the_order_of_the_contract() -> None:
     named = list(steps(a_core(), full_turn(), ports))
     assert ports.did == [
         "save suffix", "to_peer RECORD", "write 2", "sync", "publish /key", "acknowledge 1", "to_peer CONFIRM",
-        "reply reader", "fact said",
+        "reply reader", "fact said", "read 7", "backup",
     ]  # fmt: skip
     assert named == [step for step in Step if step is not Step.NO_ROOM]
 

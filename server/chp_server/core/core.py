@@ -14,7 +14,7 @@ A message that makes no sense is counted by port and told in `facts`; it never s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
 from chp import headers
@@ -39,9 +39,10 @@ from .questions.requests import Requests
 from .resting import Resting
 from .room import Measured
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
+from .state.recordlog import Row
 from .state.state import ReplicatedState
 from .status import status_of
-from .turn import Turn
+from .turn import Read, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
@@ -220,6 +221,10 @@ class ServerCore:
             self._do(self.requests.message(frames))
         except BadInput as error:
             self._garbage("snapshot", error)
+
+    def page(self, read: Read, rows: Sequence[Row] | None) -> None:
+        """What the journal has, of what the last turn wanted to read."""
+        self.requests.feeds.pages.came(read, rows)
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """P+3: a message of the peer's, and the identity of its connection."""

@@ -22,7 +22,8 @@ from .core import ServerCore
 from .pair.meeting import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
-from .turn import Fact, Frames, JournalOp, Save, Turn
+from .state.recordlog import Row
+from .turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
 
 
 class Port(StrEnum):
@@ -60,6 +61,8 @@ class Step(StrEnum):
     CONFIRM = "confirm"
     REPLIES = "replies"
     FACTS = "facts"
+    READS = "reads"
+    COPIES = "copies"
 
 
 class Ports(Protocol):
@@ -94,6 +97,12 @@ class Ports(Protocol):
 
     def fact(self, fact: Fact) -> None:
         """Tell an operator."""
+
+    def read(self, read: Read) -> Sequence[Row] | None:
+        """What follows on a number in the journal; None if that does not reach back to it."""
+
+    def copy(self, copy: Copy) -> None:
+        """Begin a backup or a restore, with the next turn."""
 
 
 # -- before the first turn
@@ -217,6 +226,16 @@ def _tell(_core: ServerCore, turn: Turn, ports: Ports) -> None:
         ports.fact(fact)
 
 
+def _read(core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for read in turn.reads:
+        core.page(read, ports.read(read))
+
+
+def _copy(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for copy in turn.copies:
+        ports.copy(copy)
+
+
 # step, the field of the turn that it is for, and how it is done
 ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] = (
     (Step.SAVES, "saves", _save),
@@ -228,4 +247,6 @@ ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] =
     (Step.CONFIRM, "confirm", _confirm),
     (Step.REPLIES, "replies", _reply),
     (Step.FACTS, "facts", _tell),
+    (Step.READS, "reads", _read),
+    (Step.COPIES, "copies", _copy),
 )

@@ -11,6 +11,8 @@ first field to the last:
     5  confirm      to the peer: what we now have in our journal
     6  replies      on the snapshot port
     7  facts        for the log
+    8  reads        of the journal, which the core has with the next turn
+    9  copies       of an operator: backups and restores, which the shell begins with the next turn
 """
 
 from __future__ import annotations
@@ -79,6 +81,23 @@ class Fact:
     fields: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Journal: a page of rows that follow on `after`, at least one if there is one; about `bytes_max` at most."""
+
+    after: int
+    bytes_max: int
+
+
+@dataclass(slots=True)
+class Copy:
+    """A backup or a restore that an operator asked for; the shell has the files, and answers when it is done."""
+
+    command: str
+    identity: bytes
+    options: dict[str, Any]
+
+
 @dataclass(slots=True, init=False)
 class Turn:
     """The effects of one turn, in the order in which they are performed."""
@@ -91,10 +110,13 @@ class Turn:
     confirm: list[Frames]
     replies: list[tuple[bytes, list[Frames]]]
     facts: list[Fact]
+    reads: list[Read]
+    copies: list[Copy]
 
     def __init__(self, **given: Any) -> None:
         self.saves, self.to_peer, self.journal, self.publish = [], [], [], []
         self.acks, self.confirm, self.replies, self.facts = [], [], [], []
+        self.reads, self.copies = [], []
         for name, effects in given.items():
             setattr(self, name, effects)
 

@@ -30,6 +30,7 @@ from chp.numbers import describe
 from ..core.core import ServerCore
 from ..core.snapshots import COPY, Snapshotter, recovering
 from ..core.state.state import deletes
+from ..core.turn import Copy
 from ..core.updates.committed import Committed
 from ..store.journal import JournalError, Options
 from ..store.opening import sqlite_journal
@@ -45,6 +46,7 @@ class Copies:
 
     def __init__(self, directory: str, core: ServerCore, limits: Limits) -> None:
         self._directory, self._core, self._limits = directory, core, limits
+        self._new: list[Copy] = []  # since the last turn
         self._store: SqlJournal[SqliteDatabase] | None = None
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
@@ -55,7 +57,20 @@ class Copies:
     @property
     def busy(self) -> bool:
         """Whether there is more to write or to read."""
-        return self._snapshotter is not None or self._reading is not None
+        return bool(self._snapshotter is not None or self._reading is not None or self._new)
+
+    def ask(self, copy: Copy) -> None:
+        """What an operator asked for."""
+        self._new.append(copy)
+
+    def _begin_what_is_asked(self) -> None:
+        new, self._new = self._new, []
+        for copy in new:
+            begin = self.backup if copy.command == "backup" else self.restore
+            try:
+                begin(copy.identity, copy.options)
+            except BadInput as error:
+                self._core.requests.refuse(copy.identity, copy.options["id"], str(error))
 
     def backup(self, identity: bytes, options: dict[str, Any]) -> None:
         """Begin a backup; the answer comes when it is whole."""
@@ -96,7 +111,8 @@ class Copies:
             raise BadInput(f"{path} can't be written: {error}") from None
 
     def step(self) -> None:
-        """Write or read the next chunk; answer when that was the last."""
+        """Begin what was asked for, and write or read the next chunk; answer when that was the last."""
+        self._begin_what_is_asked()
         if self._reading is not None:
             self._read(self._reading)
         if self._snapshotter is None or self._store is None:

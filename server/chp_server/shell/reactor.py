@@ -30,7 +30,8 @@ from ..core.pair.meeting import EVENTS
 from ..core.performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
 from ..core.room import Measured
 from ..core.snapshots import Snapshotter
-from ..core.turn import Fact, JournalOp, Save, Turn
+from ..core.state.recordlog import Row
+from ..core.turn import Copy, Fact, JournalOp, Read, Save, Turn
 from ..exits import CannotStart, Exit
 from ..ports.beats import QUEUED_MAX as BEATS_MAX
 from ..ports.beats import Beats
@@ -94,13 +95,11 @@ class Server:
         self.core = ServerCore(core_config, self._identity(), now, limits)
         self._tight = ""  # why there is little room for more
         self._measure_due = self._journal_full_until = self._read_only_until = now
-        self.core.requests.read_journal = journal.read_after
         self.core.told = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.backup_dir, self.core, limits)
-        self.core.requests.admin |= {"backup": self._copies.backup, "restore": self._copies.restore}
 
     def _identity(self) -> bytes:
         return secrets.token_bytes(16)  # of this run: a peer that sees another knows that we restarted
@@ -287,8 +286,6 @@ class Server:
     def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
         try:
             handle(frames)
-        except JournalError:  # some requests read it
-            raise
         except Exception:
             self._defect()
 
@@ -371,6 +368,14 @@ class Server:
     def fact(self, fact: Fact) -> None:
         """Write a line of the log."""
         _log_fact(fact)
+
+    def read(self, read: Read) -> list[Row] | None:
+        """A page of the journal."""
+        return self._journal.read_after(read.after, read.bytes_max)
+
+    def copy(self, copy: Copy) -> None:
+        """Let the next turn begin it."""
+        self._copies.ask(copy)
 
     # -- the snapshot port
 

@@ -17,27 +17,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chp import columns, headers
-from chp.batch import Segment, encode, peek, unpackb
+from chp.batch import Segment, encode, unpackb
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
-from chp.numbers import describe, epoch_of, pack, sequence_of
+from chp.numbers import epoch_of, pack
 from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
 from ..pair.peerlink import PeerLink
 from ..standing import Asking, RiseAbove, Standing, TellStatus, Vote
-from ..state.history import opener_of
 from ..state.image import Image
-from ..state.recordlog import Record, Row
-from ..turn import Frames
+from ..turn import Copy, Frames
 from ..updates.leases import listed
-from ..updates.openrecord import HEADER_BYTES_MAX
+from .feeds import Feeds
 from .images import Alive, Images, packed
 from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
 
-FEED_PAGE_BYTES = 4 << 20
 STATUS = STX + b"status" + ETX
 Options = dict[str, Any]
 
@@ -49,16 +46,18 @@ class Requests:
         self._here, self._link = here, link
         self.syncs = Syncs(here.limits)
         self.images = Images(here.limits)
+        self.feeds = Feeds(here)
         self._alive = Alive(here.limits)
-        self.read_journal: Callable[[int, int], list[Row] | None] = lambda _after, _bytes: None
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
         self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
-        self.admin: dict[str, Callable[[bytes, Options], Asking | None]] = {
+        self._admin: dict[str, Callable[[bytes, Options], Asking | None]] = {
             "status": self._status,
             "switch": self._switch,
             "leases": self._leases,
-        }  # the shell adds those that touch files; each answers when it is done
+            "backup": lambda identity, options: self._copies("backup", identity, options),
+            "restore": lambda identity, options: self._copies("restore", identity, options),
+        }
 
     def message(self, frames: list[bytes]) -> Asking:
         """A message from the snapshot port: identity, then the request."""
@@ -128,16 +127,11 @@ class Requests:
         if "image" in options:
             self._image(identity, subtree, options, credit)
             return
-        if options.get("feed") and "probe" in options:
-            self._probe(identity, after, options)
+        if options.get("feed"):
+            self._feed(identity, after, subtree, options, credit)
             return
-        if not options.get("feed"):
-            copy = self._copy(after, proof, subtree, request_id, session_id)
-            self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree)
-        elif (parts := self._feed(after, subtree, options)) is None:
-            self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
-        else:
-            self._stream(identity, request_id, parts, credit)
+        copy = self._copy(after, proof, subtree, request_id, session_id)
+        self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
@@ -160,18 +154,6 @@ class Requests:
         here = self._here
         self._open(Stream(identity, request_id, parts, min(credit, here.limits.sync_credit_max), True, here.now, wants))
 
-    def _whose(self, number: int) -> list[Any]:
-        """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
-        return [self._here.state.store, self._opener_of(number)]
-
-    def _opener_of(self, number: int) -> bytes:
-        return opener_of(self._here.state.history, number)
-
-    def _is_ours(self, after: int, proof: list[bytes]) -> bool:
-        """Whether what a reader has is part of our history, as far as a number and whose it is can tell."""
-        epoch = self._here.state.history.get(epoch_of(after))
-        return epoch is not None and after <= epoch.last and proof == self._whose(after)
-
     def _copy(
         self, after: int, proof: list[bytes], subtree: str, request_id: int, session_id: bytes
     ) -> Iterator[list[Frames]]:
@@ -179,12 +161,12 @@ class Requests:
         here = self._here
         session = here.state.sessions.get(session_id)
         session_no = session.no if session else None
-        if after and self._is_ours(after, proof) and here.commits.log.reaches(after):
+        if after and here.state.is_ours(after, proof) and here.commits.log.reaches(after):
             yield from self._resume(after, subtree, request_id, session_no)
             return
         here.counts["snapshots"] += 1
         image = self._image_of(subtree)
-        end = [session_no, False, *here.commits.channels.digest_of(subtree), self._whose(image.number)]
+        end = [session_no, False, *here.commits.channels.digest_of(subtree), here.state.whose(image.number)]
         yield from snapshot_parts(image, request_id, end, here.limits, lambda: here.now)
 
     def _may_begin(self, subtree: str) -> bool:
@@ -214,14 +196,14 @@ class Requests:
         here = self._here
         here.counts["resumes"] += 1
         number, records = here.state.number, here.commits.log.after(after, 1 << 62)
-        digest, whose = here.commits.channels.digest_of(subtree), self._whose(number)
+        digest, whose = here.commits.channels.digest_of(subtree), here.state.whose(number)
         fingerprint = here.commits.channels.fingerprint_of(subtree, here.state.map)
         if fingerprint is None:
             image = self._image_of(subtree)
             yield from gathered(image)
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
-        yield from resume_parts(iter(records), after, subtree, end, here.limits, opener=self._opener_of)
+        yield from resume_parts(iter(records), after, subtree, end, here.limits, opener=here.state.opener_of)
 
     # -- images
 
@@ -238,7 +220,7 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "image", text))
         else:
             form = packed if options.get("packed") else Segment.encode
-            end = [None, False, *NOTHING, self._whose(image.number)]
+            end = [None, False, *NOTHING, here.state.whose(image.number)]
             parts = snapshot_parts(image, request_id, end, here.limits, lambda: here.now, form=form)
             self._stream(identity, request_id, parts, credit)
 
@@ -274,67 +256,16 @@ class Requests:
 
     # -- the feed
 
-    def _oldest(self) -> int:
-        """The lowest number after which everything is still here."""
-        start = self._here.commits.log.start
-        return 0 if self._page(0, 1) is not None else self._here.state.number if start is None else start
-
-    def _probe(self, identity: bytes, after: int, options: Options) -> None:
-        """Where a feed after `after` would end if it had about `probe` numbers, at least a record; 0 is no bound."""
-        here, most, request_id = self._here, _number(options, "probe", 0), options["id"]
-        number = newest = here.state.number
-        if after and (not self._is_fed(after, options) or self._page(after, 1) is None):
-            self._answer(identity, headers.Refused(request_id, "retained", self._oldest()))
-            return
-        if most and sequence_of(newest) - sequence_of(after) > most:
-            number = self._boundary(after, newest, most)
-        oldest, opener = self._oldest(), self._opener_of
-        facts = {"number": number, "newest": newest, "oldest": oldest, "store": here.state.store}
-        self.answer(identity, request_id, {**facts, "opener": opener(number), "oldest_opener": opener(oldest)})
-
-    def _boundary(self, after: int, newest: int, most: int) -> int:
-        best = after
-        for record in self._records(after, newest):
-            peeked = peek(record.body, HEADER_BYTES_MAX)
-            if peeked is None or (isinstance(peeked[0], headers.Batch) and peeked[0].more):
-                continue  # more of this record follows
-            if best > after and sequence_of(record.last) - sequence_of(after) > most:
-                break
-            best = record.last
-        return best
-
-    def _feed(self, after: int, subtree: str, options: Options) -> Iterator[list[Frames]] | None:
-        """The records after `after`, out of the log or of the journal; None if neither reaches back to it."""
-        here, request_id = self._here, options["id"]
-        if (after and not self._is_fed(after, options)) or self._page(after) is None:
-            return None
-        here.counts["feeds"] += 1
-        until = min(_number(options, "until", here.state.number), here.state.number)
-        end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, self._whose(until))
-        records = self._records(after, until)
-        return resume_parts(records, after, subtree, end, here.limits, opener=self._opener_of)
-
-    def _is_fed(self, after: int, options: Options) -> bool:
-        """Whether a feed can go on from a number: the store was compared, its epoch's opener is if the reader knows."""
-        return self._is_ours(after, _proof(options) if "proof" in options else self._whose(after))
-
-    def _records(self, after: int, until: int) -> Iterator[Record]:
-        while after < until:
-            page = self._page(after)
-            if not page:
-                raise BadInput(f"the records after {describe(after)} are not retained any more; raise --retain-bytes")
-            for record in page:
-                if record.first > until:
-                    return
-                yield record
-                after = record.last
-
-    def _page(self, after: int, bytes_max: int = FEED_PAGE_BYTES) -> list[Record] | None:
-        here = self._here
-        if here.commits.log.reaches(after):
-            return here.commits.log.after(after, bytes_max)
-        rows = self.read_journal(after, bytes_max)
-        return None if rows is None else [Record(row.first - 1, row.first, row.last, row.body) for row in rows]
+    def _feed(self, identity: bytes, after: int, subtree: str, options: Options, credit: int) -> None:
+        request_id, feeds = options["id"], self.feeds
+        whose = _proof(options) if "proof" in options else None
+        if "probe" in options:
+            probe = feeds.probe(request_id, after, whose, most=_number(options, "probe", 0))
+            self._stream(identity, request_id, probe, 1)
+        else:
+            until = _number(options, "until", self._here.state.number)
+            records = feeds.records(request_id, after, whose, subtree=subtree, until=until)
+            self._stream(identity, request_id, records, credit)
 
     def _open(self, stream: Stream) -> None:
         if not self.syncs.open(stream) and stream.counted:
@@ -352,12 +283,14 @@ class Requests:
             pressed = self._crowded
             for identity, part in self.syncs.pump(self.blocked, self._may_begin, here.now, self.room, pressed=pressed):
                 here.turn.replies.append((identity, part))
+            here.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
 
     def clear(self) -> None:
         """Drop all that is under way or kept: the server no longer serves."""
         self.syncs.clear()
         self.images.clear()
+        self.feeds.pages.clear()
 
     @property
     def ready(self) -> bool:
@@ -372,10 +305,10 @@ class Requests:
     # -- admin
 
     def _administer(self, identity: bytes, command: str, options: Options) -> Asking:
-        handler = self.admin.get(command)
+        handler = self._admin.get(command)
         try:
             if handler is None:
-                known = ", ".join(sorted(self.admin))
+                known = ", ".join(sorted(self._admin))
                 raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
             if (command == "restore" or "end" in options) and (why := self._here.room.read_only):
                 raise BadInput(why)
@@ -385,6 +318,9 @@ class Requests:
 
     def _status(self, identity: bytes, options: Options) -> Asking:
         yield TellStatus(identity, options["id"])
+
+    def _copies(self, command: str, identity: bytes, options: Options) -> None:
+        self._here.turn.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
         """Hand over, but not again and again: the other server, or this one, has just taken over."""

@@ -77,7 +77,7 @@ def gathered(image: Image) -> Iterator[list[Frames]]:
 
 
 def resume_parts(
-    records: Iterator[Record],
+    records: Iterator[Record | None],
     after: int,
     subtree: str,
     end: headers.Kthxbai,
@@ -87,13 +87,16 @@ def resume_parts(
 ) -> Iterator[list[Frames]]:
     """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out.
 
-    `opener` tells who opened the epoch of a number.
+    `opener` tells who opened the epoch of a number. A record that is None is not here yet: there is nothing to send.
     """
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
     index = size = last = 0
     for record in records:
+        if record is None:
+            yield []
+            continue
         header, kept = narrow_items(record.body, subtree)
         if not isinstance(header, headers.Batch):
             continue

@@ -279,6 +279,19 @@ class ReplicatedState:
         """How far this state is."""
         return Proof(self.store, self.number, opener_of(self.history, self.number), self.digest)
 
+    def opener_of(self, number: int) -> bytes:
+        """Who opened the epoch of a number."""
+        return opener_of(self.history, number)
+
+    def whose(self, number: int) -> list[bytes]:
+        """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
+        return [self.store, self.opener_of(number)]
+
+    def is_ours(self, number: int, whose: list[bytes]) -> bool:
+        """Whether what a reader has is part of our history, as far as a number and whose it is can tell."""
+        epoch = self.history.get(epoch_of(number))
+        return epoch is not None and number <= epoch.last and whose == self.whose(number)
+
     def unseen(self, number: int) -> bool:
         """Whether another server issued it, after the histories parted, as far as we still know where that was."""
         epoch = self.history.get(epoch_of(number))

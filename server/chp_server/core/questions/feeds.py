@@ -1,0 +1,123 @@
+"""The feed: every record after a number, out of the log or, as far as that does not reach back, of the journal.
+
+    records    RECORDS chunks and KTHXBAI; or REFUSED, if neither reaches back to where the reader was
+    probe      how far a feed would reach: the numbers alone
+
+Each is an iterator over messages, as any other stream (syncs.py), and gives an empty one while it waits for a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from chp import headers
+from chp.batch import encode, peek
+from chp.digest import NOTHING
+from chp.errors import BadInput
+from chp.numbers import describe, pack, sequence_of
+
+from ..standing import Standing
+from ..state.recordlog import Record
+from ..turn import Frames
+from ..updates.openrecord import HEADER_BYTES_MAX
+from .pages import PAGE_BYTES, Page, Pages
+from .syncs import reply, resume_parts
+
+Messages = Iterator[list[Frames]]
+
+
+class Feeds:
+    """What readers of the feed are answered."""
+
+    def __init__(self, here: Standing) -> None:
+        self._here = here
+        self.pages = Pages()
+
+    def records(self, request_id: int, after: int, whose: list[bytes] | None, *, subtree: str, until: int) -> Messages:
+        """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
+        here, state = self._here, self._here.state
+        if not (yield from self._goes_on(after, whose)):
+            yield from self._retained(request_id)
+            return
+        here.counts["feeds"] += 1
+        until = min(until, state.number)
+        end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
+        yield from resume_parts(self._between(after, until), after, subtree, end, here.limits, opener=state.opener_of)
+
+    def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int) -> Messages:
+        """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound."""
+        state = self._here.state
+        number = newest = state.number
+        if after and not (yield from self._goes_on(after, whose)):
+            yield from self._retained(request_id)
+            return
+        if most and sequence_of(newest) - sequence_of(after) > most:
+            number = yield from self._boundary(after, newest, most)
+        oldest, opener = (yield from self._oldest()), state.opener_of
+        facts = {"number": number, "newest": newest, "oldest": oldest, "store": state.store}
+        facts |= {"opener": opener(number), "oldest_opener": opener(oldest)}
+        yield [self._say(headers.Reply(request_id, facts))]
+
+    def _say(self, header: headers.Header) -> Frames:
+        return reply(pack(self._here.state.number), encode(header))
+
+    def _retained(self, request_id: int) -> Messages:
+        """What a reader is told that was too far behind."""
+        oldest = yield from self._oldest()
+        yield [self._say(headers.Refused(request_id, "retained", oldest))]
+
+    def _goes_on(self, after: int, whose: list[bytes] | None) -> Generator[list[Frames], None, bool]:
+        """Whether the number is of our history, as far as the reader knows whose it is, and what follows is here."""
+        state = self._here.state
+        if after and not state.is_ours(after, state.whose(after) if whose is None else whose):
+            return False
+        return (yield from _whole(self._page(after, 1))) is not None
+
+    def _oldest(self) -> Generator[list[Frames], None, int]:
+        """The lowest number after which everything is still here."""
+        start = self._here.commits.log.start
+        if (yield from _whole(self._page(0, 1))) is not None:
+            return 0
+        return self._here.state.number if start is None else start
+
+    def _boundary(self, after: int, newest: int, most: int) -> Generator[list[Frames], None, int]:
+        best = after
+        for record in self._between(after, newest):
+            if record is None:
+                yield []
+                continue
+            peeked = peek(record.body, HEADER_BYTES_MAX)
+            if peeked is None or (isinstance(peeked[0], headers.Batch) and peeked[0].more):
+                continue  # more of this record follows
+            if best > after and sequence_of(record.last) - sequence_of(after) > most:
+                break
+            best = record.last
+        return best
+
+    def _between(self, after: int, until: int) -> Iterator[Record | None]:
+        """Records, and None as often as somebody asks before the next page is here."""
+        while after < until:
+            page = self._page(after)
+            while page.waits:
+                yield None
+            if not page.records:
+                raise BadInput(f"the records after {describe(after)} are not retained any more; raise --retain-bytes")
+            for record in page.records:
+                if record.first > until:
+                    return
+                yield record
+                after = record.last
+
+    def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> Page:
+        log = self._here.commits.log
+        if log.reaches(after):
+            return Page(waits=False, records=log.after(after, bytes_max))
+        return self.pages.ask(after, bytes_max)
+
+
+def _whole(page: Page) -> Generator[list[Frames], None, Any]:
+    """Its records, once they have come."""
+    while page.waits:
+        yield []
+    return page.records

@@ -1,0 +1,123 @@
+"""covers: feeds.py, pages.py: the feed, out of the log or of pages of the journal that come a turn later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chp.batch import KTHXBAI, RECORDS, REFUSED, REPLY, Segment, packb, split
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
+from chp.numbers import pack
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.questions.pages import READS_A_TURN
+from chp_server.core.state.recordlog import Row
+from chp_server.core.turn import Append, Turn
+
+SHORT = replace(DEFAULT, log_records_max=2)  # the log in memory; the rest only the journal has
+READER, SESSION = b"reader", b"1" * 16
+
+
+class Fed:
+    """A lone server with a short log, and its journal's rows."""
+
+    def __init__(self) -> None:
+        self.core = ServerCore(CoreConfig(name="a"), b"s" * 16, 0.0, SHORT)
+        self.rows: list[Row] = []
+        self.now = 0.0
+        for no in range(7):
+            self.core.begin_turn(self.now, 0.0)
+            if no:
+                body = Segment(["/k"], [b"%d" % no], None).encode()
+                self.core.collect([RESERVED_KEY, pack(no), SESSION, b"", body])
+            self.end()
+
+    def ask(self, reader: bytes = READER, **options: Any) -> None:
+        self.core.request([reader, ICANHAZ, b"", packb({"id": 1, "chp": 3, "feed": True, **options})])
+
+    def end(self) -> Turn:
+        turn = self.core.end_turn()
+        self.rows += [op.row() for op in turn.journal if isinstance(op, Append)]
+        return turn
+
+    def turn(self, **options: Any) -> Turn:
+        self.now += 0.01
+        self.core.begin_turn(self.now, 0.0)
+        if options:
+            self.ask(**options)
+        return self.end()
+
+    def give(self, turn: Turn, *, retained: bool = True) -> None:
+        """What performing does with a turn's reads."""
+        for read in turn.reads:
+            rows = [row for row in self.rows if row.last > read.after] if retained else None
+            self.core.page(read, rows)
+
+
+def said(turn: Turn) -> list[Any]:
+    """The headers of a turn's answers."""
+    return [split(frames[4])[0] for _, messages in turn.replies for frames in messages]
+
+
+@pytest.fixture
+def fed() -> Fed:
+    return Fed()
+
+
+def test_records_that_the_log_has_need_no_page(fed: Fed) -> None:
+    turn = fed.turn(**{"from": fed.rows[-2].last})
+    assert [header[0] for header in said(turn)] == [RECORDS] and not turn.reads
+
+
+def test_a_feed_from_before_the_log_waits_for_the_journal_s_page(fed: Fed) -> None:
+    turn = fed.turn(**{"from": 0})
+    heads: list[Any] = []
+    turns = 0
+    while not heads or heads[-1][0] != KTHXBAI:
+        assert turns < 10 and (turns or not said(turn)), "nothing is told before the journal was asked"
+        fed.give(turn)
+        assert fed.core.next_deadline() <= fed.now, "it goes on at once"
+        turn = fed.turn()
+        heads += said(turn)
+        turns += 1
+    assert [header[0] for header in heads] == [RECORDS, KTHXBAI]
+
+
+def test_who_is_behind_what_the_journal_retains_is_told_how_far_it_reaches(fed: Fed) -> None:
+    turn = fed.turn(**{"from": fed.rows[0].last})
+    while not (heads := said(turn)):
+        assert turn.reads
+        fed.give(turn, retained=False)
+        turn = fed.turn()
+    assert heads == [[REFUSED, 1, "retained", fed.core.commits.log.start]]
+
+
+def test_a_probe_says_how_far_a_feed_reaches_over_several_pages(fed: Fed) -> None:
+    turn = fed.turn(**{"from": 0, "probe": 2})
+    while not (heads := said(turn)):
+        assert turn.reads
+        fed.give(turn)
+        turn = fed.turn()
+    ((kind, _, facts),) = heads
+    assert kind == REPLY and facts["number"] == fed.rows[1].last and facts["oldest"] == 0
+
+
+def test_who_asks_for_the_same_shares_a_page_and_a_turn_reads_few(fed: Fed) -> None:
+    fed.core.begin_turn(1.0, 0.0)
+    for i in range(20):
+        fed.ask(b"reader %d" % i, **{"from": 0})
+    assert len(fed.end().reads) == 1
+    pages = fed.core.requests.feeds.pages
+    for after in range(100):
+        pages.ask(after, 1)
+    assert len(fed.turn().reads) == READS_A_TURN
+
+
+def test_a_page_that_nobody_waits_for_any_more_is_no_harm(fed: Fed) -> None:
+    turn = fed.turn(**{"from": 0})
+    fed.core.requests.clear()
+    fed.give(turn)
+    assert not fed.turn().replies
