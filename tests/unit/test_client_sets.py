@@ -231,6 +231,22 @@ class TestAnswered:
         talk.ack(1, 2, n(9))
         assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
 
+    def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
+        """Its end tells of the session that asked, so it is asked for again in the new one."""
+        talk = Talk().joined()
+        talk.set({"/a": b"mine"})
+        talk.batch(n(0), n(1), {"/a": b"mine"}, origins=[[SESSION, 1]])
+        talk.ack(1, 1, n(1))
+        talk.batch(n(5), n(6), {"/b": b"theirs"}, origins=[[OTHER, 1]])  # a gap: it asks
+        talk.set({"/c": b"mine"})
+        talk.refuse(2, "session", 1)  # and begins anew
+        assert talk.requests[-1][2]["session"] == talk.core.outbox.public
+        talk.greet()
+        talk.snapshot(n(9), {"/a": (b"mine", n(1)), "/c": (b"mine", n(8))}, session_no=1)
+        talk.ack(1, 1, n(8))
+        talk.batch(n(9), n(10), {"/c": b"theirs"}, origins=[[OTHER, 2]])
+        assert talk.map["/c"] == b"theirs"
+
     def test_a_server_that_lost_what_it_acknowledged_gets_a_new_session(self) -> None:
         talk = Talk().joined()
         for i in range(3):

@@ -80,11 +80,12 @@ class Channels:
             channel.replica.pending.forget()
         for batch in batches:
             if batch.shown:
-                self._holding.show(
-                    batch.columns()
-                )  # a server that is gone may have confirmed it, and others' sets after it
+                # a server that is gone may have confirmed it, and others' sets after it
+                self._holding.show(batch.columns())
                 self._holding.pend(batch)
         for channel, keys in zip(self.all, waiting, strict=True):
+            if channel.sync is not None and channel.replica.pending:  # its end would tell of the other session
+                self.ask(channel, server.index, channel.at, now)
             lost = keys - channel.replica.pending.keys()
             if lost:  # acknowledged, and gone with the server that did so
                 channel.replica.orphans |= lost
