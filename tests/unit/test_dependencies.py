@@ -89,7 +89,7 @@ def test_no_folder_has_more_than_twelve_modules() -> None:
             assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
-@pytest.mark.parametrize("package", ["chp", "chp_server"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_leads_back_to_itself(package: str) -> None:
     """Who knows whom has one direction, also where only a type is named."""
     arrows = {name: knows(path) for name, path in MODULES.items() if name.startswith(f"{package}.")}

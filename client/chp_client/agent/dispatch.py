@@ -11,12 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING
 
 from ..core.events import State
-
-if TYPE_CHECKING:
-    from .mailbox import Mailbox
 
 log = logging.getLogger("chp_client")
 Listener = Callable[[State], object]
@@ -30,12 +26,7 @@ class Dispatcher:
         self._thread: Thread | None = None
         self._starting = Lock()
         self.listeners: list[Listener] = []
-        self._on_lag: str | Callable[[float], object] = "resync"
-        self._mailbox: Mailbox | None = None
-
-    def set_lag(self, on_lag: str | Callable[[float], object], mailbox: Mailbox) -> None:
-        """What to do when the Clone lags: "resync", "raise", or call."""
-        self._on_lag, self._mailbox = on_lag, mailbox
+        self.lag: Callable[[float], object] = lambda _lag_s: None  # the Clone is too far behind; by the agent
 
     def state(self, state: State) -> None:
         """The state changed; by the agent."""
@@ -44,16 +35,9 @@ class Dispatcher:
         if state is State.CLOSED and self._thread is not None:
             self._queue.put(None)
 
-    def lag(self, lag_s: float) -> None:
-        """The Clone is behind by more than it wants; by the agent."""
-        on_lag, mailbox = self._on_lag, self._mailbox
-        if callable(on_lag):
-            self.put(lambda: on_lag(lag_s))
-        elif mailbox is not None and on_lag == "raise":
-            mailbox.lagging = lag_s
-        elif mailbox is not None:
-            with mailbox.lock:
-                mailbox.commands.append(mailbox.core.refetch)
+    def later(self, callback: Callable[[float], object]) -> Callable[[float], object]:
+        """What is called at once, and has the thread call the application's."""
+        return lambda lag_s: self.put(partial(callback, lag_s))
 
     def end(self, timeout: float) -> None:
         """Wait until what was called for before the Clone closed has been called, unless a callback asks."""

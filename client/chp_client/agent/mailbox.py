@@ -102,6 +102,15 @@ class Mailbox:
         if self.batch.sleeping:
             self.batch.wake()
 
+    def lagged(self, lag_s: float) -> None:
+        """The copy is behind by so much: the next read says so; by the agent."""
+        self.lagging = lag_s
+
+    def refetch(self, _lag_s: float) -> None:
+        """The copy is behind: it is asked for anew; by the agent."""
+        with self.lock:
+            self.commands.append(self.core.refetch)
+
     def is_own(self, key: str) -> bool:
         """Locked: whether what is shown of a key is an own set that is not confirmed, here or in the core."""
         return self.batch.shows(key) or self.core.holding.of(key).replica.is_own(key)

@@ -134,7 +134,10 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         self._shown = core.shown
         self._core = core
         self._some = []
-        self._dispatcher.set_lag(on_lag, mailbox)
+        if callable(on_lag):
+            self._dispatcher.lag = self._dispatcher.later(on_lag)
+        else:
+            self._dispatcher.lag = mailbox.lagged if on_lag == "raise" else mailbox.refetch
         if on_state is not None:
             self._dispatcher.listeners.append(on_state)
         if self._codec is None:

@@ -9,7 +9,7 @@ goes over the keys there are at its beginning, since others change the map meanw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from ..agent.mailbox import Mailbox
 from ..codecs import SKIPPED, Codec, Decoding, OnBad
 from ..core.core import ClientCore
 from .under import KeyIndex, Under
-from .views import ItemsNow, KeysNow, ValuesNow
+from .views import Decoded, ItemsNow, KeysNow, ValuesNow
 
 
 class Entry(NamedTuple):
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
         return self.revision == UNKNOWN
 
 
-class Reading(Mapping[str, Any]):
+class Reading(Decoded):
     """What is held, as a mapping."""
 
     subtrees: tuple[str, ...]  # that are held, none inside another; empty for a write-only Clone

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import checks
 from ..agent.mailbox import Mailbox
 from ..codecs import Decoding, OnBad
 from ..core.copy.keyorder import bounds
-
-if TYPE_CHECKING:
-    from .reading import Reading
+from .views import Decoded
 
 PAGE = 1000
 STRIDE = 256  # keys whose values are looked up together
@@ -69,7 +67,7 @@ class KeyIndex:
 class Under(Mapping[str, Any]):
     """Keys that begin with a prefix, in order; made by `Clone.under`."""
 
-    def __init__(self, clone: Reading, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
+    def __init__(self, clone: Decoded, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
         self._clone, self._index = clone, index
         self.prefix, self._until = prefix, until
         self._low, self._high = bounds(prefix, after, until)

@@ -6,18 +6,37 @@ as it was at one moment.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..codecs import Decoding
-    from .reading import Reading
+from ..codecs import Decoding, OnBad
+
+
+class Decoded(Mapping[str, Any]):
+    """What is viewed: a mapping that gives its values decoded, all or some of them as they are at one moment."""
+
+    @abstractmethod
+    def decoding(self, on_bad: OnBad = "raise") -> Decoding | None:
+        """How values are shown; None for bytes as they are."""
+
+    @abstractmethod
+    def decoded_values(self) -> list[Any]:
+        """The values at this moment."""
+
+    @abstractmethod
+    def decoded_items(self, decoding: Decoding | None) -> list[tuple[str, Any]]:
+        """The items at this moment."""
+
+    @abstractmethod
+    def some_of(self, keys: list[str], decoding: Decoding | None) -> dict[str, Any]:
+        """These keys with their values; what is not there is left out."""
 
 
 class KeysNow(KeysView[str]):
     """Keys."""
 
-    _mapping: Reading
+    _mapping: Decoded
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
@@ -26,7 +45,7 @@ class KeysNow(KeysView[str]):
 class ValuesNow(ValuesView[Any]):
     """Values."""
 
-    _mapping: Reading
+    _mapping: Decoded
 
     def __contains__(self, value: object) -> bool:
         return value in self._mapping.decoded_values()
@@ -38,9 +57,9 @@ class ValuesNow(ValuesView[Any]):
 class ItemsNow(ItemsView[str, Any]):
     """Keys with values."""
 
-    _mapping: Reading
+    _mapping: Decoded
 
-    def __init__(self, mapping: Reading, decoding: Decoding | None) -> None:
+    def __init__(self, mapping: Decoded, decoding: Decoding | None) -> None:
         super().__init__(mapping)
         self._decoding = decoding
 

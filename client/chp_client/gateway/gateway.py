@@ -15,6 +15,7 @@ from ..errors import Conflict
 from .asked import Bodies, Limits, tag
 from .once import MARKERS
 from .pair import PairView
+from .paths.entries import entry_json
 from .paths.pages import KeysInOrder
 from .problems import Problem, problem_of
 
@@ -68,8 +69,6 @@ class Gateway:
             at = error.revisions.get(key)
             problem.more["now"] = {"key": key, "etag": tag(at)} if at else None
             if entry is not None and entry.revision == at:
-                from .paths.keys import entry_json
-
                 problem.more["now"] |= entry_json(entry)
         return problem
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from ...clone.changes import Changes
-from .keys import shown
+from .entries import shown
 
 KEPT = 1000  # events
 KEPT_BYTES = 65_536  # of one; a larger one is encoded for each reader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -11,32 +10,18 @@ from starlette.responses import Response
 
 from chp.limits import DEFAULT
 
-from ...clone.reading import Entry
 from ...core.events import State
 from ..asked import condition, flag, key_of, number, query, tag, ttl_of
 from ..gateway import Gateway, gateway_of
 from ..once import Done, marker_of, write
 from ..problems import RETRY_S, Problem
 from .batches import Rows, rows_of
+from .entries import entry_json
 
 OCTETS = "application/octet-stream"
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 PAGE_BYTES = 8 << 20  # of keys and values; a page ends there, and says where to go on
-
-
-def shown(value: bytes) -> dict[str, str]:
-    """A value in JSON: as text if it is UTF-8, else as base64."""
-    try:
-        return {"value": value.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def entry_json(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON has it."""
-    said = {"key": entry.key, **shown(entry.value), "revision": str(entry.revision)}
-    return said if entry.ttl is None else {**said, "ttl": round(entry.ttl, 3)}
 
 
 def worth(gateway: Gateway) -> dict[str, str]:
