@@ -16,7 +16,6 @@ times of the local monotonic clock, made from the remaining time that a message 
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ from typing import Any
 
 from . import columns
 from .batch import Segment
+from .due import Due
 from .numbers import U64_MASK
 
 SUM_KEYS_MAX = 1 << 18  # adding up more revisions at once would hold up a turn: about 3 ms
@@ -33,7 +33,7 @@ SUM_KEYS_MAX = 1 << 18  # adding up more revisions at once would hold up a turn:
 class Hashmap:
     """Keys, values, revisions and deadlines, and the order in which deadlines fall due."""
 
-    __slots__ = ("_due", "_due_keys", "_noted", "_sum", "_sum_known", "_ties", "deadlines", "revisions", "values")
+    __slots__ = ("_due", "_noted", "_sum", "_sum_known", "deadlines", "revisions", "values")
 
     def __init__(self) -> None:
         self.clear()
@@ -46,9 +46,7 @@ class Hashmap:
         self._sum = 0
         self._sum_known = True
         self._noted = 0  # updates since the sum was asked for
-        self._due: list[tuple[float, int, list[str]]] = []
-        self._due_keys = 0
-        self._ties = 0
+        self._due = Due(self.deadlines.get)
 
     def __len__(self) -> int:
         return len(self.revisions)
@@ -108,13 +106,21 @@ class Hashmap:
         ttl = (segment.extras or {}).get(columns.TTLS)
         if type(ttl) is int:
             gone = set(self.deleted_by(segment))
-            self.set_deadlines([k for k in segment.keys if k not in gone], now + ttl / 1000)
+            self.set_deadlines([k for k in segment.keys if k not in gone], now + ttl / 1000, now)
         elif ttl:
-            last = dict(zip(segment.keys, range(len(segment.keys)), strict=True))
-            for i, ms in zip(*ttl, strict=True):
-                key = segment.keys[i]
-                if last[key] == i and key in self.revisions:
-                    self.set_deadlines([key], now + ms / 1000)
+            places, times = ttl
+            self._note_each(segment.keys, places, times, now)
+
+    def _note_each(self, keys: list[str], places: list[int], ttls: list[int], now: float) -> None:
+        """Deadlines of their own: keys that share a ttl share the number."""
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        alike: dict[int, list[str]] = {}
+        for i, ms in zip(places, ttls, strict=True):
+            key = keys[i]
+            if last[key] == i and key in self.revisions:
+                alike.setdefault(ms, []).append(key)
+        for ms, some in alike.items():
+            self.set_deadlines(some, now + ms / 1000, now)
 
     def deleted_by(self, segment: Segment) -> Iterable[str]:
         """The keys that a segment leaves deleted: whose last item in it is a delete. One may be there twice."""
@@ -147,45 +153,20 @@ class Hashmap:
 
     # -- deadlines
 
-    def set_deadlines(self, keys: list[str], deadline: float) -> None:
+    def set_deadlines(self, keys: list[str], deadline: float, now: float = 0.0) -> None:
         """Let all of `keys` fall due at `deadline`."""
-        if not keys:
-            return
-        self.deadlines.update(dict.fromkeys(keys, deadline))
-        self._ties += 1
-        heapq.heappush(self._due, (deadline, self._ties, keys))
-        self._due_keys += len(keys)
-        if self._due_keys > 2 * len(self.deadlines) + 10_000:
-            self._rebuild_due()
-
-    def _rebuild_due(self) -> None:
-        groups: dict[float, list[str]] = {}
-        for key, deadline in self.deadlines.items():
-            groups.setdefault(deadline, []).append(key)
-        self._due = [(deadline, i, keys) for i, (deadline, keys) in enumerate(groups.items())]
-        heapq.heapify(self._due)
-        self._ties = len(groups)
-        self._due_keys = len(self.deadlines)
+        if keys:
+            self.deadlines.update(dict.fromkeys(keys, deadline))
+            self._due.add(keys, deadline, now, len(self.deadlines))
 
     def next_deadline(self) -> float | None:
         """When to ask `expired` next; may be early, never late."""
-        return self._due[0][0] if self._due else None
+        return self._due.next()
 
     def expired(self, now: float, most: int) -> tuple[list[str], int]:
         """Keys whose deadline has passed, of `most` that are looked at, and how many were; they stay until a segment
         deletes them."""
-        out: dict[str, None] = {}
-        looked, get = 0, self.deadlines.get
-        while self._due and self._due[0][0] <= now and looked < most:
-            deadline, _, keys = self._due[0]
-            some = keys[looked - most :]
-            del keys[looked - most :]  # from its end: what is left need not be copied
-            if not keys:
-                heapq.heappop(self._due)
-            looked += len(some)
-            out.update((key, None) for key in some if get(key) == deadline)
-        self._due_keys -= looked
-        return list(out), looked
+        return self._due.take(now, most)
 
     def remaining_ms(self, key: str, now: float) -> int | None:
         """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""
@@ -199,11 +180,7 @@ class Hashmap:
         assert self.values.keys() == self.revisions.keys(), "each key has a value and a revision"
         assert self.revision_sum == sum(self.revisions.values()), "the fingerprint is the map's"
         assert self.deadlines.keys() <= self.values.keys(), "a deadline belongs to a key that is there"
-        due: dict[str, set[float]] = {}
-        for deadline, _, keys in self._due:
-            for key in keys:
-                due.setdefault(key, set()).add(deadline)
-        assert all(d in due.get(k, ()) for k, d in self.deadlines.items()), "each deadline will be asked for"
+        self._due.check(self.deadlines)
 
 
 def deletes_all(segment: Segment) -> bool:

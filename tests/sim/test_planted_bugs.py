@@ -246,7 +246,10 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
 
 
 def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
-    wrap(mp, Hashmap, "set_deadlines", lambda original, self, keys, deadline: original(self, keys, deadline - 0.6))
+    def early(original: Any, self: Hashmap, keys: list[str], deadline: float, now: float) -> None:
+        original(self, keys, deadline - 0.6, now)
+
+    wrap(mp, Hashmap, "set_deadlines", early)
 
 
 def rest_of_a_lease_forgotten(mp: pytest.MonkeyPatch) -> None:
