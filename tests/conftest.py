@@ -15,8 +15,8 @@ settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite` records the traces of tests/scenarios anew; review the difference like code."""
-    parser.addoption("--rewrite", action="store_true", help="record the traces of tests/scenarios anew")
+    """`--rewrite` records the traces of tests/scenarios and the vectors of SPEC.md anew; review the difference."""
+    parser.addoption("--rewrite", action="store_true", help="record the traces and the vectors of SPEC.md anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,418 @@
+"""What the programs say, for the vectors of SPEC.md: the cores that run, on a clock of the test's, joined by hand.
+
+    session()     the worked session of section 15: a client's core and a server's
+    vectors()     all blocks `chp2 NAME` of the page: name -> the frames of one message, or a body as a journal has it
+    refused()     what a server makes of a message that is none: the code of its REFUSED, or that it was counted
+
+Nobody writes such a block by hand: `pytest --rewrite tests/wire/test_golden_chp2.py` puts these in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+
+from chp.batch import Segment, packb, split
+from chp.columns import COMMIT, CONDITIONS, DELETES, LEASE, LEASED, STAGE, TTLS
+from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.limits import DEFAULT, Limits
+from chp.numbers import number, pack
+from chp_client.core.core import ClientCore
+from chp_client.core.events import State
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.binary_star import Event
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.turn import Append, Turn
+from chp_server.store.journal import Options
+from chp_server.store.memory_store import MemoryStore
+
+Frames = list[bytes]
+SESSION, OTHER_SESSION = bytes(range(12)) + bytes(4), bytes(range(0x50, 0x5C)) + bytes(4)
+LEASE_ID, TRANSACTION, IMAGE = bytes(range(0x20, 0x30)), bytes(range(0x30, 0x40)), bytes(range(0x60, 0x70))
+SERVER, PEER = bytes(range(0x10, 0x20)), bytes(range(0x40, 0x50))
+SECRETS = bytes(range(0x70, 0x80)), bytes(range(0x80, 0x90))
+WALL_S = 1_795_246_000.0
+STEP_S = 0.25
+WHO = b"client"
+OWN = session_topic(public_session(SESSION))
+
+
+class Servers:
+    """A lone server, or a pair; what they said last is in `turns`."""
+
+    def __init__(self, *, pair: bool = False, limits: Limits = DEFAULT) -> None:
+        self.now = 0.0
+        config = CoreConfig(name="a", has_peer=pair, durability=1, scrub_s=STEP_S)
+        configs = [replace(config, secret=SECRETS[0]), replace(config, primary=False, name="b", secret=SECRETS[1])]
+        ids = [SERVER, PEER] if pair else [SERVER]
+        self.cores = [ServerCore(c, i, self.now, limits) for c, i in zip(configs, ids, strict=False)]
+        self.linked = True
+        self.turns: list[Turn] = []
+        self.rows: list[bytes] = []  # of the first one's journal
+        self.to_peer: list[tuple[int, Frames]] = []
+        self._mail: list[list[Frames]] = [[], []]
+        while not self.active or (pair and not self.cores[0].here.in_sync()):
+            self.turn()
+
+    @property
+    def active(self) -> ServerCore | None:
+        """The first server, once it serves."""
+        return self.cores[0] if self.cores[0].active else None
+
+    def turn(self, say: Callable[[ServerCore], object] = lambda _core: None, *, beat: bool = True) -> Turn:
+        """A turn of each, in which the first one also hears what `say` says to it; what that one does."""
+        self.now += STEP_S if beat else 0.001
+        self.turns = []
+        for i, core in enumerate(self.cores):
+            core.begin_turn(self.now, WALL_S + self.now)
+            mail, self._mail[i] = self._mail[i], []
+            for frames in mail:
+                core.peer_message(frames)
+            if i == 0:
+                say(core)
+            turn = core.end_turn()
+            self.to_peer += [(i, frames) for frames in (*turn.to_peer, *turn.confirm)]
+            if self.linked:
+                self._mail[1 - i] += [*turn.to_peer, *turn.confirm]
+            self.turns.append(turn)
+        self.rows += [op.body for op in self.turns[0].journal if isinstance(op, Append)]
+        return self.turns[0]
+
+    def settle(self, say: Callable[[ServerCore], object]) -> Turn:
+        """As `turn`, and what that led to: both servers have taken part."""
+        turn = self.turn(say, beat=False)
+        for _ in range(3 * (len(self.cores) - 1)):
+            more = self.turn(beat=False)
+            turn.publish += more.publish
+            turn.acks += more.acks
+        return turn
+
+    def ask(self, subtree: bytes, **options: Any) -> list[Frames]:
+        """What an ICANHAZ brings; the chunks in their order."""
+        frames = [WHO, b"ICANHAZ?", subtree, packb({"chp": 3, "id": 1, **options})]
+        first = self.turn(lambda core: core.request(frames), beat=False)
+        return answers(first) + [f for _ in range(3) for f in answers(self.turn(beat=False))]
+
+
+def answers(turn: Turn) -> list[Frames]:
+    """What a turn says on P."""
+    return [frames for _, messages in turn.replies for frames in messages]
+
+
+def kvset(no: int, keys: list[str], values: list[bytes], extras: Any = None, session: bytes = SESSION) -> Frames:
+    """A KVSET of CHP/2."""
+    return [RESERVED_KEY, pack(no), session, b"", Segment(keys, values, extras).encode()]
+
+
+def only(kind: int, messages: list[Frames], topic: bytes = b"") -> Frames:
+    """The one message of a kind, on a topic if there is one."""
+    (found,) = [f for f in messages if split(f[-1])[0][0] == kind and (not topic or f[0] == topic)]
+    return found
+
+
+# -- the worked session
+
+
+class Followed:
+    """A client's core that follows a lone server; `said` are the messages between them, in their order."""
+
+    def __init__(self, subtree: str) -> None:
+        self.servers = Servers()
+        self.servers.turn(lambda core: core.collect(kvset(1, ["/r/a"], [b"1"], session=OTHER_SESSION)))
+        self.client = ClientCore(SESSION, [subtree], ["tcp://a:5556"], self.servers.now, chance=lambda: 0.5)
+        self.topic = b"\x02" + subtree.encode() + b"\x03"
+        self.said: list[Frames] = []
+        self.talk()
+        self.client.on_link(0, True, self.servers.now)
+        self.talk(5)
+
+    def talk(self, times: int = 1) -> None:
+        """Each hears the other, so often; a heartbeat apart the last time."""
+        for left in reversed(range(times)):
+            turn = self.servers.turn(self._say, beat=not left)
+            for frames in [f for f in turn.publish + turn.acks if f[0] in (self.topic, OWN)]:
+                self._hear(self.client.on_update, frames)
+            for frames in answers(turn):
+                self._hear(self.client.on_reply, frames)
+
+    def _say(self, core: ServerCore) -> None:
+        effects = self.client.take()
+        self.said += [frames for _, frames in effects.request + effects.publish]
+        for _, topic in effects.subscribe:
+            core.subscription([WHO, b"\x01" + topic])
+        for _, frames in effects.request:
+            core.request([WHO, *frames])
+        for _, frames in effects.publish:
+            core.collect(frames)
+
+    def _hear(self, on: Callable[[int, Frames, float], None], frames: Frames) -> None:
+        self.said.append(frames)
+        on(0, frames, self.servers.now)
+
+
+def session() -> list[Frames]:
+    """Twelve messages: a client joins, sets a key and is acknowledged, misses a set of another's, and resumes."""
+    with_it = Followed("/r/")
+    before = len(with_it.said)
+    with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]  # but for HEARTBEATs
+    assert len(with_it.said) == 5 < before, "greeted twice, asked, and answered"
+    own = Segment(["/r/b"], [b"2"], None)
+    with_it.client.holding.show(own)
+    with_it.client.submit(own, "own", with_it.servers.now)
+    with_it.said, joined = [], with_it.said
+    with_it.talk(1)
+    with_it.said, set_and_acked = [], [f for f in with_it.said if f[0] == RESERVED_KEY or split(f[-1])[0][0] != 2]
+    lost = kvset(2, ["/r/a"], [b"3"], session=OTHER_SESSION)
+    with_it.servers.turn(lambda core: core.collect(lost), beat=False)  # what is published of it reaches nobody
+    with_it.talk()
+    with_it.talk(2)
+    heard = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
+    noticed = next(f for f in with_it.said if split(f[-1])[0][0] == 2)
+    assert with_it.client.shown == {"/r/a": b"3", "/r/b": b"2"} and with_it.client.state is State.SYNCED
+    return [*joined, *set_and_acked, noticed, *heard]
+
+
+# -- the other vectors
+
+
+def vectors() -> dict[str, Frames]:
+    """All of them, by name."""
+    names = (
+        "greeting-of-our-own-channel", "greeting-of-the-subtree", "icanhaz-for-all", "sync", "kthxbai", "kvset",
+        "batch", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
+    )  # fmt: skip
+    told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
+    return {**told, **_of_a_pair(), **_of_a_large_record(), **dict(_of_the_link()), **_of_a_journal()}
+
+
+def _own_sets() -> dict[str, Frames]:
+    b_is = {CONDITIONS: [[0], [number(1, 2)]]}
+    sets: dict[str, tuple[list[str], list[bytes], Any]] = {
+        "kvset-of-two-keys": (["/a", "/b"], [b"1", b"22"], None),
+        "kvset-a-delete-and-a-ttl-of-2-5-s": (["/a", "/c"], [b"", b"x"], {DELETES: [0], TTLS: [[1], [2500]]}),
+        "kvset-only-if-b-still-has-revision-1-2": (["/b"], [b"3"], b_is),
+        "kvset-a-lease-of-10-s-with-one-key": (["/who/1"], [b"here"], {LEASE: [LEASE_ID, 10_000], LEASED: LEASE_ID}),
+        "kvset-staged-then-committed": (["/t/1"], [b"v"], {STAGE: [TRANSACTION, "0.0"]}),
+        "kvset-staged-more-of-the-part": (["/t/2"], [b"w"], {STAGE: [TRANSACTION, "0.0"]}),
+        "kvset-the-commit": ([], [], {COMMIT: [TRANSACTION, "job", 7, [["0.0", 2]], None]}),
+    }
+    return {name: kvset(no, *what) for no, (name, what) in enumerate(sets.items(), 1)}
+
+
+def _of_a_pair() -> dict[str, Frames]:
+    """What clients hear of two servers that are in sync."""
+    pair, sets = Servers(pair=True), _own_sets()
+    pair.turn(lambda core: core.subscription([WHO, b"\x01\x02/\x03"]))
+    out = dict(sets)
+    first = pair.settle(lambda core: core.collect(sets["kvset-of-two-keys"]))
+    out["ack-of-the-first-kvset-replicated"] = only(6, first.acks, OWN)
+    pair.settle(lambda core: core.collect(sets["kvset-a-delete-and-a-ttl-of-2-5-s"]))
+    pair.settle(lambda core: core.collect(kvset(1, ["/b"], [b"4"], session=OTHER_SESSION)))
+    refused = pair.settle(lambda core: core.collect(sets["kvset-only-if-b-still-has-revision-1-2"]))
+    out["refused-b-has-another-revision"] = only(7, refused.acks, OWN)
+    gap = pair.settle(lambda core: core.collect(kvset(6, ["/a"], [b"5"])))
+    out["refused-expected"] = only(7, gap.acks, OWN)
+    unknown = pair.settle(lambda core: core.collect(kvset(3, ["/a"], [b"5"], session=LEASE_ID[:12] + bytes(4))))
+    out["refused-session"] = only(7, unknown.acks)
+    pair.cores[1].request([WHO, b"ICANHAZ?", b"", packb({"chp": 3, "id": 1})])
+    pair.turn()
+    out["refused-passive"] = only(7, answers(pair.turns[1]))
+    return {**out, **_of_questions(pair)}
+
+
+def _of_questions(pair: Servers) -> dict[str, Frames]:
+    pair.settle(lambda core: core.subscription([WHO, b"\x01\x02/\x03"]))
+    feed = pair.ask(b"", feed=True, **{"from": number(1, 3)}, credit=8)
+    probe = pair.ask(b"", feed=True, probe=0, **{"from": number(1, 3)})
+    made = pair.ask(b"", image=IMAGE, prefix="/b", parts=1)
+    part = pair.ask(b"", image=IMAGE, part=0, packed=True, credit=8)
+    gone = pair.ask(b"", image=LEASE_ID, part=0)
+    return {
+        "records-of-a-feed": only(4, feed),
+        "kthxbai-of-a-feed": only(5, feed),
+        "reply-to-a-probe": only(8, probe),
+        "reply-an-image-is-made": only(8, made),
+        "sync-packed": only(3, part),
+        "kthxbai-of-a-slice": only(5, part),
+        "refused-image": only(7, gone),
+    }
+
+
+def _of_a_large_record() -> dict[str, Frames]:
+    """A record that is published in two parts, as one is whose parts may have a byte."""
+    lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
+    lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
+    names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-part", "kvset-the-commit")
+    for no, name in enumerate(names, 1):
+        turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
+    first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
+    return {"batch-with-more": first, "batch-the-last-of-it": last}
+
+
+def _of_the_link() -> Iterator[tuple[str, Frames]]:
+    """What two servers say to each other: catching up, a set, the scrub, and what one did alone."""
+    pair = Servers(pair=True)
+    pair.settle(lambda core: core.collect(kvset(1, ["/a"], [b"1"])))
+    for _ in range(4):
+        pair.turn()
+    said = pair.to_peer
+    yield "peer-want", _first(said, b"WANT")
+    yield "peer-record", next(f for _, f in said if f[0] == b"RECORD" and b"/a" in f[1])
+    yield "peer-confirm", next(f for i, f in reversed(said) if f[0] == b"CONFIRM" and i == 1)
+    yield "peer-state", next(f for i, f in reversed(said) if f[0] == b"STATE" and i == 0)
+    yield "peer-scrub", next(f for _, f in said if f[0] == b"SCRUB" and b"/a" in f[1])
+    yield "peer-scrub-the-totals", next(f for _, f in reversed(said) if f[0] == b"SCRUB" and b"/a" not in f[1])
+    yield "peer-scrubbed", _first(said, b"SCRUBBED")
+    yield from _of_a_suffix(pair)
+
+
+def _first(said: list[tuple[int, Frames]], kind: bytes) -> Frames:
+    return next(f for _, f in said if f[0] == kind)
+
+
+def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
+    """The link is cut, the backup takes over, the primary goes on for clients that see only it; then they meet."""
+    pair.linked = False
+    for _ in range(6):
+        pair.turn()
+    pair.turn(lambda core: core.collect(kvset(2, ["/a"], [b"2"])))
+    pair.cores[1].step(Event.VOTE_PEER_SILENT)
+    pair.turn()
+    pair.linked, pair.to_peer = True, []
+    for _ in range(8):
+        pair.turn()
+    yield "peer-sync", _first(pair.to_peer, b"SYNC")
+    yield "peer-end-of-a-state", _first(pair.to_peer, b"END")
+    yield "peer-replay", _first(pair.to_peer, b"REPLAY")
+    yield "peer-replayed", _first(pair.to_peer, b"REPLAYED")
+
+
+class Chunks(MemoryStore):
+    """A journal that remembers the last snapshot that was put."""
+
+    def begin_snapshot(self, number: int) -> None:
+        """Forget the one before."""
+        super().begin_snapshot(number)
+        self.chunks: Frames = []
+
+    def put_snapshot(self, body: bytes) -> None:
+        """Keep it."""
+        super().put_snapshot(body)
+        self.chunks.append(body)
+
+
+def _of_a_journal() -> dict[str, Frames]:
+    """Rows, and the snapshot of the same state."""
+    lone, journal = Servers(), Chunks("memory:", Options())
+
+    def two(core: ServerCore) -> None:
+        core.collect(kvset(1, ["/a"], [b"1"], {TTLS: 60_000}))
+        core.collect(kvset(1, ["/b"], [b"2"], session=OTHER_SESSION))
+
+    lone.turn(two, beat=False)
+    snapshots = Snapshotter(journal, DEFAULT)
+    snapshots.begin(lone.cores[0])
+    while snapshots.busy:
+        snapshots.step(lone.cores[0])
+    epoch, record = lone.rows
+    return {
+        "journal-epoch": [epoch],
+        "journal-two-sessions": [record],
+        "journal-chunk": [journal.chunks[0]],
+        "journal-the-rest": [journal.chunks[-1]],
+    }
+
+
+# -- what is refused
+
+
+def refused() -> dict[str, tuple[str, Frames]]:
+    """Messages that are none: whose parser, and the frames; `verdict` says what becomes of them."""
+    fine = Segment(["/a"], [b"1"], None).encode()
+    bodies: dict[str, Any] = {
+        "not-msgpack": b"\xc1",
+        "two-objects": fine + fine,
+        "an-extension-type": b"\x93\x91\xa2/a\x91\xd4\x01\x00\xc0",
+        "fewer-values-than-keys": [["/a", "/b"], [b"1"], None],
+        "a-key-that-is-bytes": [[b"/a"], [b"1"], None],
+        "a-value-that-is-text": [["/a"], ["1"], None],
+        "an-empty-key": [[""], [b"1"], None],
+        "a-key-of-ours": [["\x02/\x03"], [b"1"], None],
+        "a-command-as-a-key": [["HUGZ"], [b"1"], None],
+        "an-unknown-column": [["/a"], [b"1"], {"zz": 1}],
+        "a-column-of-the-servers": [["/a"], [b"1"], {"r": [[5, 1]]}],
+        "an-item-that-is-not-there": [["/a"], [b""], {"d": [1]}],
+        "an-item-deleted-twice": [["/a"], [b""], {"d": [0, 0]}],
+        "a-ttl-of-0": [["/a"], [b"1"], {"t": 0}],
+        "a-lease-of-15-bytes": [["/a"], [b"1"], {"l": bytes(15)}],
+        "a-lease-that-is-not-there": [["/a"], [b"1"], {"l": LEASE_ID}],
+        "a-commit-with-keys": [["/a"], [b"1"], {"commit": [TRANSACTION, "job", 7, [], None]}],
+        "a-commit-of-what-is-not-here": [[], [], {"commit": [TRANSACTION, "job", 7, [["0.0", 1]], None]}],
+    }
+    out = {name: ("kvset", kvset_of(body)) for name, body in bodies.items()}
+    out["four-frames"] = "kvset", kvset_of(fine)[:4]
+    out["batch-0"] = "kvset", [RESERVED_KEY, pack(0), *kvset_of(fine)[2:]]
+    out["a-session-of-15-bytes"] = "kvset", [*kvset_of(fine)[:2], SESSION[:15], *kvset_of(fine)[3:]]
+    questions: dict[str, tuple[bytes, Any]] = {
+        "no-map": (b"", []),
+        "without-an-id": (b"", {"chp": 3}),
+        "another-version": (b"", {"chp": 2, "id": 1}),
+        "a-subtree-without-its-slash": (b"/r", {"chp": 3, "id": 1}),
+        "credit-0": (b"", {"chp": 3, "id": 1, "credit": 0}),
+        "a-session-that-is-text": (b"", {"chp": 3, "id": 1, "session": "me"}),
+        "a-proof-of-one": (b"", {"chp": 3, "id": 1, "proof": [b""]}),
+        "an-image-of-15-bytes": (b"", {"chp": 3, "id": 1, "image": bytes(15)}),
+        "an-unknown-command": (b"\x02reboot\x03", {"chp": 3, "id": 1}),
+    }
+    out |= {n: ("icanhaz", [b"ICANHAZ?", subtree, packb(what)]) for n, (subtree, what) in questions.items()}
+    topic = b"\x02/\x03"
+    updates: dict[str, Frames] = {
+        "a-kind-that-is-not-known": [topic, pack(0), b"", b"", packb([[99]])],
+        "a-body-without-a-header": [topic, pack(0), b"", b"", packb([])],
+        "a-batch-whose-number-is-text": [topic, pack(0), b"", b"", packb([[1, "0", 1, 1, 0, [], False]])],
+        "a-number-below-0": [topic, pack(0), b"", b"", packb([[1, -1, 1, 1, 0, [], False]])],
+        "three-bytes-of-number": [topic, b"\0\0\0", b"", b"", packb([[99]])],
+    }
+    return out | {name: ("update", frames) for name, frames in updates.items()}
+
+
+def kvset_of(body: Any) -> Frames:
+    """Batch 1 of a session, with a body that may be none."""
+    return [RESERVED_KEY, pack(1), SESSION, b"", body if isinstance(body, bytes) else packb(body)]
+
+
+def verdict(parser: str, frames: Frames) -> str:
+    """What a server says to a message, or that it, or a client, has counted it and said nothing."""
+    if parser == "update":
+        client = Followed("/").client
+        client.on_update(0, frames, 10.0)
+        return "counted" if client.stats["garbage"] == 1 else "taken"
+    lone = Servers()
+
+    def hear(core: ServerCore) -> None:
+        if parser == "kvset":
+            core.collect(frames)
+        else:
+            core.request([WHO, *frames])
+
+    turn = lone.turn(hear, beat=False)
+    told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
+    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
+    return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
+
+
+# -- as the page shows them
+
+
+def block(frames: Frames, *, meaning: bool = True) -> str:
+    """Frames in hexadecimal, sixteen bytes a line, and what the last one means if it is msgpack."""
+    lines = []
+    for i, frame in enumerate(frames):
+        rows = [frame[at : at + 16].hex(" ") for at in range(0, len(frame), 16)] or ["-"]
+        lines += [f"{i}: {rows[0]}", *(f"   {row}" for row in rows[1:])]
+    if meaning:
+        lines.append(f"= {msgpack.unpackb(frames[-1])!r}")
+    return "".join(line + "\n" for line in lines)

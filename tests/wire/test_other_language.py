@@ -1,0 +1,92 @@
+"""A client that knows SPEC.md and nothing of our code, at a real pair.
+covers: examples/other_language.py, and by it that SPEC.md says enough to write a client in another language
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_server.testing import Pair
+from examples import other_language
+from examples.other_language import Client
+
+MANY = {f"/a/{i}": b"%d" % i for i in range(20_000)}  # several chunks
+
+
+@pytest.fixture
+def foreign(pair: Pair) -> Iterator[Client]:
+    client = Client(pair.servers, "/a/")
+    yield client
+    client.close()
+
+
+def test_it_imports_nothing_of_ours_and_is_short() -> None:
+    text = Path(other_language.__file__).read_text(encoding="utf-8")
+    names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    found = {alias.name if isinstance(node, ast.Import) else str(node.module) for node in names for alias in node.names}
+    assert found == {
+        "__future__", "collections.abc", "hashlib", "msgpack", "os", "struct", "sys", "time", "typing", "zlib", "zmq",
+    }  # fmt: skip
+    assert len([line for line in text.splitlines() if line.strip()]) < 250
+
+
+def test_it_joins_follows_and_is_acknowledged(pair: Pair, foreign: Client) -> None:
+    with Clone(pair.servers) as clone:
+        clone.set_many(MANY)
+        clone.flush(timeout=30)
+        foreign.wait(foreign.synced)
+        foreign.wait(lambda: foreign.values == MANY)
+        clone.set_many({"/a/0": b"new", "/b/0": b"elsewhere"})
+        clone.delete("/a/1")
+        foreign.wait(lambda: foreign.values.get("/a/0") == b"new" and "/a/1" not in foreign.values)
+        first, second = foreign.set({"/a/own": b"mine", "/a/2": None}), foreign.set({"/a/own": b"mine too"})
+        foreign.wait(lambda: {first, second} <= foreign.outcome.keys())
+        assert foreign.outcome[second][1] == 2, "replicated"
+        foreign.wait(lambda: foreign.values["/a/own"] == b"mine too" and "/a/2" not in foreign.values)
+        assert foreign.revisions["/a/own"] == foreign.outcome[second][0]
+        clone.sync(timeout=30)
+        assert dict(clone.under("/a/")) == foreign.values and "/b/0" in clone
+        assert foreign.seen.count("snapshot") == 1 and "resumed" not in foreign.seen
+
+
+def test_it_is_refused_by_its_condition(foreign: Client) -> None:
+    foreign.wait(foreign.synced)
+    no = foreign.set({"/a/x": b"1"}, c=[[0], [12345]])
+    foreign.wait(lambda: no in foreign.outcome)
+    assert foreign.outcome[no] == ["revision", {"/a/x": 0}]
+
+
+def test_it_resumes_after_a_gap(pair: Pair, foreign: Client) -> None:
+    foreign.wait(foreign.synced)
+    with Clone(pair.servers) as clone:
+        clone.set("/a/x", b"1").wait(30)
+        foreign.wait(lambda: "/a/x" in foreign.values)
+        before = len(foreign.seen)
+        for server in foreign.servers:
+            server.sub.unsubscribe(foreign.topic)
+        clone.set("/a/x", b"2").wait(30)
+        for server in foreign.servers:
+            server.sub.subscribe(foreign.topic)
+        clone.set("/a/y", b"3").wait(30)
+        foreign.wait(lambda: foreign.values == {"/a/x": b"2", "/a/y": b"3"})
+        assert foreign.seen[before:] == ["gap", "resumed"]
+
+
+def test_it_goes_over_to_the_other_server_and_loses_nothing(pair: Pair, foreign: Client) -> None:
+    foreign.wait(foreign.synced)
+    for i in range(20):
+        foreign.set({f"/a/{i}": b"before"})
+    foreign.wait(lambda: len(foreign.outcome) == 20)
+    pair.primary.kill()
+    sent = [foreign.set({f"/a/{i}": b"after"}) for i in range(10)]
+    foreign.wait(lambda: foreign.outcome.keys() >= set(sent))
+    foreign.wait(foreign.synced)
+    assert foreign.values == {f"/a/{i}": b"after" if i < 10 else b"before" for i in range(20)}
+    assert any(pair.backup.address in line for line in foreign.seen)
+    assert foreign.last == 30, "of one session"
+    assert not foreign.kept
