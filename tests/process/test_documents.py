@@ -116,7 +116,7 @@ def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> 
     journal.close()
     shown = set(re.findall(r"\bchp_[a-z_]+", page))
     assert len(shown) > 5 and shown <= known
-    sources = "".join(path.read_text() for path in (ROOT / "server" / "chp_server").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "server" / "chp_server").rglob("*.py"))
     table = page.partition("| event | means |\n")[2].partition("\n\n")[0]
     events = [event for line in table.splitlines() for event in re.findall(r"`([a-z_ ]+)`", line.split("|")[1])]
     assert len(events) > 5 and all(f'"{event}"' in sources for event in events)
