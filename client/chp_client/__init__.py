@@ -25,11 +25,12 @@ from .clone.worth import Check
 from .codecs import Codec
 from .core.events import Ack, State
 from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
+from .feed.history import Version
 
 __all__ = [
     "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
     "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Entry",
-    "Forked", "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Watch",
+    "Forked", "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Version", "Watch",
 ]  # fmt: skip
 
 

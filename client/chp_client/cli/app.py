@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from . import plugins
-from .data import locking, read, recording, transfer, watching, write
+from .data import history, locking, read, recording, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
 from .servers import bench, keys, operate, status
@@ -168,6 +168,6 @@ def chp() -> None:
     """
 
 
-for _module in (read, write, watching, locking, transfer, recording, status, operate, bench, keys):
+for _module in (read, history, write, watching, locking, transfer, recording, status, operate, bench, keys):
     for _command in _module.COMMANDS:
         chp.add_command(_command)

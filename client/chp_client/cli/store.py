@@ -24,7 +24,7 @@ from .settings import Settings
 from .text import covering_subtrees, show_revision
 
 if TYPE_CHECKING:
-    from chp_client import Change, Clone, Ticket
+    from chp_client import Change, Clone, Ticket, Version
 
 EXPLAIN_S = 0.5  # how long a failed command looks for the reason
 
@@ -133,6 +133,10 @@ class Store:
         """Wait for a ticket's acknowledgement."""
         ack = ticket.wait(timeout=self.settings.timeout_s)
         return Done(ack.revision, ack.durability)
+
+    def history(self, key: str, limit: int) -> list[Version]:
+        """The versions of a key that the log still holds."""
+        return self.clone.history(key, limit, self.settings.timeout_s)
 
     def changes(self, prefix: str, start: Any) -> Iterator[list[Change]]:
         """Changes under a prefix as they come, those that came together in one list; without end."""

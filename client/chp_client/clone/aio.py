@@ -20,14 +20,18 @@ from typing import Any, Literal, Self
 
 from chp.numbers import Revision
 
+from .. import checks
 from ..agent.dispatch import Listener
+from ..agent.listening import decorator
 from ..agent.tickets import Ticket
 from ..checks import wait_s
 from ..clientfile import ClientFile
 from ..codecs import Codec, OnBad
 from ..core.events import Ack, State
-from .aioparts import AsyncLease, AsyncWatch, Awaiting
-from .clone import Clone, Pin
+from ..feed.history import Version
+from .aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
+from .changes import Change
+from .clone import CALLBACKS_S, Clone, Pin, Told
 from .reading import Entry
 from .taking import NOTHING, Taking, flush
 from .under import Under
@@ -59,6 +63,7 @@ class AsyncClone(Mapping[str, Any]):
         name: str | None = None,
     ) -> None:
         self._blocks = on_full == "block"
+        self._listeners = AsyncListeners()
         self._clone = Clone(
             servers,
             subtree,
@@ -299,11 +304,38 @@ class AsyncClone(Mapping[str, Any]):
         watch = self._clone.watch(prefix, start, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
 
+    def on(
+        self,
+        prefix: str = "",
+        start: int | str = "now",
+        *,
+        conflate: bool = False,
+        queue_max: int | None = None,
+        on_bad: OnBad = "raise",
+    ) -> Callable[[Told], Told]:
+        """As of `Clone`, for `def` and `async def`: called by a task of this loop, awaited before the next change."""
+        opened = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
+
+        def begin(listener: Told) -> None:
+            checks.callback("listener", listener)
+            self._listeners.add(listener, prefix, opened, start)
+
+        return decorator(begin)
+
+    def off(self, listener: Callable[[Change], object]) -> bool:
+        """As of `Clone`."""
+        return self._listeners.drop(listener)
+
+    async def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
+        """As of `Clone`."""
+        return await asyncio.to_thread(self._clone.history, key, limit, timeout)
+
     # -- the end
 
     async def close(self, timeout: float = 5.0) -> None:
-        """As of `Clone`."""
+        """As of `Clone`; callbacks of changes that wait for something are cancelled."""
         await asyncio.to_thread(self._clone.close, timeout)
+        await self._listeners.end(CALLBACKS_S)
 
     async def __aenter__(self) -> Self:
         return self

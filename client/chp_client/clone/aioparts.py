@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Self
 
+from chp.errors import ChpError
+
+from ..agent.listening import Failures
 from ..agent.tickets import Ticket
 from ..checks import wait_s
+from ..codecs import Decoding
 from ..core.events import Ack, Changed, State
-from ..errors import Full
+from ..errors import Closed, Full, Lagging
 from .changes import Change, Changes, change_with, changes_from, changes_of
 from .clone import Clone
 from .lease import Lease
@@ -157,15 +162,30 @@ class AsyncWatch:
 
     async def __anext__(self) -> Change:
         while True:
-            while not self._rest:
-                changed = await self._come()
-                if changed is None:
-                    raise StopAsyncIteration
-                self._rest.extend(changes_of(changed, None))
-            change, decoding = self._rest.popleft(), self._watch.decoding
-            decoded = change if decoding is None else change_with(change, decoding)
+            change = await self._next()
+            if change is None:
+                raise StopAsyncIteration
+            decoded = change if self.decoding is None else change_with(change, self.decoding)
             if decoded is not None:
                 return decoded
+
+    async def _next(self) -> Change | None:
+        while not self._rest:
+            changed = await self._come()
+            if changed is None:
+                return None
+            self._rest.extend(changes_of(changed, None))
+        return self._rest.popleft()
+
+    async def undecoded(self) -> AsyncIterator[Change]:
+        """Changes with bytes as values (for the parts of this package)."""
+        while (change := await self._next()) is not None:
+            yield change
+
+    @property
+    def decoding(self) -> Decoding | None:
+        """How values are shown (for the parts of this package)."""
+        return self._watch.decoding
 
     async def batches(self) -> AsyncIterator[Changes]:
         """Changes as columns, as of `Watch`; `asyncio.timeout` bounds a wait."""
@@ -200,6 +220,67 @@ class AsyncWatch:
 
     async def __aexit__(self, *exc: object) -> None:
         self.close()
+
+
+class AsyncListeners:
+    """The callbacks of changes of an AsyncClone, a task each."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], Callable[[Change], object]] = {}
+
+    def add(
+        self, listener: Callable[[Change], object], prefix: str, opened: Callable[[Any], AsyncWatch], start: int | str
+    ) -> None:
+        """Begin to call it; raises what `watch` does."""
+        task = asyncio.create_task(_tell(listener, Failures(listener, prefix), opened, opened(start)))
+        self._tasks[task] = listener
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+
+    def drop(self, listener: Callable[[Change], object]) -> bool:
+        """Call it no more; whether it was called."""
+        found = [task for task, each in self._tasks.items() if each == listener]
+        for task in found:
+            task.cancel()
+        return bool(found)
+
+    async def end(self, timeout: float) -> None:
+        """The watches have ended: what is still called has so long."""
+        if tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
+            _, late = await asyncio.wait(tasks, timeout=timeout)
+            for task in late:
+                task.cancel()
+
+
+async def _tell(
+    listener: Callable[[Change], object], failures: Failures, opened: Callable[[Any], AsyncWatch], watch: AsyncWatch
+) -> None:
+    """Until the watch ends, change by change."""
+    while True:
+        try:
+            async with watch:
+                await _tell_all(listener, failures, watch)
+            return
+        except Lagging as error:
+            failures.lagging(error)
+        except ChpError as error:
+            failures.ended(error)
+            return
+        try:
+            watch = opened("snapshot")
+        except Closed:
+            return
+
+
+async def _tell_all(listener: Callable[[Change], object], failures: Failures, watch: AsyncWatch) -> None:
+    decoding = watch.decoding
+    async for change in watch.undecoded():
+        try:
+            decoded = change if decoding is None else change_with(change, decoding)
+            result = None if decoded is None else listener(decoded)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            failures.log(change.key)
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
@@ -38,6 +38,7 @@ from chp.numbers import Revision
 from .. import checks
 from ..agent.agent import Agent
 from ..agent.dispatch import Dispatcher, Listener
+from ..agent.listening import Listeners, Listening, decorator
 from ..agent.mailbox import Mailbox
 from ..agent.tickets import Ticket
 from ..clientfile import ClientFile, credentials_of
@@ -45,6 +46,7 @@ from ..codecs import Codec, OnBad, codec_of
 from ..connecting import target
 from ..core.core import ClientCore, Timing
 from ..core.events import Ack
+from .changes import Change
 from .lease import Lease
 from .reading import Reading
 from .taking import NOTHING, Blocking, Taking, at_once, flush
@@ -57,6 +59,7 @@ CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
 CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
 _names = itertools.count(1)
+Told = TypeVar("Told", bound=Callable[[Change], object])
 
 
 class Pin(NamedTuple):
@@ -134,6 +137,8 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         self._shown = core.shown
         self._core = core
         self._some = []
+        self._source = servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
+        self._listeners = Listeners()
         if callable(on_lag):
             self._dispatcher.lag = self._dispatcher.later(on_lag)
         else:
@@ -330,6 +335,33 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         watch = Watch(queue, decoding, end, self)
         weakref.finalize(watch, mailbox.forget_watch, queue).atexit = False
         return watch
+
+    def on(
+        self,
+        prefix: str = "",
+        start: int | str = "now",
+        *,
+        conflate: bool = False,
+        queue_max: int | None = None,
+        on_bad: OnBad = "raise",
+    ) -> Callable[[Told], Told]:
+        """Have a function called with each `Change`: `@clone.on("/config/")`; the arguments are those of `watch`.
+
+        All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close; what they raise
+        is logged. One that falls more than `queue_max` changes behind is told all that is held anew, with a warning.
+        It goes on until `off`, or the Clone's end. Raises what `watch` does, and `BadInput` for what can't be called.
+        """
+        opened = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
+
+        def begin(listener: Told) -> None:
+            checks.callback("listener", listener)
+            self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
+
+        return decorator(begin)
+
+    def off(self, listener: Callable[[Change], object]) -> bool:
+        """Call a function of `on` no more, under any prefix; whether it was called."""
+        return self._listeners.drop(listener)
 
     # -- the end
 

@@ -6,6 +6,7 @@ Every answer comes from what the agent knows already; `wait_until_synced` and `v
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ from chp.numbers import Revision, epoch_of, sequence_of
 from .. import checks
 from ..agent.dispatch import Dispatcher, Listener
 from ..agent.mailbox import Mailbox
+from ..codecs import Codec, Decoding
 from ..core.core import ClientCore
 from ..core.events import State
 from ..errors import Lagging, Refused
 from ..feed import comparing
+from ..feed.history import Version, history
 
 NAMED_MAX = 100  # keys that differ, of however many
 
@@ -52,6 +55,8 @@ class Worth:
     _core: ClientCore
     _mailbox: Mailbox
     _dispatcher: Dispatcher
+    _codec: Codec | None
+    _source: Sequence[str]  # the servers, with their keys if it is a client file
 
     @property
     def mailbox(self) -> Mailbox:
@@ -155,6 +160,16 @@ class Worth:
         named = tuple(heapq.nsmallest(NAMED_MAX, found.differing))
         ok = sums[0] and not found.differing
         return Check(ok, *sums[1:], found.number, named, len(found.differing), found.left_out)
+
+    def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
+        """The last versions of a key that the servers' log still holds, the oldest first; see `Version`.
+
+        The active is asked for all that the log has of the key's folder, such as /rates/EUR/, so it may take seconds. A
+        key that was not set for long has none. A value that the codec can't take is shown as bytes. Raises `BadKey`,
+        `BadInput`, `Refused`, or `TimeoutError` if no server answers for `timeout` seconds.
+        """
+        decoding = None if self._codec is None else Decoding(self._codec.decode, lambda key, data, error: data)
+        return history(self._source, key, decoding, limit, checks.wait_s(timeout))
 
     @property
     def closed(self) -> bool:

@@ -40,7 +40,7 @@ from chp import columns
 from chp.batch import Segment, record_of, segment_of
 from chp.errors import ChpError
 from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, Records, State, Sync
-from chp.keys import check_subtree
+from chp.keys import CLIENT_BYTES, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
@@ -89,6 +89,7 @@ class FeedRecord:
     deletes: list[int] = field(default_factory=list)
     ttls_ms: dict[int, int] = field(default_factory=dict)  # item: ttl
     expiries: list[int] = field(default_factory=list)  # of the deletes, those that nobody made: by time
+    client: bytes = b""  # whose all of it is, if it is one client's and came out of the log; as `chp leases` names it
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ class Feed:
                         self._reach(max(self.complete, header.number), header.number, opener)
                         return
                     found = [parts.add(*record_of(item)) for item in items]
-                    records = [_feed_record(record) for record in found if record is not None]
+                    records = [_logged(record) for record in found if record is not None]
                     if records:
                         told = header.opener if isinstance(header, Records) else b""
                         self._reach(records[-1].last, parts.last or records[-1].last, told)
@@ -365,6 +366,14 @@ def _feed_record(whole: WholeRecord) -> FeedRecord:
     record = FeedRecord(whole.first, whole.last, whole.wall_ms, [], [])
     for segment in whole.segments:
         _extend(record, segment)
+    return record
+
+
+def _logged(whole: WholeRecord) -> FeedRecord:
+    """Out of the log, where a record tells what of it is whose if it is not one's."""
+    record = _feed_record(whole)
+    if whole.whose is None and len(whole.origins) == 1:
+        record.client = whole.origins[0][0][:CLIENT_BYTES]
     return record
 
 
