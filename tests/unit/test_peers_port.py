@@ -10,7 +10,7 @@ import pytest
 from chp.headers import State
 from chp_server.core.core import ServerCore
 from chp_server.core.turn import Fact
-from chp_server.shell import reactor
+from chp_server.shell import facts, logs
 
 from .cores import Cores
 
@@ -88,11 +88,12 @@ def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:
     assert status["name"] == "n" * 64 and status["settings_differ"].keys() == {"retain_bytes"}
 
 
-@pytest.mark.parametrize("event", sorted(reactor.SAID_BY_OTHERS))
+@pytest.mark.parametrize("event", sorted(facts.SAID_BY_OTHERS))
 def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    log = logs.get_log(__name__)
     for i in range(100):
-        reactor._log_fact(Fact("info", event, {"name": str(i)}))
+        facts.log_fact(log, Fact("info", event, {"name": str(i)}))
     assert len(caplog.records) <= 5
-    reactor.log.flush(everything=True)
+    log.flush(everything=True)
     assert caplog.records[-1].facts["more"] >= 90  # type: ignore[attr-defined]

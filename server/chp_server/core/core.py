@@ -17,38 +17,35 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
-from chp import headers
-from chp.batch import encode
 from chp.errors import BadInput
 from chp.headers import Epoch, State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
-from chp.messages import parse_kvset
-from chp.numbers import describe, next_epoch, number, sequence_of, unpack
+from chp.numbers import describe, next_epoch, number, sequence_of
 
 from ..store.journal import cut_short
 from . import subscribing
-from .channels import alive, greeting
+from .beating import Beating
+from .channels import alive
 from .ending import Endings
 from .pair.arbitration import Members, Wish
 from .pair.binary_star import Event, step
-from .pair.peerlink import SAY_AGAIN_S, PeerLink
-from .pair.pending import batch_identity, by_public_id
+from .pair.peerlink import PeerLink
+from .pair.pending import by_public_id
 from .pair.pulse import Pulse
 from .questions.requests import Requests
+from .questions.status import status_of
 from .resting import Resting
 from .room import Measured
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
 from .state.recordlog import Row
 from .state.state import ReplicatedState
-from .status import status_of
 from .turn import Read, Turn
+from .updates.releasing import Releasing
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
-HUGZ_S = 1.0  # RFC 12: once a second
 LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
-WAITING_SAID_S = 5.0  # after the start, at the latest
 
 
 class ServerCore:
@@ -67,10 +64,8 @@ class ServerCore:
         self.told: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # what the shell says of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
-        self._late_acks: list[list[bytes]] = []  # of a turn in the middle of which we were stopped
-        self._say_waiting_at = now + min(config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
+        self.releasing, self.beating = Releasing(here), Beating(here, self.link)
         self._woke = False
-        self._next_hugz = now
 
     @property
     def state(self) -> ReplicatedState:
@@ -95,7 +90,7 @@ class ServerCore:
     @property
     def serving(self) -> bool:
         """Whether it takes sets: active, and not about to hand over."""
-        return self.here.bstate is ACTIVE and self.here.handover_until is None
+        return self.here.serving
 
     # -- a turn
 
@@ -141,10 +136,9 @@ class ServerCore:
             self.link.switch()
         if self.config.has_peer:
             self.link.end_turn()
-        if self.committer.acks.waiting or self._late_acks or self.arbitration.enabled:
-            self._release()
-        if here.now >= min(here.next_beat, self._next_hugz):
-            self._beat()
+        self.releasing.end_turn()
+        if here.now >= self.beating.due:
+            self.beating.end_turn()
         if self.state.busy:
             self.state.go_on()
         self.requests.pump()
@@ -159,7 +153,7 @@ class ServerCore:
             return here.now
         if self.endings.ready and here.now >= here.hold_until:
             return here.now
-        due = min(here.next_beat, self._next_hugz)
+        due = self.beating.due
         expiry = self.state.map.next_deadline() if here.active and not self.room.read_only else None
         return due if expiry is None else min(due, max(expiry, here.hold_until))
 
@@ -196,24 +190,13 @@ class ServerCore:
         here = self.here
         try:
             if not here.serving:
-                self._keep_pending(frames)
+                if not self.pending.keep(frames, self.state, here.now):
+                    self.counts["pending_without_uuid"] += 1
                 return
             self.committer.collect(frames, here.turn, here.arrival, here.wall)
             self.resting.failures = 0
         except BadInput as error:
             self._garbage("collector", error)
-
-    def _keep_pending(self, frames: list[bytes]) -> None:
-        if frames[0] == RESERVED_KEY:
-            session = self.state.sessions.get(frames[2])
-            if session is None or unpack(frames[1]) > session.no:
-                self.pending.add(batch_identity(frames[2], frames[1]), frames, self.here.now)
-            return
-        _, uuid, _, _ = parse_kvset(frames)
-        if not uuid:
-            self.counts["pending_without_uuid"] += 1
-        elif uuid not in self.state.uuids:
-            self.pending.add(uuid, frames, self.here.now)
 
     def request(self, frames: list[bytes]) -> None:
         """P: a message from the snapshot port, behind its identity."""
@@ -295,13 +278,10 @@ class ServerCore:
 
     def _miss(self, event: Event) -> None:
         """We were to serve, and our journal was cut short: that is for the peer to do, if it has more."""
-        if event is Event.ALONE:
-            why = "there is no peer" if not self.config.has_peer else "the peer was not heard"
-        elif event is Event.PEER_BEHIND:
-            why = "the peer has no more than this server"
-        else:
-            return
-        self.cut_short = f"{cut_short(self.state.number, self.marked)} ({why})"
+        alone = "the peer was not heard" if self.config.has_peer else "there is no peer"
+        why = {Event.ALONE: alone, Event.PEER_BEHIND: "the peer has no more than this server"}.get(event)
+        if why:
+            self.cut_short = f"{cut_short(self.state.number, self.marked)} ({why})"
 
     @property
     def asks_arbiter(self) -> tuple[bool, Wish | None]:
@@ -323,7 +303,7 @@ class ServerCore:
         taken = self.pending.take(here.now)
         self._go_on_with_pending()
         here.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
-        self._greet_all()
+        self.beating.greet_all()
         here.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
 
     def _open_epoch(self, because: str) -> None:
@@ -344,7 +324,7 @@ class ServerCore:
             here.commit()
             self._open_epoch(f"epoch {epoch} was heard of")
             here.turn.publish.append(alive(self.state.number))
-            self._greet_all()
+            self.beating.greet_all()
             here.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
 
     def _go_on_with_pending(self) -> None:
@@ -357,13 +337,11 @@ class ServerCore:
         self.arbitration.end()
         self.link.reset()
         self.committer.unwritten.clear()
-        self.here.turn.acks.clear()  # it may have begun with a peer's word of long ago, as after a stop
-        self._late_acks = []
-        self.committer.acks.waiting.clear()  # never to be acknowledged: their clients send them to the active again
+        self.releasing.clear()
         self.requests.clear()
         while self.pending.taken:
             self._collect(self.pending.taken.popleft())
-        self._greet_all()
+        self.beating.greet_all()
         self.here.turn.fact("passive", number=describe(self.state.number))
 
     def _alone(self) -> None:
@@ -409,82 +387,10 @@ class ServerCore:
             return
         self.endings.step(scan=here.now >= here.next_beat)
 
-    def _release(self) -> None:
-        here = self.here
-        if not here.active or here.now < here.hold_until:
-            return
-        acks, follower = self.committer.acks, here.follower
-        confirmed = follower.confirmed if follower is not None and follower.in_sync else None
-        waiting, arbitration = bool(acks.waiting or self._late_acks), self.arbitration
-        if arbitration.enabled and not arbitration.agreed(confirmed, acks.told, waiting):
-            return
-        here.turn.acks += self._late_acks
-        self._late_acks = []
-        if confirmed is not None:
-            acks.release(here.turn, confirmed, self.state.number)
-        else:
-            acks.release_alone(here.turn, self.state.number)
-
     @property
     def ends(self) -> str:
         """Why this server can't go on, if so; the shell ends it with the exit code of a wrong setting."""
         return self.link.ends
-
-    def in_time(self, acks: list[list[bytes]], now: float) -> list[list[bytes]]:
-        """The acknowledgements that may leave now: none after a stop in mid-turn, until the peer had its say.
-
-        With an arbiter, none either if the lease may have ended since the turn began.
-        """
-        stopped = self.config.has_peer and now - self.here.now > self.config.peer_timeout_s / 2
-        if not stopped and self.arbitration.leased(now):
-            return acks
-        self._late_acks += acks
-        return []
-
-    def _beat(self) -> None:
-        here = self.here
-        if here.now >= self._next_hugz:
-            self._next_hugz = here.now + HUGZ_S
-            if here.active:
-                here.turn.publish.append(alive(self.state.number))
-        if here.now < here.next_beat:
-            return
-        here.next_beat = here.now + self.config.heartbeat_s
-        if self.config.has_peer:
-            here.turn.to_peer.append(self.link.state_message())
-            self._say_waiting()
-        self.pending.expire(here.now)
-        self.state.forget_idle_sessions(here.now)
-        self.commits.channels.let_go(here.now)
-        if here.active and self.state.late:
-            self._greet_all()  # alive, and not able to give fingerprints now
-        elif here.active:
-            self._heartbeats()
-
-    def _say_waiting(self) -> None:
-        if self.here.now >= self._say_waiting_at and self.link.waits_for:
-            self._say_waiting_at = self.here.now + SAY_AGAIN_S
-            self.here.turn.fact("waiting", "warning", why=self.link.waits_for)
-
-    def _heartbeats(self) -> None:
-        here = self.here
-        channels = self.commits.channels
-        topics = here.pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
-        at, beat_ms, wall_ms = self.state.number, round(here.pace.told_s * 1000), round(here.wall * 1000)
-        for channel, fingerprint in channels.measured(self.state.map, topics):
-            if fingerprint is None:
-                here.turn.publish.append(greeting(channel.topic, at, here.greeting()))
-                continue
-            digest = channel.since, channel.digest
-            beat = headers.Heartbeat(here.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
-            here.turn.publish.append(greeting(channel.topic, at, encode(beat)))
-        if channels.unmeasured and not self.state.gathering:
-            channels.measure_by(self.state.images(channels.unmeasured))
-
-    def _greet_all(self) -> None:
-        body = self.here.greeting()
-        for topic in self.commits.channels.by_topic:
-            self.here.turn.publish.append(greeting(topic, self.state.number, body))
 
     # -- looking
 

@@ -209,7 +209,7 @@ def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    ports.acknowledge(core.in_time(turn.acks, ports.now()))
+    ports.acknowledge(core.releasing.may_leave(turn.acks, ports.now()))
 
 
 def _confirm(_core: ServerCore, turn: Turn, ports: Ports) -> None:

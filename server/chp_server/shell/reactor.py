@@ -8,15 +8,12 @@ because from then on no acknowledgement would be true.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import secrets
 import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -26,9 +23,7 @@ from chp.numbers import describe
 
 from ..access.keyring import Keyring
 from ..core.core import CoreConfig, ServerCore
-from ..core.pair.meeting import EVENTS
 from ..core.performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
-from ..core.room import Measured
 from ..core.snapshots import Snapshotter
 from ..core.state.recordlog import Row
 from ..core.turn import Copy, Fact, JournalOp, Read, Save, Turn
@@ -39,28 +34,19 @@ from ..ports.replies import Replies
 from ..ports.sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
 from ..settings.config import Config
 from ..settings.readers import without_password
-from ..store.journal import Journal, JournalDamaged, JournalError, JournalFull
-from ..store.sql.sqlite_files import sync_directory
+from ..store.journal import Journal, JournalDamaged, JournalFull
 from . import logs
 from .arbiter import Arbiter
-from .ballast import Ballast
 from .copies import Copies
+from .facts import log_fact
 from .measuring import Gauge, give_back
 from .metrics import Metrics
+from .saving import saved
+from .space import Space
 from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
-SUFFIX_FORMAT = 1  # of a file of updates that are not history, told in its first line
-MEASURE_S = 0.1  # between two looks at memory and disk; what sets take between them is added up
-NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
-NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
-SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
-    {
-        "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up", "histories parted",
-        "the passive differs", *EVENTS.values(),
-    }
-)  # fmt: skip
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 
 
@@ -70,8 +56,8 @@ class Server:
     def __init__(
         self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
     ) -> None:
-        self._gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
-        if why := self._gauge.impossible:
+        gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
+        if why := gauge.impossible:
             raise CannotStart(Exit.USAGE, why)
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
@@ -85,24 +71,18 @@ class Server:
         self._stopping = False
         self._closed = False
         self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
-        self._full = JournalFull("")  # why a turn waits for room ...
-        self._lighter = False  # ... of which some has just been made
         self._clock = TurnClock()
         self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
         now = self._now = time.monotonic()  # of the turn
-        self._ballast = Ballast(self._gauge.directory, self._gauge.disk_free_min)
-        core_config = _core_config(config, journal, self._gauge.disk_free_min)
-        self.core = ServerCore(core_config, self._identity(), now, limits)
-        self._tight = ""  # why there is little room for more
-        self._measure_due = self._journal_full_until = self._read_only_until = now
+        self._space = Space(gauge, now)
+        core_config = _core_config(config, journal, gauge.disk_free_min)
+        run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
+        self.core = ServerCore(core_config, run, now, limits)
         self.core.told = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.backup_dir, self.core, limits)
-
-    def _identity(self) -> bytes:
-        return secrets.token_bytes(16)  # of this run: a peer that sees another knows that we restarted
 
     def _recover(self, now: float) -> None:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
@@ -178,7 +158,7 @@ class Server:
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
         self._now = time.monotonic()
         core.begin_turn(self._now, time.time(), heard)
-        self._measure(core)
+        self._space.look(core, self._now)
         take_inputs(core, self)
         self._replies.retry(self._now)
         self._copies.step()
@@ -197,17 +177,6 @@ class Server:
         self.tidy(core.state.gathering)
         clock.end()
 
-    def _measure(self, core: ServerCore) -> None:
-        if self._now >= self._measure_due:
-            seen = self._measured()
-            self._tight = core.measured(seen)
-            self._ballast.hold(seen.disk_free)
-            self._measure_due = self._now + MEASURE_S
-
-    def _measured(self) -> Measured:
-        now = time.monotonic()
-        return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
-
     def _look_after(self, core: ServerCore) -> None:
         try:
             if self._now >= self._housekeeping_due:
@@ -216,8 +185,7 @@ class Server:
                 log.info("journal snapshot", number=describe(self._snapshotter.number))
         except JournalFull as error:  # a snapshot is abandoned, and rows are trimmed later
             log.limited("the journal has no room to clean up", why=str(error))
-            self._measure_due, self._journal_full_until = 0.0, self._now + NO_ROOM_S
-            self._snapshotter.give_up(self._journal_full_until)
+            self._snapshotter.give_up(self._space.no_room_to_clean(self._now))
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = self._now + HOUSEKEEPING_S
@@ -231,7 +199,7 @@ class Server:
         if self._sockets.doors is not None:
             self._sockets.doors.look()
             core.counts |= self._sockets.doors.counts
-        if self._tight:
+        if self._space.tight:
             give_back()
         log.flush()
         if self._metrics is not None:
@@ -307,11 +275,7 @@ class Server:
 
     def save(self, save: Save) -> None:
         """Write updates that are not history to a file of their own."""
-        try:
-            path = write_updates(self._config.data, save)
-        except OSError as error:
-            text = f"{self._config.data}: updates that are not history can't be saved ({error}); mend it, start again"
-            raise JournalError(text) from error
+        path = saved(self._config.data, save)
         log.warning("updates that are not history were saved", file=path, updates=len(save.updates))
 
     def to_peer(self, messages: list[Frames]) -> None:
@@ -328,20 +292,16 @@ class Server:
 
     def no_room(self, error: JournalFull) -> None:
         """The turn waits."""
-        self._full = error
-        self._measure_due, self._journal_full_until = 0.0, time.monotonic() + NO_ROOM_S
-        self._read_only_until = self._journal_full_until
-        self.core.measured(self._measured(), aside=True)  # operators are told
-        self._lighter = self._ballast.let_go()
+        self._space.no_room(self.core, error, time.monotonic())
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
 
     def _wait_for_room(self) -> None:
         """Some moments, in which operators are answered."""
-        until = time.monotonic() + (0.0 if self._lighter else NO_ROOM_RETRY_S)
+        until = time.monotonic() + self._space.wait_s
         while (left := until - time.monotonic()) > 0:
             if self._stopping:
-                raise self._full
+                raise self._space.full
             things = (self._sockets.snapshot, self._sockets.updates, self._wake_in)
             zmq.zmq_poll([(thing, zmq.POLLIN) for thing in things], max(1, int(left * 1000)))
             if self._sockets.doors is not None:
@@ -367,7 +327,7 @@ class Server:
 
     def fact(self, fact: Fact) -> None:
         """Write a line of the log."""
-        _log_fact(fact)
+        log_fact(log, fact)
 
     def read(self, read: Read) -> list[Row] | None:
         """A page of the journal."""
@@ -437,37 +397,3 @@ def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreCo
         keys_max=config.max_keys or None,
         disk_free_min=disk_free_min,
     )
-
-
-def write_updates(directory: str, save: Save) -> str:
-    """Write a suffix as JSON lines into the data directory, durably: its format, a line a key; returns the path."""
-    os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(json.dumps({"chp": "suffix", "format": SUFFIX_FORMAT}) + "\n")
-        for update in save.updates:
-            value = None if update.value is None else base64.b64encode(update.value).decode()
-            line = {
-                "key": update.key,
-                "operation": "delete" if value is None else "set",
-                "value_base64": value,
-                "ttl_ms": update.ttl_ms,
-                "number": describe(update.number),
-                "outcome": update.outcome,
-            }
-            file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(Path(path))  # the journal is about to forget them
-    return path
-
-
-def _log_fact(fact: Fact) -> None:
-    if fact.event == "garbage":
-        log.limited("garbage on the " + str(fact.fields.pop("port")) + " port", **fact.fields)
-    elif fact.event in SAID_BY_OTHERS:
-        log.limited(fact.event, fact.level, **fact.fields)
-    elif fact.level == "warning":
-        log.warning(fact.event, **fact.fields)
-    else:
-        log.info(fact.event, **fact.fields)

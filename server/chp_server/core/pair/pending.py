@@ -16,8 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chp.errors import BadFrame
-from chp.keys import CLIENT_BYTES, public_session
+from chp.keys import CLIENT_BYTES, RESERVED_KEY, public_session
 from chp.limits import Limits
+from chp.messages import parse_kvset
+from chp.numbers import unpack
+
+from ..state.state import ReplicatedState
 
 Frames = list[bytes]
 
@@ -47,6 +51,18 @@ class Pending:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def keep(self, frames: Frames, state: ReplicatedState, now: float) -> bool:
+        """Keep a KVSET that is not part of the state; False if it has no UUID."""
+        if frames[0] == RESERVED_KEY:
+            session = state.sessions.get(frames[2])
+            if session is None or unpack(frames[1]) > session.no:
+                self.add(batch_identity(frames[2], frames[1]), frames, now)
+            return True
+        _, uuid, _, _ = parse_kvset(frames)
+        if uuid and uuid not in state.uuids:
+            self.add(uuid, frames, now)
+        return bool(uuid)
 
     def add(self, identity: bytes, frames: Frames, now: float) -> None:
         """Keep a message; one that is here already stays where it is."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from chp.numbers import describe, epoch_of, sequence_of
 
-from .pair.meeting import differences
-from .pair.peerlink import PeerLink
-from .questions.requests import Requests
-from .standing import Standing
+from ..pair.meeting import differences
+from ..pair.peerlink import PeerLink
+from ..standing import Standing
+from .requests import Requests
 
 EPOCHS_SHOWN = 50
 

@@ -1,0 +1,63 @@
+"""Room for more, in memory and on the disk: looked at ten times a second, and what is done when the journal has none.
+
+    look        measured.py's figures for the core, and the reserve (ballast.py) that is kept while there is room
+    no_room     the journal could not be written: what is measured says so for a while, and the reserve is let go
+    wait_s      until the journal is asked again
+
+Nothing is judged here: that is core/room.py's.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..core.core import ServerCore
+from ..core.room import Measured
+from ..store.journal import JournalFull
+from .ballast import Ballast
+from .measuring import Gauge
+
+MEASURE_S = 0.1  # between two looks; what sets take between them is added up
+NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
+NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
+
+
+class Space:
+    """What there is, and why a turn waits if it does."""
+
+    def __init__(self, gauge: Gauge, now: float) -> None:
+        self._gauge = gauge
+        self._ballast = Ballast(gauge.directory, gauge.disk_free_min)
+        self.tight = ""  # why there is little room for more
+        self.full = JournalFull("")  # why a turn waits
+        self._lighter = False  # some room has just been made
+        self._due = self._journal_full_until = self._read_only_until = now
+
+    def look(self, core: ServerCore, now: float) -> None:
+        """Tell the core what there is, if it is time."""
+        if now >= self._due:
+            seen = self._measured(time.monotonic())
+            self.tight = core.measured(seen)
+            self._ballast.hold(seen.disk_free)
+            self._due = now + MEASURE_S
+
+    def _measured(self, now: float) -> Measured:
+        return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
+
+    def no_room(self, core: ServerCore, error: JournalFull, now: float) -> None:
+        """A turn waits for room; operators are told."""
+        self.full = error
+        self._due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self._read_only_until = self._journal_full_until
+        core.measured(self._measured(now), aside=True)
+        self._lighter = self._ballast.let_go()
+
+    def no_room_to_clean(self, now: float) -> float:
+        """The journal could not be cleaned up; until when it need not be tried again."""
+        self._due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        return self._journal_full_until
+
+    @property
+    def wait_s(self) -> float:
+        """How long a turn that waits for room does so."""
+        return 0.0 if self._lighter else NO_ROOM_RETRY_S
