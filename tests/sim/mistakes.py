@@ -16,6 +16,7 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.meeting import FOREIGN_STORE
 from chp_server.core.state.recordlog import Row
 from chp_server.core.turn import Append
 
@@ -38,7 +39,8 @@ def renew(world: World, name: str) -> None:
         return
     active = one if one.core.active else other
     follower = active.core.here.follower if active.core.active else None
-    if follower is not None and follower.in_sync and follower.confirmed == active.core.state.number:
+    confirmed = follower is not None and follower.in_sync and follower.confirmed == active.core.state.number
+    if confirmed and active.core.arbitration.both:  # else it takes a person's word to go on
         one.crash()
         one.lost_disk, one.disk = one.disk, Disk(one.disk.durability, one.disk.snapshot_every)
 
@@ -63,9 +65,9 @@ def home(world: World, name: str) -> None:
 
 
 def bereave(world: World, name: str) -> None:
-    """The right server is gone, and the foreign one knows that it was there."""
+    """The right server is gone, and the foreign one knows that it was there, over a restart too."""
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
-    if node.foreign and node.running and node.core.link.misfit is not None:
+    if node.foreign and node.running and node.disk.get_meta(FOREIGN_STORE):
         other.crash()
     else:
         home(world, name)  # it can't know better than to begin

@@ -23,7 +23,8 @@ ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
 SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
-DISK_SHARE = 0.2
+DISK_SHARE = 0.2  # of the seeds: other programs fill the disks
+MISTAKE_SHARE = 0.25  # of the seeds: operators make mistakes
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
 
 
@@ -94,6 +95,8 @@ def plan(seed: int) -> Plan:
             made.commands.insert(
                 forged.randint(len(made.commands) // 4, len(made.commands)), f"forge {forged.choice('PB')}"
             )
+    if temper != "gentle" and random.Random(seed * 104_729 + 19).random() < MISTAKE_SHARE:
+        made = with_mistakes(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made

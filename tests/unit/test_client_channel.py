@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from chp.headers import Batch, header_of
+from chp.batch import Segment
+from chp.headers import Batch, Kthxbai, header_of
 from chp.limits import DEFAULT
 from chp_client.core.copy.channel import Channel, Verdict
 
@@ -50,3 +51,29 @@ def test_what_a_later_version_adds_to_a_header_is_let_be(channel: Channel) -> No
     assert isinstance(header, Batch)
     assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is Verdict.FINE
     assert channel.replica.shown == {"/a": b"1"}
+
+
+def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
+    """Its server was parted with: the next one says that the batch is over, and its records do not have it."""
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: 2)
+    made.at, made.live = 2 * EPOCH | 5, True
+    own = Segment(["/a"], [b"own"], None)
+    made.replica.show(own)
+    made.replica.pending.add(own.keys, 1)
+    session = made.ask(1, 0, made.at, 0.0).session = b"s" * 16
+    end = Kthxbai(1, 3 * EPOCH | 9, 0, 0, 1, True, proof=[b"", b""])
+    assert made.on_kthxbai(end, session, 0.0) is Verdict.REFETCH
+    made.ask(2, 0, 0, 0.0).session = session
+    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is Verdict.FINE
+    assert made.replica.shown == {}
+
+
+def test_a_snapshot_of_a_later_epoch_has_what_was_answered_before() -> None:
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: 2)
+    made.at, made.live = 2 * EPOCH | 5, True
+    for no, key in enumerate(("/answered", "/open"), 1):
+        made.replica.show(Segment([key], [b"own"], None))
+        made.replica.pending.add([key], no)
+    session = made.ask(1, 0, 0, 0.0).session = b"s" * 16
+    made.on_kthxbai(Kthxbai(1, 3 * EPOCH | 9, 0, 0, None, False, proof=[b"", b""]), session, 0.0)
+    assert made.replica.pending.keys() == {"/open"}

@@ -19,6 +19,7 @@ from chp.keys import RESERVED_KEY
 from chp.numbers import EPOCH_MAX, epoch_of, number, pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
+from chp_server.core.pair.arbitration import Members
 from chp_server.core.state.epochs import JUMPS, REGAIN_S, Epochs
 from chp_server.core.state.history import Proof, Tenure, common, holds
 from chp_server.core.state.recordlog import Row
@@ -351,3 +352,23 @@ def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> Non
         core.end_turn()
         served.append(core.active)
     assert served.index(True) == 12
+
+
+def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -> None:
+    """It was about to serve, died, was back with less, and serves now: the last of these words is to come yet."""
+    core, peer = restarted("P", alone("P", 3), 2), restarted("B", alone("P", 2), 3)
+    said = peer.link.state_message()
+    turn(core, 0.1)
+    turn(core, 18.0, said)
+    assert not core.active
+    turn(core, 18.1, said)
+    assert core.active
+
+
+def test_a_new_disk_is_not_what_the_arbiters_set_means() -> None:
+    """The set names one server alone, whose disk was replaced: it does not begin before the one that has a store."""
+    core = server("P", has_arbiter=True)
+    core.begin_turn(0.1, 0.1, (10.0, Members(0, frozenset({"primary"}), 0)))
+    core.peer_message(restarted("B", alone("P", 3), 2).link.state_message())
+    core.end_turn()
+    assert not core.active and not core.state.number

@@ -65,7 +65,9 @@ class ClientCore:
         shared: dict[str, Any] = {"timing": self.timing, "stats": self.stats, "out": out}
         self.session = Session(session, links, **shared)
         self.outbox = self.session.outbox
-        self.holding = Holding(subtrees, self.shown, self.session.own_batches, limits, self.stats)
+        self.holding = Holding(
+            subtrees, self.shown, self.session.own_batches, limits, self.stats, unanswered=self.session.unanswered
+        )
         self.channels, self.write_only = self.holding.all, self.holding.write_only
         self.joining = Channels(self.holding, self.session.own_batches, limits=limits, chance=chance, **shared)
         self.joining.session = self.outbox.public

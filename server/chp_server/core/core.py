@@ -356,14 +356,19 @@ class ServerCore:
                 self.step(Event.ALONE)
 
     def _may_begin(self, event: Event) -> bool:
-        """Whether we may serve: no stranger is in the peer's place, and we have a store, or may open one."""
+        """Whether we may serve: no stranger is in the peer's place, and we have a store, or may open one.
+
+        What the peer said while we were stopped says nothing of how it is: it says it again in a moment.
+        """
+        if event is Event.PEER_BEHIND and self._woke:
+            return False
         if self.here.bstate is State.PASSIVE:  # of a store, or of one that it never got
             stranger = self.link.misfit
             if stranger is not None and stranger.active and self.link.bars(self.config.peer_timeout_s):
                 return False
         elif not self.config.has_peer or (self.config.bootstrap and event is Event.ALONE):
             return True
-        return self.state.number > 0 or (event is Event.PEER_BEHIND and not self._woke)  # it has none either
+        return self.state.number > 0 or event is Event.PEER_BEHIND  # it has none either
 
     def _give_up_handover(self) -> None:
         here = self.here

@@ -58,6 +58,7 @@ class Sync:
     start: int  # the number asked from; 0 for everything
     progress_at: float
     session: bytes = b""  # whose last batch number KTHXBAI will tell
+    answered: set[str] = field(default_factory=set)  # keys of own sets that are shown, answered, and not in the copy
     fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come
     next_index: int = -1
     granted: int = CREDIT
@@ -79,6 +80,7 @@ class Channel:
         own_batches: Callable[[int, int], list[Batch]],
         *,
         order: KeyOrder | None = None,
+        unanswered: Callable[[], int] = lambda: 0,
     ) -> None:
         self.subtree = subtree
         self.topic = channel_topic(subtree)
@@ -95,6 +97,7 @@ class Channel:
         self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
         self._stats = stats
         self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
+        self._unanswered = unanswered  # the first own batch that is not answered
         self.why = ""  # of the last verdict: what differed
         self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
         self._buffer: list[tuple[headers.Batch, list[Any], int]] = []
@@ -247,6 +250,7 @@ class Channel:
     def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
         """Begin to ask `server`; what was under way is forgotten."""
         self.sync = Sync(request_id, server, start, now)
+        self.sync.answered = self.replica.pending.before(self._unanswered())
         self._parts.drop()
         return self.sync
 
@@ -307,6 +311,8 @@ class Channel:
         assert sync is not None, "the core looked the request up"
         number, whose = header.number, _whose(header)
         own = header.session_no if header.session_no is not None and sync.session == session else 0
+        if epoch_of(number) > epoch_of(self.at) and sync.session == session:
+            own = max(own, self._unanswered() - 1)  # it has what was answered in earlier epochs, or that is lost
         if header.resumed:
             self.replica.pending.confirm(own)
         else:
@@ -328,6 +334,10 @@ class Channel:
         if (header.keys, header.revsum) != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
             self.why = "the fingerprint differs"
+            return Verdict.REFETCH
+        if header.resumed and sync.answered and epoch_of(number) > epoch_of(sync.start):
+            self.replica.orphans |= sync.answered
+            self.why = "own sets are shown that an earlier epoch answered, and may have been lost with it"
             return Verdict.REFETCH
         return self._release(session, now)
 

@@ -32,11 +32,16 @@ class Holding:
         own_batches: Callable[[int, int], list[Batch]],
         limits: Limits,
         stats: Counter[str],
+        *,
+        unanswered: Callable[[], int],
     ) -> None:
         self.write_only = not subtrees
         self.shown = shown
         self.order = KeyOrder()
-        self.all = [Channel(s, shown, stats, limits, own_batches, order=self.order) for s in (subtrees or (PULSE,))]
+        self.all = [
+            Channel(s, shown, stats, limits, own_batches, order=self.order, unanswered=unanswered)
+            for s in (subtrees or (PULSE,))
+        ]
 
     @property
     def live(self) -> bool:

@@ -76,6 +76,13 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._fresh or self._young or self._old)
 
+    def before(self, no: int) -> set[str]:
+        """The keys of own batches before `no` that are still waiting for their echo."""
+        if not self:
+            return set()
+        self._fold()
+        return {key for each in (self._old, self._young) for key, n in each.items() if self.confirmed < n < no}
+
     def among(self, keys: Iterable[str]) -> set[str]:
         """Which of `keys` are still waiting for an echo."""
         if not self:
@@ -176,13 +183,13 @@ class Replica:
         value it had, though it was set again, is no difference. `anew`: it is of another history, in which the same
         revision means another set.
         """
-        if own:
-            self.pending.confirm(own)
+        answered = self.pending.before(own + 1)  # in the snapshot, or lost
+        self.pending.confirm(own)
         self.order.drop()
         old = self.map
         gone = old.revisions.keys() - fresh.revisions.keys() if old.revisions else set()
         changed = self._difference(fresh, gone, want_changes, anew) if want_changes else None
-        gone |= self.orphans - fresh.revisions.keys()
+        gone |= (self.orphans | answered) - fresh.revisions.keys()
         self.untold = self.untold & self.pending.keys() if self.untold else self.untold
         self.orphans = set()
         values = fresh.values

@@ -64,6 +64,10 @@ class Session:
         own = [batches[no] for no in range(first, min(upto, self.outbox.last) + 1) if no in batches]
         return own if all(batch.shown for batch in own) else []
 
+    def unanswered(self) -> int:
+        """The number of the first batch that is not answered."""
+        return self.outbox.first
+
     def shown_after(self, no: int) -> list[Batch]:
         """What is shown of the batches behind one."""
         return [batch for batch in self.outbox.batches.values() if batch.no > no and batch.shown]

@@ -154,6 +154,8 @@ class PeerLink:
         if here.active and who.state is State.ACTIVE:
             here.await_suffix()
         first = here.arbitration.before() if who.state is not State.ACTIVE else None
+        if first and not here.state.number and who.number:
+            first = None  # our disk is new: what the set names is lost
         if first is not None:  # the arbiter's set has one of us: whatever our numbers, that one has all that counts
             event = Event.PEER_BEHIND if first else Event.PEER_AHEAD
         yield event
