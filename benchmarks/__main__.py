@@ -29,6 +29,7 @@ NAMES = (
     "pair",
     "stalls",
     "fairness",
+    "gateway",
     "recording",
     "spark",
 )

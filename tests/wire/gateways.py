@@ -10,6 +10,7 @@ from typing import Self
 import httpx
 
 from chp_client.gateway.asked import Limits
+from chp_client.gateway.gateway import Gateway
 from chp_client.gateway.main import arguments, server_of
 
 
@@ -22,6 +23,7 @@ class RunningGateway:
         self.url = f"http://127.0.0.1:{self.port}"
         given = ["--servers", ",".join(servers), "--listen", f"127.0.0.1:{self.port}", *flags]
         self.server = server_of(arguments().parse_args(given), limits)
+        self.gateway: Gateway = self.server.config.app.gateway  # type: ignore[union-attr]
         self._thread = threading.Thread(target=self.server.run, args=([self._listener],), daemon=True)
         self._thread.start()
         self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)

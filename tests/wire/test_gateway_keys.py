@@ -3,10 +3,12 @@
 import json
 import random
 import re
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import msgpack
@@ -50,6 +52,50 @@ def test_a_key_is_set_read_and_deleted(http: httpx.Client) -> None:
     assert http.get("/v1/keys/k/one", headers={"If-None-Match": done.headers["ETag"]}).status_code == 304
     assert http.delete("/v1/keys/k/one").status_code == 200
     assert http.get("/v1/keys/k/one").json()["code"] == "absent"
+
+
+def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Client, gateway: RunningGateway) -> None:
+    http.put("/v1/keys/quick/a", content=b"\x00quick")
+    quick = http.get("/v1/keys/quick/a")
+    long = http.get("/v1/keys", params={"key": "/quick/a"})
+    assert quick.content == long.content == b"\x00quick"
+    differ = {"date", "chp-staleness", "chp-number"}  # between the two
+    assert {k: v for k, v in quick.headers.items() if k not in differ} == {
+        k: v for k, v in long.headers.items() if k not in differ
+    }
+    assert differ < set(quick.headers)
+    asked = gateway.server.config.http.quick  # type: ignore[union-attr]
+    host = f"127.0.0.1:{gateway.port}".encode()
+    assert asked.answer(b"/v1/keys/quick/a", [(b"host", host)], b"") is not None
+    assert asked.answer(b"/v1/keys/quick/a", [(b"host", b"evil.example")], b"") is None
+    assert asked.answer(b"/v1/keys/quick/a", [(b"host", host), (b"origin", b"http://evil.example")], b"") is None
+
+
+def test_requests_that_come_together_are_answered_in_their_order(http: httpx.Client, gateway: RunningGateway) -> None:
+    for n in range(50):
+        http.put(f"/v1/keys/order/{n}", content=f"={n}=")
+    host = f"Host: 127.0.0.1:{gateway.port}\r\n"
+    gets = [f"GET /v1/keys/order/{n % 50} HTTP/1.1\r\n{host}\r\n" for n in range(2000)]
+    gets[100] = f"PUT /v1/keys/order/x HTTP/1.1\r\n{host}Content-Length: 1\r\n\r\nx"
+    gets[-1] = gets[-1].replace(host, f"{host}Connection: close\r\n")
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
+        sender = threading.Thread(target=sock.sendall, args=("".join(gets).encode(),))
+        sender.start()
+        came = b"".join(iter(partial(sock.recv, 1 << 20), b""))
+        sender.join()
+    assert re.findall(rb"=(\d+)=", came) == [str(n % 50).encode() for n in range(2000) if n != 100]
+
+
+def test_how_long_answers_took_is_counted(http: httpx.Client) -> None:
+    http.get("/v1/keys/k/none")
+    lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if line[0] != "#")
+    for what in ("read", "write"):
+        assert (
+            0
+            < int(lines[f'chp_gateway_request_seconds_count{{what="{what}"}}'])
+            == int(lines[f'chp_gateway_request_seconds_bucket{{what="{what}",le="+Inf"}}'])
+        )
+    assert int(lines['chp_gateway_answers_total{code="404"}']) > 0 and lines["chp_gateway_synced"] == "1"
 
 
 def test_conditions_hold_or_say_what_is_there(http: httpx.Client) -> None:
@@ -113,6 +159,29 @@ def test_a_batch_is_one_record_or_nothing(http: httpx.Client) -> None:
     rows[1]["if"] = "0"
     done = http.post("/v1/batch", content=msgpack.packb(rows), headers={"Content-Type": "application/msgpack"})
     assert done.status_code == 200 and http.get("/v1/keys/b/1").content == b"zwei"
+
+
+def test_each_write_of_a_key_has_an_etag_of_its_own(http: httpx.Client) -> None:
+    """Else who set it first could set it again with the ETag that he shares, over what another one had set."""
+
+    def put(n: int) -> list[str]:
+        key = "/v1/keys/mine" if n % 2 else f"/v1/keys/others/{n}"
+        return [http.put(key, content=str(n)).headers["ETag"] for _ in range(5)][: 5 * (n % 2)]
+
+    with ThreadPoolExecutor(40) as pool:
+        tags = [tag for made in pool.map(put, range(40)) for tag in made]
+    assert len(tags) == 100 and len(set(tags)) == len(tags)
+
+
+def test_batches_that_share_keys_wait_for_each_other_and_none_for_ever(http: httpx.Client) -> None:
+    def post(n: int) -> None:
+        keys = random.Random(n).sample([f"/shared/{i}" for i in range(6)], 4)
+        rows = "\n".join(json.dumps({"set": key, "value": str(n)}) for key in [*keys, keys[0]])
+        answer = http.post("/v1/batch", content=rows, headers={"Content-Type": "application/x-ndjson"})
+        assert answer.status_code == 200, answer.text
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(post, range(100)))
 
 
 def raise_by_one(http: httpx.Client, path: str) -> None:
@@ -192,7 +261,7 @@ def test_what_machines_read_is_what_there_is() -> None:
         for route in ROUTES
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
-        if route.path.startswith(("/v1", "/health", "/ready", "/openapi"))
+        if route.path.startswith(("/v1", "/health", "/ready", "/openapi", "/metrics"))
     }
     said = {(path, method.upper()) for path, methods in document()["paths"].items() for method in methods}
     assert said == there

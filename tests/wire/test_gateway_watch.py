@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import re
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import httpx
 import pytest
 
 from chp_client import Clone
-from chp_client.gateway.paths import watching
+from chp_client.gateway.paths import fanout, watching
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
@@ -117,23 +121,63 @@ def test_a_number_that_was_never_begins_with_a_snapshot(lasting: Pair) -> None:
         assert asyncio.run(go(gateway)) == "snapshot"
 
 
-def test_who_is_too_slow_gets_the_latest_of_each_key(lasting: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "QUEUE", 20)
-    value = b"x" * 100_000  # so that sockets' buffers are full before all of it is sent
+def stuck(gateway: RunningGateway, prefix: str) -> socket.socket:
+    """A reader that has taken the snapshot, and takes nothing more by itself; its buffer is small."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    sock.settimeout(60)
+    sock.connect(("127.0.0.1", gateway.port))
+    sock.sendall(f"GET /v1/watch?prefix={prefix} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n\r\n".encode())
+    came = b""
+    while b"event: current" not in came:
+        came += sock.recv(4096)
+    return sock
 
-    async def go(gateway: RunningGateway, clone: Clone) -> list[str]:
-        seen: list[str] = []
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=60, trust_env=False) as client:
-            stream = events(client, "/slow/", None)
-            while (await anext(stream))[1] != "current":
-                pass
-            for n in range(300):
-                await asyncio.to_thread(clone.set("/slow/n", b"%d %s" % (n, value)).wait, 30)
-            while not seen or seen[-1] != "299":
-                seen += [row["value"].split()[0] for row in (await anext(stream))[2].get("changes", [])]
-        return seen
 
+def held_for_readers(gateway: RunningGateway) -> int:
+    """Bytes that wait in the gateway to be written."""
+    return max(each.transport.get_write_buffer_size() for each in gateway.server.server_state.connections)
+
+
+def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
+    lasting: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "KEPT", 20)
+    monkeypatch.setattr(fanout, "TOGETHER", 200_000)
+    value = b"x" * 30_000  # 9 MB in all: more than the sockets' buffers take
     with Clone(lasting.servers, subtree="/slow/") as clone, RunningGateway(lasting.servers) as gateway:
-        seen = asyncio.run(go(gateway, clone))
-    assert seen == sorted(set(seen), key=int), "in order and once"
-    assert len(seen) < 300, "it was not slow enough to tell"
+        reader, most = stuck(gateway, "/slow/"), 0
+        for n in range(300):
+            clone.set("/slow/n", b"%d %s" % (n, value)).wait(30)
+            most = max(most, held_for_readers(gateway))
+        assert 0 < most < 1_000_000, "what it does not take is not gathered"
+        came = b""
+        while b'"value":"299 ' not in came:
+            came += reader.recv(1 << 20)
+        reader.close()
+        seen = [int(n) for n in re.findall(rb'"value":"(\d+) ', came)]
+        assert gateway.gateway.metrics.conflated > 0
+    assert seen == sorted(set(seen)) and seen[-1] == 299, "in order and once"
+    assert b"event: snapshot" not in came and len(seen) < 200, "it was given all of them"
+
+
+def test_who_takes_nothing_for_long_is_cut_off_and_others_go_on(lasting: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "SEND_S", 0.3)
+    with Clone(lasting.servers, subtree="/cut/") as clone, RunningGateway(lasting.servers) as gateway:
+        reader = stuck(gateway, "/cut/")
+        other = threading.Thread(target=drain, args=(stuck(gateway, "/cut/"),), daemon=True)
+        other.start()
+        for _ in range(200):
+            clone.set("/cut/n", b"x" * 100_000).wait(30)
+        while gateway.gateway.readers > 1:
+            threading.Event().wait(0.05)
+        with suppress(ConnectionResetError):
+            drain(reader)
+        assert gateway.gateway.metrics.cut_off == 1 and other.is_alive()
+
+
+def drain(sock: socket.socket) -> None:
+    """Read until the end."""
+    with sock:
+        while sock.recv(1 << 20):
+            pass

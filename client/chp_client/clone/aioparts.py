@@ -195,6 +195,17 @@ class AsyncWatch:
         while (changed := await self._come()) is not None:
             yield changes_of(changed, self._watch.decoding)
 
+    async def missed(self) -> Changes:
+        """What there is once it is known what was missed since where this began; nothing if that is nothing.
+
+        For the parts of this package, of a watch that begins at a revision.
+        """
+        queue = self._watch.queue
+        while queue.waits and not queue.closed:
+            await self._came.wait()
+            self._came.clear()
+        return changes_of(queue.poll() or Changed([], [], 0), self._watch.decoding)
+
     async def _come(self) -> Changed | None:
         """What has come, waited for; None at the end."""
         queue = self._watch.queue

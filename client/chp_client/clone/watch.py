@@ -176,6 +176,11 @@ class WatchQueue:
         with self._lock:
             self._sleepers -= self._sleepers > 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is not known yet what was missed since the revision at which this begins."""
+        return self._waits and self.error is None
+
     def close(self) -> None:
         """The end: what is queued can still be read."""
         with self._lock:

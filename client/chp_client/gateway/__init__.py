@@ -4,8 +4,10 @@
     app         the routes, and the life of the Clone behind them    door       what every request has to pass
     asked       what a request says: names, numbers, conditions, bodies; and problems, what is wrong with it
     keys        one key, pages of keys                               pages      the keys in order
+    quick       a GET that needs no task                             writing    writes on their way, a key in one hand
     batches     many sets and deletes in one record                  once       Idempotency-Key
     watching    changes by server-sent events                        events     what one looks like
+    fanout      what readers of a prefix have in common              metrics    for Prometheus
     pair        the servers and their epochs                         openapi    the same, for machines to read
     console/    the page at /, and what it is made of
 

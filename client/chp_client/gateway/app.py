@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
 from chp.errors import ChpError
 
-from .asked import Limits
 from .console import show_console
-from .door import Door, defect, no_route, problem
+from .door import Door, Handler, defect, no_route, problem
 from .gateway import Gateway
 from .openapi import show_openapi
-from .pair import health, ready, show_history, show_pair
+from .pair import health, ready, show_history, show_metrics, show_pair
 from .paths.keys import batch, delete_key, pages, read_key, set_key
 from .paths.watching import watch
 from .problems import Problem
@@ -35,6 +33,7 @@ ROUTES: list[BaseRoute] = [
     Route("/v1/history", show_history, methods=["GET"]),
     Route("/health", health, methods=["GET"]),
     Route("/ready", ready, methods=["GET"]),
+    Route("/metrics", show_metrics, methods=["GET"]),
     Route("/openapi.json", show_openapi, methods=["GET"]),
     Route("/", show_console, methods=["GET"]),
     Route("/console/console.css", show_console, methods=["GET"]),
@@ -42,11 +41,16 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def application(
-    servers: Sequence[str], subtrees: Sequence[str] = ("",), *, write: bool = False, limits: Limits | None = None
-) -> Starlette:
-    """The gateway to a pair, as an ASGI application; it connects when its lifespan begins."""
-    gateway = Gateway(servers, subtrees, write=write, limits=limits)
+# what most ask for, by method and path, without a router and its middleware
+DIRECT: dict[tuple[str, str], Handler] = {
+    ("GET", "/v1/keys"): pages, ("PUT", "/v1/keys"): set_key, ("DELETE", "/v1/keys"): delete_key,
+    ("GET", "/v1/keys/"): read_key, ("PUT", "/v1/keys/"): set_key, ("DELETE", "/v1/keys/"): delete_key,
+    ("POST", "/v1/batch"): batch, ("GET", "/v1/watch"): watch,
+}  # fmt: skip
+
+
+def application(gateway: Gateway) -> Door:
+    """The gateway as an ASGI application; it connects when its lifespan begins."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -55,7 +59,6 @@ def application(
 
     app = Starlette(
         routes=ROUTES,
-        middleware=[Middleware(Door, gateway=gateway)],
         exception_handlers={
             HTTPException: no_route, Problem: problem, ChpError: problem, TimeoutError: problem, Exception: defect,
         },
@@ -63,4 +66,4 @@ def application(
     )  # fmt: skip
     app.router.redirect_slashes = False
     app.state.gateway = gateway
-    return app
+    return Door(app, gateway, DIRECT)

@@ -11,12 +11,16 @@ from starlette.requests import Request
 
 from .. import checks
 from ..clone.aio import AsyncClone
+from ..core.events import State
 from ..errors import Conflict
 from .asked import Bodies, Limits, tag
+from .metrics import Metrics
 from .once import MARKERS
 from .pair import PairView
 from .paths.entries import entry_json
+from .paths.fanout import Channels
 from .paths.pages import KeysInOrder
+from .paths.writing import Writes
 from .problems import Problem, problem_of
 
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
@@ -32,17 +36,21 @@ class Gateway:
         self.write = write
         self.servers, self.subtrees = tuple(servers), tuple(checks.subtrees_of(None, subtrees))
         self.bodies = Bodies(self.limits)
+        self.metrics = Metrics()
         self.under_way = self.readers = 0
         self.closing = asyncio.Event()
         self.clone: AsyncClone
         self.keys: KeysInOrder
+        self.writes: Writes
+        self.channels: Channels
         self.pair: PairView
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """As long as it serves."""
         async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
-            self.keys, self.pair = KeysInOrder(self.clone), PairView(self.servers)
+            self.keys, self.pair, self.writes = KeysInOrder(self.clone), PairView(self.servers), Writes(self.clone)
+            self.channels = Channels(self.clone)
             following = asyncio.create_task(self._follow())
             try:
                 yield
@@ -56,6 +64,20 @@ class Gateway:
         while True:
             self.keys.follow()
             await asyncio.sleep(FOLLOW_S)
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """What /metrics shows of this moment."""
+        clone = self.clone
+        stale = clone.staleness_s
+        return {
+            "synced": ("1 while the copy is current", float(clone.state is State.SYNCED)),
+            "staleness_seconds": ("for how long the copy has not been known to be current", min(stale, 1e9)),
+            "lag_seconds": ("how old what comes was when it came", clone.lag_s),
+            "keys": ("keys of the copy", float(len(self.keys))),
+            "requests": ("requests that wait for the pair", float(self.under_way)),
+            "readers": ("readers of changes", float(self.readers)),
+            "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),
+        }
 
     def held(self, key: str) -> None:
         """That the key lies in what is served."""

@@ -1,14 +1,23 @@
-"""uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be."""
+"""uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be.
+
+A GET that can be answered at once (paths/quick.py) is, where uvicorn would begin a task; if another version of it does
+not call `_start_asgi_task`, such a GET goes the long way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .asked import Limits
+
+if TYPE_CHECKING:
+    from .paths.quick import Quick
+
+QUICK_HEAD = 4096  # bytes; a longer head is looked at in full
 
 
 def _canned(status: str, code: str, detail: str, more: str = "") -> bytes:
@@ -28,8 +37,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     """One connection."""
 
     bounds = Limits()
+    quick: Quick | None = None
+    _common: tuple[object, bytes] = (None, b"")  # the lines of every answer, made once for a list of them
     _head = 0  # bytes of the head that is coming
     _in_head = True
+    _small = False  # whether the last head was
     _alarm: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -55,9 +67,34 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def on_headers_complete(self) -> None:
         """The head is there."""
-        self._in_head, self._head = False, 0
+        self._in_head, self._small, self._head = False, self._head <= QUICK_HEAD, 0
         self._no_alarm()
+        self.scope["state"]["abort"] = self.transport.abort  # for who has to let go of a reader that takes nothing
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """A request's turn has come."""
+        answer = self._at_once(cycle.scope) if cycle.keep_alive else None
+        if answer is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        self.transport.write(answer)
+        cycle.response_started = cycle.response_complete = True
+        self.on_response_complete()
+
+    def _at_once(self, scope: Any) -> bytes | None:
+        if scope["method"] != "GET" or self.quick is None or not self._small or scope["query_string"]:
+            return None
+        if self.pipeline or self.flow.write_paused:
+            return None  # of several that wait, each would be answered from within the one before
+        return self.quick.answer(scope["raw_path"], scope["headers"], self._lines())
+
+    def _lines(self) -> bytes:
+        headers = self.server_state.default_headers  # another list each second
+        kind = type(self)
+        if kind._common[0] is not headers:
+            kind._common = headers, b"".join(b"%s: %s\r\n" % each for each in headers)
+        return kind._common[1]
 
     def on_message_complete(self) -> None:
         """The body too: what comes is the next head."""

@@ -15,7 +15,9 @@ from .. import checks
 from .app import application
 from .asked import Limits
 from .door import LOOPBACK
+from .gateway import Gateway
 from .http import BoundedProtocol
+from .paths.quick import Quick
 
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
 STOP_S = 3  # for requests under way when it is stopped; watches end at once
@@ -28,7 +30,7 @@ class Bounded(uvicorn.Server):
     def handle_exit(self, sig: int, frame: object) -> None:
         """SIGTERM or Ctrl-C."""
         app = self.config.app
-        app.state.gateway.closing.set()  # type: ignore[union-attr]
+        app.gateway.closing.set()  # type: ignore[union-attr]
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
 
@@ -64,8 +66,10 @@ def server_of(given: argparse.Namespace, limits: Limits | None = None) -> uvicor
     host, port = listen_of(given.listen)
     servers = [each.strip() for each in given.servers.split(",")]
     checks.endpoints_of(servers)
-    app = application(servers, given.subtree or [""], write=given.write, limits=limits)
-    protocol = type("Protocol", (BoundedProtocol,), {"bounds": limits or Limits()})
+    gateway = Gateway(servers, given.subtree or [""], write=given.write, limits=limits)
+    app = application(gateway)
+    quick = Quick(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
+    protocol = type("Protocol", (BoundedProtocol,), {"bounds": gateway.limits, "quick": quick})
     config = uvicorn.Config(
         app,
         host,

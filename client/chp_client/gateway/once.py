@@ -18,9 +18,9 @@ from chp.numbers import Revision
 from ..clone.aio import AsyncClone
 from ..errors import Conflict
 from .paths.batches import RESERVED, Rows
+from .paths.writing import Writes
 from .problems import Problem
 
-ACK_S = 10.0  # a failover takes about a second, a busy one some
 MARKERS = RESERVED + "once/"
 REMEMBERED_MS = 86_400_000  # a day: whoever has not asked again by then does not
 NAME_MAX = 255  # of an Idempotency-Key
@@ -50,12 +50,12 @@ def marker_of(request: Request, body: bytes) -> tuple[str, bytes] | None:
     return MARKERS + sha256(name.encode()).hexdigest(), about.hexdigest().encode()
 
 
-async def write(clone: AsyncClone, rows: Rows, marker: tuple[str, bytes] | None) -> Done:
+async def write(clone: AsyncClone, writes: Writes, rows: Rows, marker: tuple[str, bytes] | None) -> Done:
     """Do it, all of it or nothing; or learn that it was done before."""
     if marker is not None:
         rows.append(marker[0], marker[1], REMEMBERED_MS, 0)
     try:
-        ack = await clone.put_columns(rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, timeout=ACK_S)
+        ack = await writes.write(rows, alone=marker is not None)
     except Conflict as conflict:
         if marker is None or not (revision := conflict.revisions.get(marker[0])):
             raise

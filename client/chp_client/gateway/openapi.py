@@ -81,6 +81,7 @@ def _paths() -> dict[str, Any]:
         "/v1/history": {"get": _does("epochs: when, who and because", [], {"200": "the newest first"})},
         "/health": {"get": _does("whether it answers", [], {"200": "yes"})},
         "/ready": {"get": _does("whether its copy is current", [], {"200": "yes"})},
+        "/metrics": {"get": _does("for Prometheus", [], {"200": "text"})},
         "/openapi.json": {"get": _does("this", [], {"200": "this"})},
     }  # fmt: skip
 

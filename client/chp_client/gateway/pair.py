@@ -97,3 +97,10 @@ async def ready(request: Request) -> Response:
     if clone.state is not State.SYNCED:
         raise Problem(503, "not-synced", clone.describe(), retry_s=RETRY_S)
     return JSONResponse({"status": "ready", "number": str(clone.revision)})
+
+
+async def show_metrics(request: Request) -> Response:
+    """GET /metrics: for Prometheus."""
+    query(request)
+    gateway = request.app.state.gateway
+    return Response(gateway.metrics.text(gateway.gauges()), media_type="text/plain; version=0.0.4")

@@ -15,9 +15,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from itertools import repeat
 from typing import Any
 
 from chp.errors import BadFrame, ChpError
+from chp.keys import check_column
 from chp.limits import DEFAULT
 from chp.unpacking import unpack
 
@@ -28,7 +30,10 @@ NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/v
 RESERVED = "/.gateway/"  # what gateways keep for themselves
 ROWS_MAX = DEFAULT.batch_items_max - 1  # one more is for an Idempotency-Key
 BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)  # of keys and values, so that it travels as one batch
+VALUE_MAX = DEFAULT.value_bytes_max
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
+
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Rows:
@@ -65,9 +70,42 @@ class Rows:
             self.conditions[0].append(at)
             self.conditions[1].append(condition)
 
+    def plain(self, given: list[Any]) -> bool:
+        """Add rows that set a key to a text, and nothing beside, as columns; whether they were such, and good."""
+        try:
+            keys = [row["set"] for row in given]
+            values = [row["value"].encode() for row in given]
+            size = sum(map(len, keys)) + sum(map(len, values))
+            if not given or set(map(len, given)) != {2} or size > BYTES_MAX or max(map(len, values)) > VALUE_MAX:
+                return False
+            check_column(keys, {})
+            checks.held_column(keys, self._subtrees)
+        except (ChpError, ValueError, TypeError, KeyError, AttributeError):
+            return False
+        if any(map(str.startswith, keys, repeat(RESERVED))):
+            return False
+        self.keys, self.values, self.bytes = keys, values, size
+        return True
+
+    def room_for(self, more: Rows) -> bool:
+        """Whether both travel as one batch."""
+        return len(self.keys) + len(more.keys) <= ROWS_MAX and self.bytes + more.bytes <= BYTES_MAX
+
+    def extend(self, more: Rows) -> None:
+        """These after those that are here; without conditions, which are of a batch as a whole."""
+        first = len(self.keys)
+        self.keys += more.keys
+        self.values += more.values
+        self.bytes += more.bytes
+        self.deletes += [first + at for at in more.deletes]
+        self.ttls[0].extend([first + at for at in more.ttls[0]])
+        self.ttls[1].extend(more.ttls[1])
+
 
 def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
     """What the body brings, added to `rows`; the `Problem` of one that is wrong names its place."""
+    if kind == NDJSON and rows.plain(_plain_lines(body)):
+        return rows
     given = _unpacked(body) if kind in MSGPACK else _lines(kind, body)
     if not given:
         raise Problem(400, "empty", "the batch has no rows; give one a line")
@@ -83,6 +121,16 @@ def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
     if rows.bytes > BYTES_MAX:
         raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
     return rows
+
+
+def _plain_lines(body: bytes) -> list[Any]:
+    """All lines as JSON, by the scanner itself; none if one is not as most are: then each is looked at by itself."""
+    try:
+        lines = [line for line in body.decode().split("\n") if line]
+        found = [_scan(line, 0) for line in lines] if len(lines) <= ROWS_MAX else []
+    except (ValueError, StopIteration, RecursionError):
+        return []
+    return [row for row, _ in found] if [end for _, end in found] == list(map(len, lines)) else []
 
 
 def _lines(kind: str, body: bytes) -> list[Any]:

@@ -6,14 +6,12 @@
 
 A delete by time has `"expired": true` too.
 
-A reader who comes back with Last-Event-ID therefore misses nothing and has nothing twice. Most readers have the same
-prefix; what is encoded for one is kept for the others for a while.
+A reader who comes back with Last-Event-ID therefore misses nothing and has nothing twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -21,35 +19,15 @@ from operator import itemgetter
 from ...clone.changes import Changes
 from .entries import shown
 
-KEPT = 1000  # events
-KEPT_BYTES = 65_536  # of one; a larger one is encoded for each reader
 SNAPSHOT_ROWS = 500  # of one event of a snapshot
 
 
-class Encoder:
-    """Changes of one prefix as bytes to be sent."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-
-    def events(self, prefix: str, changes: Changes, *, whole: bool) -> bytes:
-        """All of them, a record an event; `whole`: none was left out for a later one, so others get the same."""
-        out: list[bytes] = []
-        expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
-        rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
-        for revision, record in groupby(rows, key=itemgetter(0)):
-            found = self._kept.get((prefix, revision)) if whole else None
-            if found is None:
-                found = _event(str(revision), [_row(*row) for _, *row in record])
-                if whole and len(found) < KEPT_BYTES:
-                    self._keep((prefix, int(revision)), found)
-            out.append(found)
-        return b"".join(out)
-
-    def _keep(self, name: tuple[str, int], event: bytes) -> None:
-        self._kept[name] = event
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+def events(changes: Changes) -> Iterator[tuple[int, bytes]]:
+    """Each record's number, and the event that tells of it."""
+    expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
+    rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
+    for revision, record in groupby(rows, key=itemgetter(0)):
+        yield int(revision), _event(str(revision), [_row(*row) for _, *row in record])
 
 
 def snapshot(changes: Changes, number: str) -> Iterator[bytes]:

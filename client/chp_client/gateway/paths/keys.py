@@ -93,7 +93,7 @@ async def _written(gateway: Gateway, request: Request, rows: Rows, body: bytes) 
     one = rows.keys[0] if len(rows.keys) == 1 else None
     sets = len(rows.keys) > len(rows.deletes)
     try:
-        done = await write(gateway.clone, rows, marker_of(request, body))
+        done = await write(gateway.clone, gateway.writes, rows, marker_of(request, body))
     except Problem:
         raise
     except Exception as error:

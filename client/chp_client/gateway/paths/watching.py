@@ -2,36 +2,39 @@
 
     Last-Event-ID  --> from there on, out of the servers' log: over a restart of the gateway, and a failover
     else, or if the log does not reach back so far  --> event: snapshot, then what there is, then changes
-    too slow (QUEUE changes behind)  --> from the last event sent on, of each key only the latest
+    up to date  --> its channel's events, which are shared (fanout.py), what is due in one write
+    fallen out of what the channel keeps  --> of what it missed, of each key the latest; then its channel's events again
+    takes nothing for SEND_S  --> cut off
 
-What is due goes out in one write. Each second in which nothing happened there is a comment with the number.
+A slow reader costs one write and what lies in the socket's buffer: while it takes nothing, nothing is gathered for it.
+Each second in which nothing happened there is a comment with the number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from chp.errors import BadInput
 from chp.numbers import Revision
 
-from ...clone.aioparts import AsyncWatch
 from ...clone.changes import Changes, changes_of
 from ...errors import Lagging, NotRetained
 from ..asked import query
 from ..gateway import Gateway, gateway_of
 from ..problems import Problem
-from .events import Encoder, snapshot
+from . import fanout
+from .events import events, snapshot
+from .fanout import Channel
 from .keys import readable, worth
 
-QUEUE = 1000  # changes; of 4 KiB each, half of what a slow reader may cost
-QUIET_S = 1.0
-SENT_TOGETHER = 4 << 20  # bytes of one write
+QUEUE = 1000  # changes that come while a reader catches up; one that has more to take begins again
+SEND_S = 30.0  # a reader that takes nothing for so long holds a connection for nothing
 STREAM = "text/event-stream"
-_encoder = Encoder()
 
 
 async def watch(request: Request) -> Response:
@@ -43,9 +46,7 @@ async def watch(request: Request) -> Response:
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
     gateway.clone.watch(prefix).close()  # what is wrong with the prefix is told with a status
-    body = _Reader(gateway, prefix, after).stream()
-    headers = {**worth(gateway), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(body, headers=headers, media_type=STREAM)
+    return Stream(gateway, prefix, after)
 
 
 def _after(text: str | None) -> Revision | None:
@@ -57,67 +58,148 @@ def _after(text: str | None) -> Revision | None:
         raise Problem(400, "bad-number", f"Last-Event-ID: {error}") from None
 
 
-class _Reader:
-    """One stream: where it is, and the watch that it is fed from."""
+class Stream(Response):
+    """The answer: it ends when the reader leaves, or the gateway does."""
 
     def __init__(self, gateway: Gateway, prefix: str, after: Revision | None) -> None:
-        self._gateway, self._prefix = gateway, prefix
-        self._at = after
-        self._slow = False  # it gets the latest of each key
+        headers = {**worth(gateway), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=STREAM)
+        del self.headers["content-length"]
+        self._gateway, self._prefix, self._after = gateway, prefix, after
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Until the reader leaves, or the gateway ends."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write to one reader, and nobody else."""
         gateway = self._gateway
+        channel = gateway.channels.join(self._prefix)
         gateway.readers += 1
+        reader = _Reader(gateway, channel, self._after, send, scope.get("state", {}).get("abort"))
+        leaving = asyncio.ensure_future(_left(receive, reader))
         try:
-            while not gateway.closing.is_set():
-                try:
-                    async for piece in self._read():
-                        yield piece
-                except Lagging:
-                    self._slow = True
-                except NotRetained:
-                    self._at = None
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await reader.run()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
+            leaving.cancel()
             gateway.readers -= 1
+            gateway.channels.leave(channel)
 
-    async def _read(self) -> AsyncIterator[bytes]:
-        """From where it is, or from a snapshot, as long as it keeps up."""
-        clone = self._gateway.clone
-        if self._at is None:
-            before = clone.revision
-            source = clone.watch(self._prefix, "snapshot", conflate=self._slow, queue_max=QUEUE)
-            first = source.queue.poll()
-            changes = changes_of(first, None) if first is not None else Changes([], [], [], [], [])
-        else:
-            source, changes, before = self._since(self._at), None, self._at
-        async with source:
-            if changes is not None:
-                number = max([before, *changes.revisions])
-                for piece in snapshot(changes, str(number)):
-                    yield piece
-                self._at = number
-            async for piece in self._changes(source):
-                yield piece
 
-    def _since(self, at: Revision) -> AsyncWatch:
-        return self._gateway.clone.watch(self._prefix, at, conflate=self._slow, queue_max=QUEUE)
+async def _left(receive: Receive, reader: _Reader) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    reader.leave()
 
-    async def _changes(self, source: AsyncWatch) -> AsyncIterator[bytes]:
-        batches = source.batches()
-        coming: asyncio.Task[Changes] | None = None
-        try:
-            while not self._gateway.closing.is_set():
-                coming = coming or asyncio.ensure_future(anext(batches))
-                done, _ = await asyncio.wait([coming], timeout=QUIET_S)
-                if not done:
-                    yield f": {self._gateway.clone.revision}\n\n".encode()
-                    continue
-                changes, coming = coming.result(), None
-                yield _encoder.events(self._prefix, changes, whole=not self._slow)
-                self._at = changes.revisions[-1]
-        except StopAsyncIteration:
+
+class _Reader:
+    """Where one reader is: `_at`, the number up to which it has everything."""
+
+    def __init__(
+        self, gateway: Gateway, channel: Channel, after: int | None, send: Send, abort: Callable[[], None] | None
+    ) -> None:
+        self._gateway, self._channel, self._at = gateway, channel, after
+        self._send_on, self._abort = send, abort
+        self._skip = 0  # when it begins with its channel: of what comes there it has what is up to this number
+        self._behind = False  # of what it missed it gets the latest of each key
+        self._gone = False
+        self._waits: asyncio.Future[None] | None = None
+
+    def leave(self) -> None:
+        """Nobody reads any more."""
+        self._gone = True
+        if self._waits is not None and not self._waits.done():
+            self._waits.set_result(None)
+
+    async def run(self) -> None:
+        """Until one of both ends has gone."""
+        place: int | None = None
+        while not self._over():
+            if place is None:
+                place = await self._catch_up()
+                self._skip, self._behind = self._at or 0, self._behind and place is None
+            elif (found := self._channel.since(place, self._skip)) is None:
+                place, self._behind = None, True
+                self._gateway.metrics.conflated += 1
+            elif found[0]:
+                first, self._skip = place, 0
+                piece, place, self._at = found
+                await self._send(piece, place - first)
+            else:
+                await self._quiet()
+
+    def _over(self) -> bool:
+        return self._gone or self._gateway.closing.is_set()
+
+    async def _quiet(self) -> None:
+        before = self._channel.latest
+        self._waits = self._channel.news()
+        await self._waits
+        if self._channel.latest == before and not self._over():
+            await self._send(f": {self._gateway.clone.revision}\n\n".encode(), 0)
+
+    async def _send(self, piece: bytes, events: int) -> None:
+        if self._over():
             return
-        finally:
-            if coming is not None:
-                coming.cancel()
+        self._gateway.metrics.events += events
+        self._gateway.metrics.event_bytes += len(piece)
+        try:
+            async with asyncio.timeout(SEND_S):
+                await self._send_on({"type": "http.response.body", "body": piece, "more_body": True})
+        except TimeoutError:
+            self._gone = True
+            self._gateway.metrics.cut_off += 1
+            if self._abort is not None:
+                self._abort()
+
+    # -- until its channel has what comes next
+
+    async def _catch_up(self) -> int | None:
+        """Send what it lacks; its place then, or None if it has to be looked at again."""
+        if self._at is None:
+            await self._snapshot()
+            return self._channel.place(self._at or 0)
+        try:
+            async with self._gateway.clone.watch(
+                self._prefix, self._at, conflate=self._behind, queue_max=QUEUE
+            ) as missed:
+                changes = await missed.missed()
+                while changes.keys and not self._over():
+                    await self._send_all(changes)
+                    changes = await missed.missed()
+        except (Lagging, NotRetained) as error:
+            if isinstance(error, NotRetained) or self._behind:
+                self._at = None
+            self._behind = True
+            return None
+        return self._channel.place(self._at)
+
+    @property
+    def _prefix(self) -> str:
+        return self._channel.prefix
+
+    async def _snapshot(self) -> None:
+        clone = self._gateway.clone
+        before = clone.revision
+        async with clone.watch(self._prefix, "snapshot") as source:
+            first = source.queue.poll()
+        changes = changes_of(first, None) if first is not None else Changes([], [], [], [], [])
+        number = max([before, *changes.revisions])
+        parts, size = list[bytes](), 0
+        for piece in snapshot(changes, str(number)):
+            parts.append(piece)
+            size += len(piece)
+            if size > fanout.TOGETHER:
+                await self._send(b"".join(parts), len(parts))
+                parts, size = [], 0
+        await self._send(b"".join(parts), len(parts))
+        self._at = number
+
+    async def _send_all(self, changes: Changes) -> None:
+        parts, size = list[bytes](), 0
+        for number, event in events(changes):
+            parts.append(event)
+            size += len(event)
+            self._at = Revision(number)
+            if size > fanout.TOGETHER:
+                await self._send(b"".join(parts), len(parts))
+                parts, size = [], 0
+        await self._send(b"".join(parts), len(parts))
