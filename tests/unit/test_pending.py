@@ -83,6 +83,27 @@ def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() ->
     assert pair.b.state.map.values["/k"] == b"4"
 
 
+def test_who_sends_again_what_was_done_is_answered_before_what_is_pending() -> None:
+    """Its answer died with the active; the successor has a second's worth of everybody's sets to apply."""
+    pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
+    done, waiting = b"d" * 16, b"w" * 16
+    pair.put("PB", done, 1, {"/done": b"1"})
+    pair.run(0.5)
+    told = len(pair.answers(done, "B"))
+    pair.stopped = "P"
+    for no in range(1, 9):
+        pair.put("B", waiting, no, {"/k": b"%d" % no})
+    pair.run(2.0)
+    pair.vote("B")
+    pair.put("B", done, 1, {"/done": b"1"})
+    pair.put("B", done, 2, {"/done": b"2"})
+    pair.turn("B")
+    assert pair.b.pending.taken, "there is more to be done"
+    assert [no for no, *_ in pair.answers(done, "B")][told:] == [1] and pair.b.state.map.values["/done"] == b"1"
+    pair.run(0.5)
+    assert [no for no, *_ in pair.answers(done, "B")][told:] == [1, 2], "what is new waits its turn"
+
+
 def test_what_a_successor_has_not_applied_when_it_gives_way_is_pending_again() -> None:
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     pair.stopped = "P"

@@ -174,7 +174,7 @@ class ServerCore:
         """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
         try:
             known = by_public_id(frames) if frames[0] == RESERVED_KEY else frames
-            self.pending.taken.append(known) if self.pending.taken else self._collect(known)
+            self.pending.taken.append(known) if self.pending.queues(known, self.state) else self._collect(known)
         except BadInput as error:
             self._garbage("collector", error)
         except Exception:  # a defect of ours, or no memory: the shell says so

@@ -55,14 +55,22 @@ class Pending:
     def keep(self, frames: Frames, state: ReplicatedState, now: float) -> bool:
         """Keep a KVSET that is not part of the state; False if it has no UUID."""
         if frames[0] == RESERVED_KEY:
-            session = state.sessions.get(frames[2])
-            if session is None or unpack(frames[1]) > session.no:
+            if not state.did(frames[2], unpack(frames[1])):
                 self.add(batch_identity(frames[2], frames[1]), frames, now)
             return True
         _, uuid, _, _ = parse_kvset(frames)
         if uuid and uuid not in state.uuids:
             self.add(uuid, frames, now)
         return bool(uuid)
+
+    def queues(self, frames: Frames, state: ReplicatedState) -> bool:
+        """Whether a KVSET has to wait behind what is taken.
+
+        What is done and comes again need not: its answer was lost.
+        """
+        if not self.taken:
+            return False
+        return frames[0] != RESERVED_KEY or not state.did(frames[2], unpack(frames[1]))
 
     def add(self, identity: bytes, frames: Frames, now: float) -> None:
         """Keep a message; one that is here already stays where it is."""

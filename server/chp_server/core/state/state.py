@@ -240,6 +240,11 @@ class ReplicatedState:
         self._note_run(session_id, session, (session.no + 1, no, revision))
         session.no, session.seen = no, now
 
+    def did(self, session_id: bytes, no: int) -> bool:
+        """Whether a session's batch was done, or refused, with a record that tells of it."""
+        session = self.sessions.get(session_id)
+        return session is not None and no <= session.no
+
     def _note_newest(self, session_id: bytes) -> None:
         client = session_id[:CLIENT_BYTES]
         self._newest[client] = max(session_id, self._newest.get(client, b""))
