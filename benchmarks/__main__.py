@@ -26,6 +26,7 @@ NAMES = (
     "reads",
     "sync",
     "memory",
+    "growth",
     "pair",
     "stalls",
     "fairness",

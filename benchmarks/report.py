@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 # the figure of a case that is plotted, the first that it has
-FIGURES = ("rate", "bytes_a_key", "p50_us", "seconds")
-UNITS = {"rate": "/s", "bytes_a_key": "bytes a key"}
+FIGURES = ("rate", "bytes_a_key", "us_a_key", "p50_us", "seconds")
+UNITS = {"rate": "/s", "bytes_a_key": "bytes a key", "us_a_key": "us a key"}
 OURS, THEIRS = "#0b6e6e", ("#c9ccd1", "#a9adb5", "#8a8f99", "#6b717c")
 
 
@@ -81,7 +81,7 @@ def _bars(axis: Any, name: str, case: dict[str, Any], key: str) -> None:
     low_high = [f.get(key + "_spread", [v, v]) for f, v in zip(figures, values, strict=True)]
     errors = [[v - low for v, (low, _) in zip(values, low_high, strict=True)],
               [high - v for v, (_, high) in zip(values, low_high, strict=True)]]  # fmt: skip
-    ours = {who for who in names if who.startswith(("chp", "server", "client"))}
+    ours = {who for who in names if who.startswith(("chp", "server", "client", "active", "passive", "clone"))}
     others = iter(THEIRS * 3)
     colours = [OURS if who in ours else next(others) for who in names]
     places = range(len(names))

@@ -39,12 +39,12 @@ def _is_free(port: int) -> bool:
 class ChpServer(Process):
     """`chp-server` as an operator starts it; `settings` are its flags."""
 
-    def __init__(self, port: int | None = None, store: str = "memory:", **settings: Any) -> None:
+    def __init__(self, port: int | None = None, store: str = "memory:", up_s: float = WAIT_S, **settings: Any) -> None:
         self.port = free_port() if port is None else port
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         command = [sys.executable, "-m", "chp_server.main", "--bind", self.address, *flags, "--log-level", "warning"]
         super().__init__(command + (["--store", store] if store else []), "chp-server")
-        wait_until(lambda: connects(self.port) and connects(self.port + 2), self)
+        wait_until(lambda: connects(self.port) and connects(self.port + 2), self, up_s)
 
     @property
     def address(self) -> str:

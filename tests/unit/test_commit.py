@@ -79,7 +79,7 @@ def test_a_batch_that_comes_again_is_told_its_own_revision() -> None:
         told += revisions(server.end_turn(), ONE)
     assert [again(server, 4.0 + no, no) for no in (1, 2, 3)] == [[revision] for revision in told]
     copy = ReplicatedState(DEFAULT)
-    copy.load_rest(split(server.state.encode_rest(9.0))[1], 9.0)
+    copy.load_rest(split(list(server.state.rest(9.0))[-1])[1], 9.0)
     assert copy.sessions == server.state.sessions, "and whoever catches up by a snapshot knows it too"
 
 

@@ -58,7 +58,7 @@ def seen(committer: Committer) -> tuple[Any, ...]:
     """All that a verdict could have changed."""
     state, open_record, room = committer.committed.state, committer.open, committer.room
     return (
-        state.encode_rest(0.0), dict(state.map.values), dict(state.map.revisions), repr(state.staging.transactions),
+        list(state.rest(0.0))[-1], dict(state.map.values), dict(state.map.revisions), repr(state.staging.transactions),
         dict(open_record.origins), list(open_record.whose), list(open_record.bodies), open_record.bytes,
         len(open_record.plain), room.taken, room.full, dict(committer.unwritten.kept), dict(committer.counts),
     )  # fmt: skip

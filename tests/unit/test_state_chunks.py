@@ -25,7 +25,7 @@ def loaded(chunks: list[bytes], end: bytes) -> ReplicatedState:
 
 def test_what_is_staged_arrives_with_the_state() -> None:
     sent = state()
-    got = loaded(list(sent.staging.segments()), sent.encode_rest(0.0))
+    got = loaded(list(sent.staging.segments()), list(sent.rest(0.0))[-1])
     assert got.staging.measure() == sent.staging.measure() == (3, sent.staging.bytes)
     assert got.staging.transactions[b"t" * 16].parts == sent.staging.transactions[b"t" * 16].parts
 
@@ -35,13 +35,13 @@ def test_a_state_without_one_of_its_staged_segments_is_not_taken_over() -> None:
     chunks = list(sent.staging.segments())
     for lost in range(3):
         with pytest.raises(BadFrame, match="chunks of the snapshot"):
-            loaded(chunks[:lost] + chunks[lost + 1 :], sent.encode_rest(0.0))
+            loaded(chunks[:lost] + chunks[lost + 1 :], list(sent.rest(0.0))[-1])
 
 
 def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
     """A journal's snapshot that an older server wrote."""
     sent = ReplicatedState(DEFAULT)
-    end = sent.encode_rest(0.0)
+    end = list(sent.rest(0.0))[-1]
     header = join([STATE, 0, 0, 0, 0, 0])
     shorter = join([STATE, 0, 0, 0])
     assert end.count(header[1:]) == 1
@@ -51,7 +51,7 @@ def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
 def test_what_was_committed_arrives_too_so_that_what_comes_late_is_kept_by_neither() -> None:
     sent = state()
     sent.apply(Segment([], [], {"done": ["job", 7, b"t" * 16]}), 2, 0.0)
-    got = loaded([], sent.encode_rest(0.0))
+    got = loaded([], list(sent.rest(0.0))[-1])
     for each in (sent, got):
         each.apply(Segment(["/late"], [b"x"], {"stage": [b"t" * 16, "0.1"]}), 3, 0.0)
         assert each.staging.measure() == (0, 0)

@@ -90,7 +90,8 @@ class Snapshotter:
         self.begin(core)
         core.state.gather_all()
         for body in self._bodies or ():
-            self._journal.put_snapshot(body)
+            if body is not NOT_YET:
+                self._journal.put_snapshot(body)
         self._bodies = None
         self._journal.commit_snapshot(keep_after=self.number, alone=True)
 
@@ -102,7 +103,7 @@ class Snapshotter:
 
     def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
         image.deadlines = dict(image.deadlines)  # nothing follows in a backup that would put a later ttl right
-        rest = core.state.encode_rest(core.now)
+        rest = core.state.rest(core.now)
         staged = core.state.staging.segments()
         chunks = image.chunks(self._limits, lambda: core.now)
 
@@ -110,7 +111,7 @@ class Snapshotter:
             yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
                 yield encode(Sync(0, i, round(core.here.wall * 1000)), [segment])  # its ttls count from here
-            yield rest
+            yield from rest
 
         return bodies()
 

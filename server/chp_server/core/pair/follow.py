@@ -54,13 +54,13 @@ class Follower:
         self._unconfirmed: deque[tuple[int, int, float]] = deque()
         self._unconfirmed_bytes = 0
         self._chunks = chunks
-        self._state_body = b""
+        self._rest: Iterator[bytes] = iter(())
         self._chunk_index = 0
         self.credit = CREDIT
 
-    def with_state(self, state_body: bytes) -> Follower:
-        """What END carries, made at the same moment as the image of the chunks."""
-        self._state_body = state_body
+    def with_state(self, rest: Iterator[bytes]) -> Follower:
+        """What END carries, of the same moment as the image of the chunks."""
+        self._rest = rest
         return self
 
     def pump(self, log: RecordLog, now: float) -> list[Frames]:
@@ -77,8 +77,9 @@ class Follower:
         while self._chunks is not None and self.credit > 0:
             segment = next(self._chunks, None)
             if segment is None:
-                out.append([END, self._state_body])
-                self._chunks = None
+                if (body := next(self._rest)) is not NOT_YET:
+                    out.append([END, body])
+                    self._chunks = None
                 break
             if segment is NOT_YET:
                 break

@@ -359,7 +359,7 @@ class PeerLink:
             segments = (segment.encode() for segment in image.chunks(here.limits, lambda: here.now))
             chunks = chain(image.waiting(), segments, state.staging.segments())
             here.follower = Follower(here.limits, state.number, state.number, chunks)
-            here.follower.with_state(state.encode_rest(here.now))
+            here.follower.with_state(state.rest(here.now))
         here.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chp import columns
-from chp.batch import Segment, encode, packb
+from chp.batch import Segment
 from chp.hashmap import Hashmap
 from chp.headers import Epoch, StateHead
 from chp.keys import CLIENT_BYTES
@@ -29,6 +29,7 @@ from ..updates.leases import Leases
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Gathering, Image
 from .leaving import Leaving
+from .rest import packing
 from .staging import Staging
 
 NOBODYS = Tenure()
@@ -320,20 +321,20 @@ class ReplicatedState:
         """What the chunks of this state have to add up to: the map's fingerprint, staged segments and their bytes."""
         return *self.map.fingerprint(), *self.staging.measure()
 
-    def encode_rest(self, now: float) -> bytes:
-        """Everything but the map, as a STATE body: number, history, sessions, leases, uuids."""
-        sessions = [[i, s.no, round((now - s.seen) * 1000), list(s.runs)] for i, s in self.sessions.items()]
+    def rest(self, now: float) -> Iterator[bytes]:
+        """Everything but the map as it is now, as a STATE body; `NOT_YET` before, as often as it takes a turn."""
+        sessions = [(i, s.no, round((now - s.seen) * 1000), tuple(s.runs)) for i, s in self.sessions.items()]
         leases = [
-            [i, v.ttl_ms, round((v.deadline - now) * 1000), list(v.keys), v.owner] for i, v in self.leases.items()
+            (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
-        rest = [self.number, to_list(self.history), sessions, leases, list(self.uuids), versions]
-        rest.append([[*batch, *refusal] for batch, refusal in self.refusals.items()])
-        rest += [self.store, list(self.staging.committed), self.digest]
-        return encode(StateHead(self.number, *self.measure()), [packb(rest)])
+        refusals = [[*batch, *refusal] for batch, refusal in self.refusals.items()]
+        last = [list(self.uuids), versions, refusals, self.store, list(self.staging.committed), self.digest]
+        head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
+        return packing(head, first, sessions, leases, last)
 
     def load_rest(self, rest: list[Any], now: float) -> None:
-        """Take over what `encode_rest` said."""
+        """Take over what `rest` said."""
         number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest = rest
         self.number = number
         self.history = from_list(history)
