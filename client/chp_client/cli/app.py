@@ -20,7 +20,7 @@ from . import plugins
 from .data import history, locking, read, recording, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
-from .servers import bench, keys, operate, status
+from .servers import bench, dev, doctor, keys, operate, status
 from .settings import examples, shared
 
 ORDER = (
@@ -168,6 +168,20 @@ def chp() -> None:
     """
 
 
-for _module in (read, history, write, watching, locking, transfer, recording, status, operate, bench, keys):
+for _module in (
+    read,
+    history,
+    write,
+    watching,
+    locking,
+    transfer,
+    recording,
+    status,
+    doctor,
+    operate,
+    bench,
+    keys,
+    dev,
+):
     for _command in _module.COMMANDS:
         chp.add_command(_command)

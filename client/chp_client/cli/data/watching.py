@@ -7,6 +7,8 @@ del     /who/1           expired       by time: nobody deleted it
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ def _start(text: str) -> str | int:
     chp watch /rates/EUR/ --start snapshot   # what is there, then what changes
     chp watch /jobs/done --count 1           # wait for one change, then end
     chp watch --json /rates/ | jq -r .value
+    chp watch /config/ --exec './reload.sh'  # a command for each change
 """))  # fmt: skip
 @click.argument("prefix", default="")
 @click.option(
@@ -45,13 +48,17 @@ def _start(text: str) -> str | int:
     help="Where to begin: now, with all that is held, or with every change after a revision.  [default: now]",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many changes.")
+@click.option("--exec", "command", metavar="COMMAND", help="Run it in a shell for each change, one after the other.")
 @shared
 @pass_settings
-def watch(settings: Settings, prefix: str, start: str, count: int | None) -> None:
+def watch(settings: Settings, prefix: str, start: str, count: int | None, command: str | None) -> None:
     """Print each change of the keys that begin with PREFIX, once and in order, until Ctrl-C.
 
     In a pipe a line is: set, key, value, or del, key, with tabs between; "expired" follows where a ttl or a lease had
     run out. With --json it has the revision too.
+
+    With --exec nothing is printed: COMMAND has CHP_OP (set, del or expired), CHP_KEY and CHP_REVISION in its
+    environment, and the value's bytes as its input. One that fails is told of on standard error, and ends nothing.
     """
     begin = _start(start)
     out = settings.out
@@ -65,11 +72,27 @@ def watch(settings: Settings, prefix: str, start: str, count: int | None) -> Non
         out.watch_reader(PIPE_CLOSED)
         out.note(f"watching {escape(prefix) or 'everything'}; Ctrl-C ends it")
         for changes in store.changes(prefix, begin):
-            out.raw(b"".join(_line(out, change) for change in changes[:left]))
+            if command is None:
+                out.raw(b"".join(_line(out, change) for change in changes[:left]))
+            else:
+                for change in changes[:left]:
+                    _run(command, change)
             if left is not None:
                 left -= len(changes)
                 if left <= 0:
                     return
+
+
+def _run(command: str, change: Change) -> None:
+    """Run a command for a change, and wait until it ends; what came meanwhile waits too."""
+    operation = "expired" if change.expired else "del" if change.value is None else "set"
+    said = {"CHP_OP": operation, "CHP_KEY": change.key, "CHP_REVISION": show_revision(change.revision)}
+    if "\0" in change.key:
+        click.echo(f"chp watch: {escape(change.key)} has a NUL, which no environment takes; left out", err=True)
+        return
+    done = subprocess.run(command, shell=True, input=change.value or b"", env={**os.environ, **said}, check=False)
+    if done.returncode:
+        click.echo(f"chp watch: {command}: exit code {done.returncode}, of {escape(change.key)}", err=True)
 
 
 def _line(out: Out, change: Change) -> bytes:

@@ -30,6 +30,7 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "state": here.bstate.name.lower(),
         "since_s": round(here.now - here.since, 3),
         "uptime_s": round(here.now - here.started, 3),
+        "wall_ms": round(here.wall * 1000),
         "epoch": epoch_of(state.number),
         "sequence": sequence_of(state.number),
         "number": describe(state.number),

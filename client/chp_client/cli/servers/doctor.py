@@ -1,0 +1,189 @@
+"""`chp doctor`: what is wrong with this pair, seen from here, and the remedy for each. `findings` is pure.
+
+    ok    tcp://a:5556 answers, and is ACTIVE
+    warn  the clocks of tcp://b:5566 and of this host are 12.0 s apart: run NTP on both; what is left of ttls ...
+    bad   tcp://b:5566: port 5567 (P+1) is not reachable from here: open P to P+2 for clients
+
+Facts that a server of another version does not tell are passed over.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from chp.addresses import is_file, parse
+from chp.versions import VERSION
+
+from ...admin import Admin
+from ..faults import DEGRADED, OK
+from ..settings import Settings, examples, pass_settings, shared_for
+from ..store import explained
+from ..text import show_bytes
+from . import pair
+from .pair import View
+from .probe import explain
+
+GOOD, WARN, BAD = "ok", "warn", "bad"
+COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
+TIMEOUT_S = 2.0
+CONNECT_S = 1.0
+CLOCK_S = 2.0  # apart, beside what the question took: NTP keeps hosts within some milliseconds
+LITTLE = 0.9  # of memory or keys: sets are refused at the bound
+TURN_MS = 1000  # a turn that took longer holds up everybody
+PORTS = ("P", "P+1", "P+2")
+
+
+class Finding(NamedTuple):
+    """What was looked at: `level` is ok, warn or bad; `remedy` says what to do."""
+
+    level: str
+    what: str
+    remedy: str = ""
+
+
+def findings(seen: list[View], unreachable: dict[str, list[int]], now_ms: float, took_ms: float) -> list[Finding]:
+    """All that can be said of the servers' answers; `unreachable` are the ports of each that take no connection."""
+    found: list[Finding] = []
+    for view in seen:
+        found += _of_one(view, unreachable.get(view.server, []), now_ms, took_ms)
+    verdict = pair.verdict(seen)
+    found.append(Finding(GOOD if verdict.code == OK else BAD, f"the pair is {verdict.word}: {verdict.why}"))
+    return found
+
+
+def _of_one(view: View, closed: list[int], now_ms: float, took_ms: float) -> Iterator[Finding]:
+    if not view.reachable:
+        yield Finding(BAD, f"{view.server}: {view.problem}", "" if ";" in view.problem else "see its log")
+        return
+    yield Finding(GOOD, f"{view.server} answers, and is {view.state}")
+    for i in closed:
+        port = parse(view.server)[1] + i
+        yield Finding(
+            BAD,
+            f"{view.server}: port {port} ({PORTS[i]}) is not reachable from here",
+            "open P, P+1 and P+2 for clients",
+        )
+    if view.trouble:
+        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations.md on two stores")
+    yield from _clock(view, now_ms, took_ms)
+    yield from _room(view)
+    yield from _work(view)
+    peer = view.facts.get("peer")
+    if isinstance(peer, dict):
+        yield from _peer(view, peer)
+
+
+def _clock(view: View, now_ms: float, took_ms: float) -> Iterator[Finding]:
+    told = view.facts.get("wall_ms")
+    if pair.is_number(told) and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
+        yield Finding(
+            WARN, f"the clocks of {view.server} and of this host are {apart / 1000:.1f} s apart",
+            "run NTP on both: what is left of a ttl over a restart goes by the clock",
+        )  # fmt: skip
+
+
+def _room(view: View) -> Iterator[Finding]:
+    room = view.facts.get("room")
+    if not isinstance(room, dict):
+        return
+    if room.get("full") or room.get("read_only"):
+        yield Finding(
+            BAD, f"{view.server} refuses sets: {room.get('why') or 'it is full'}", "make room, or raise the bound"
+        )
+    memory, most = room.get("memory"), room.get("memory_max")
+    if pair.is_number(memory) and pair.is_number(most) and most and memory > LITTLE * most:
+        yield Finding(
+            WARN, f"{view.server} has {show_bytes(memory)} of {show_bytes(most)} memory in use",
+            "raise --max-memory, delete keys, or split the map",
+        )  # fmt: skip
+    free, least = room.get("disk_free"), room.get("disk_free_min")
+    if pair.is_number(free) and pair.is_number(least) and free < 2 * least:
+        yield Finding(
+            WARN, f"{view.server} has {show_bytes(free)} of disk left, and is read-only below {show_bytes(least)}",
+            "make room on its data disk",
+        )  # fmt: skip
+
+
+def _work(view: View) -> Iterator[Finding]:
+    turns, counts = view.facts.get("turns"), view.counts()
+    longest = turns.get("longest_ms") if isinstance(turns, dict) else None
+    if pair.is_number(longest) and longest > TURN_MS:
+        yield Finding(
+            WARN, f"the longest turn of {view.server} took {longest / 1000:.1f} s",
+            "everybody waited for it: see its log for what it did; a slow disk, or a machine that swaps?",
+        )  # fmt: skip
+    for name in ("unknown_keys", "handshakes_failed"):
+        if counts.get(name):
+            yield Finding(
+                WARN,
+                f"{view.server} turned away {counts[name]:.0f} connections ({name})",
+                "its log names addresses and why",
+            )
+    if view.facts.get("insecure"):
+        yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
+
+
+def _peer(view: View, peer: dict[str, Any]) -> Iterator[Finding]:
+    if peer.get("alive") is False:
+        yield Finding(BAD, f"{view.server} does not hear its peer", "start it, and let both reach each other's P+3")
+    version = peer.get("version")
+    if pair.is_number(version) and version and version != VERSION:
+        yield Finding(
+            WARN, f"the peer of {view.server} speaks version {version}, this {VERSION}", "upgrade what is older"
+        )
+    differ = peer.get("settings_differ")
+    for name, values in sorted(differ.items()) if isinstance(differ, dict) else ():
+        ours, theirs = values if isinstance(values, list | tuple) and len(values) == 2 else (values, "another")
+        yield Finding(WARN, f"{view.server} has {name} {ours}, its peer {theirs}", "set it alike on both")
+
+
+def unreachable_ports(server: str) -> list[int]:
+    """Which of P, P+1 and P+2 take no connection; none is asked of a server on files."""
+    if is_file(server):
+        return []
+    host, port = parse(server)
+    closed = []
+    for i in range(len(PORTS)):
+        try:
+            socket.create_connection((host.strip("[]"), port + i), CONNECT_S).close()
+        except OSError:
+            closed.append(i)
+    return closed
+
+
+@click.command(short_help="What is wrong with this pair, and what to do.", epilog=examples("""
+    chp doctor
+    chp doctor --json | jq -r 'select(.level != "ok")'
+"""))  # fmt: skip
+@shared_for(TIMEOUT_S)
+@pass_settings
+@click.pass_context
+def doctor(ctx: click.Context, settings: Settings) -> None:
+    """Look at the pair from here: who answers, ports, versions, clocks, settings, disk, memory; and the remedies.
+
+    Exit code: 0 if nothing is bad, else 1.
+    """
+    began = time.time()
+    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+        answers = admin.ask_all("status")
+    ended = time.time()
+    seen = pair.views(answers, settings.named)
+    for view in seen:
+        explain(view, answers[view.server])
+    closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
+    found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
+    for each in found:
+        if settings.out.json:
+            settings.out.record(each._asdict())
+        else:
+            level = settings.out.style(f"{each.level:4}", fg=COLOURS[each.level])
+            settings.out.line(f"{level}  {each.what}" + (f": {each.remedy}" if each.remedy else ""))
+    ctx.exit(DEGRADED if any(each.level == BAD for each in found) else OK)
+
+
+COMMANDS = (doctor,)

@@ -1,0 +1,130 @@
+"""covers: `chp dev`, `chp doctor` and `chp watch --exec`, as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from chp_client import Clone
+from chp_server.testing import Pair, TestServer, free_port
+
+WAIT_S = 60.0
+ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
+CHP = [sys.executable, "-m", "chp_client.cli"]
+
+
+class Running:
+    """A command in the foreground, whose lines are read as they come."""
+
+    def __init__(self, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [*CHP, *args], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.seen: list[str] = []
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def until(self, words: str) -> str:
+        while (line := self._lines.get(timeout=WAIT_S)) is not None:
+            self.seen.append(line)
+            if re.search(words, line):
+                return line
+        raise AssertionError(f"it ended before it said {words!r}: {self.seen}")
+
+
+def ports() -> tuple[int, int]:
+    """A port with the backup's ten above, and one for the console."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for each in [port + i for i in (0, 1, 2, 3, 10, 11, 12, 13)]:
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port, free_port()
+
+
+@pytest.fixture
+def dev() -> Iterator[tuple[Running, list[str]]]:
+    port, console = ports()
+    running = Running("dev", "--port", str(port), "--console-port", str(console))
+    try:
+        yield running, [f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}"]
+    finally:
+        if running.process.poll() is None:
+            running.process.send_signal(signal.SIGINT)
+            running.process.wait(WAIT_S)
+
+
+@pytest.mark.slow
+def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
+    running, servers = dev
+    assert running.until("export CHP_SERVERS=").split("=")[1].split()[0] == ",".join(servers)
+    first = int(running.until(r"^primary \| process").split()[-1])
+    running.until(r"^backup +\| process")
+    with Clone(servers) as clone:
+        clone.wait_until_synced(WAIT_S)
+        clone.set("/a", b"1").wait(WAIT_S)
+        os.kill(first, signal.SIGKILL)
+        clone.set("/a", b"2").wait(WAIT_S)
+        running.until(r"^primary \| ended with -9; started again")
+        second = int(running.until(r"^primary \| process").split()[-1])
+    assert second != first
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(WAIT_S) == 0
+    running.until("ended, and its data are gone")
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        argv = [*CHP, "dev", "--port", str(port)]
+        done = subprocess.run(argv, env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 2 and f"port {port} is not free" in done.stderr and "--port" in done.stderr
+
+
+def test_the_doctor_of_a_pair_that_is_well_and_of_one_that_is_not(pair: Pair) -> None:
+    with Clone(pair.servers) as clone:
+        clone.wait_until_synced(WAIT_S)
+        clone.set("/a", b"1").wait(WAIT_S)
+    ask = [*CHP, "--servers", ",".join(pair.servers), "doctor", "--json"]
+    done = subprocess.run(ask, env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and not [each for each in told if each["level"] == "bad"], told
+    pair.backup.kill()
+    done = subprocess.run(ask, env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1 and any(pair.backup.address in each["what"] for each in told if each["level"] == "bad")
+
+
+def test_a_command_for_each_change(lone: TestServer, tmp_path: Path) -> None:
+    with Clone(lone.address) as clone:
+        clone.set("/c/a", b"1\n2").wait(WAIT_S)
+        clone.set("/c/b", b"").wait(WAIT_S)
+        path = tmp_path / "told"
+        script = f'echo "$CHP_OP $CHP_KEY $(cat | wc -c)" >> {path}; test "$CHP_KEY" != /c/b'
+        args = ["--servers", lone.address, "watch", "/c/", "--start", "snapshot", "--count", "2", "--exec", script]
+        done = subprocess.run([*CHP, *args], env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0 and done.stdout == ""
+    assert path.read_text().splitlines() == ["set /c/a 3", "set /c/b 0"]
+    assert "exit code 1, of /c/b" in done.stderr

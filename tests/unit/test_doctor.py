@@ -1,0 +1,65 @@
+"""covers: cli/servers/doctor.py: what is wrong with a pair, and the remedy for each."""
+
+from typing import Any
+
+import pytest
+
+from chp_client.cli.servers.doctor import BAD, GOOD, WARN, Finding, findings
+from chp_client.cli.servers.pair import View
+
+NOW_MS = 1_795_375_822_658.0
+PEER = {"alive": True, "name": "b", "state": "passive", "version": 3, "settings_differ": {}}
+ROOM = {
+    "full": False, "read_only": False, "why": "", "memory": 100, "memory_max": 1000, "disk_free": 900,
+    "disk_free_min": 64,
+}  # fmt: skip
+FACTS = {"state": "active", "role": "primary", "in_sync": True, "wall_ms": NOW_MS, "peer": PEER, "room": ROOM}
+
+
+def found(closed: list[int] | None = None, **facts: Any) -> list[Finding]:
+    a = View("tcp://a:5556", facts={**FACTS, **facts})
+    b = View("tcp://b:5566", facts={**FACTS, "state": "passive", "role": "backup"})
+    return findings([a, b], {"tcp://a:5556": closed or []}, NOW_MS, 100.0)
+
+
+def test_a_pair_that_is_well() -> None:
+    assert found() == [
+        Finding(GOOD, "tcp://a:5556 answers, and is ACTIVE"),
+        Finding(GOOD, "tcp://b:5566 answers, and is PASSIVE"),
+        Finding(GOOD, "the pair is healthy: one active, one passive, in sync"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "words"),
+    [
+        ({"wall_ms": NOW_MS - 12_100}, WARN, "12.0 s apart"),
+        ({"wall_ms": NOW_MS + 12_100}, WARN, "12.0 s apart"),
+        ({"room": {**ROOM, "memory": 950}}, WARN, "of 1000 B memory in use"),
+        ({"room": {**ROOM, "disk_free": 100}}, WARN, "is read-only below 64 B"),
+        ({"room": {**ROOM, "full": True, "why": "max_keys"}}, BAD, "refuses sets: max_keys"),
+        ({"turns": {"longest_ms": 2500.0}}, WARN, "took 2.5 s"),
+        ({"counts": {"unknown_keys": 3}}, WARN, "turned away 3 connections"),
+        ({"insecure": True}, WARN, "--insecure"),
+        ({"peer": {**PEER, "alive": False}}, BAD, "does not hear its peer"),
+        ({"peer": {**PEER, "version": 4}}, WARN, "speaks version 4, this 3"),
+        ({"peer": {**PEER, "settings_differ": {"scrub_s": [600, 0]}}}, WARN, "has scrub_s 600, its peer 0"),
+        ({"misfit": {"name": "b", "text": "it has another store"}}, BAD, "another store"),
+        ({"state": "passive"}, BAD, "nobody active"),
+    ],
+)
+def test_what_is_wrong_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:
+    [finding] = [each for each in found(**facts) if words in each.what and each.level != GOOD][:1]
+    assert finding.level == level and (finding.remedy or ";" in finding.what)
+
+
+def test_a_port_that_takes_no_connection_is_named() -> None:
+    [finding] = [each for each in found([1]) if each.level == BAD]
+    assert finding.what == "tcp://a:5556: port 5557 (P+1) is not reachable from here"
+
+
+def test_a_server_that_is_not_there_and_one_of_another_version_that_tells_nothing() -> None:
+    away = View("tcp://a:5556", problem="nobody listens there; start chp-server")
+    assert findings([away], {}, NOW_MS, 0.0)[0] == Finding(BAD, "tcp://a:5556: nobody listens there; start chp-server")
+    told = findings([View("tcp://a:5556", facts={"state": "active", "role": "alone"})], {}, NOW_MS, 0.0)
+    assert [each.level for each in told] == [GOOD, GOOD]
