@@ -17,7 +17,7 @@ from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_HERE = ("make ", "pip ", "python3 -m venv ", "chp-server ")  # set-up, which is what runs this test, and what the fixture starts
+NOT_HERE = ("make ", "pip ", "python3 -m venv ", "chp-server ")  # set-up, and what the fixture starts
 
 
 def blocks(language: str) -> list[str]:
