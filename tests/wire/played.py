@@ -10,6 +10,7 @@ Nobody writes such a block by hand: `pytest --rewrite tests/wire/test_golden_chp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -407,12 +408,12 @@ def verdict(parser: str, frames: Frames) -> str:
 # -- as the page shows them
 
 
-def block(frames: Frames, *, meaning: bool = True) -> str:
+def block(frames: Frames) -> str:
     """Frames in hexadecimal, sixteen bytes a line, and what the last one means if it is msgpack."""
     lines = []
     for i, frame in enumerate(frames):
         rows = [frame[at : at + 16].hex(" ") for at in range(0, len(frame), 16)] or ["-"]
         lines += [f"{i}: {rows[0]}", *(f"   {row}" for row in rows[1:])]
-    if meaning:
+    with suppress(ValueError, msgpack.UnpackException):
         lines.append(f"= {msgpack.unpackb(frames[-1])!r}")
     return "".join(line + "\n" for line in lines)

@@ -8,7 +8,6 @@ is a message that is none. played.py makes them with the cores that run; `pytest
 
 import ast
 import re
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,12 +49,8 @@ def _vector(name: str, text: str) -> Vector:
     return Vector(name, [b"" if f.strip() == "-" else bytes.fromhex(f) for f in frames], meaning)
 
 
-def _blocks(kind: str) -> Iterator[Vector]:
-    return (_vector(name, text) for found, name, text in BLOCK.findall(SPEC) if found == kind)
-
-
-VECTORS = {vector.name: vector for vector in _blocks("chp2")}
-NONE = {vector.name: vector for vector in _blocks("chp2-refused")}
+VECTORS = {v.name: v for v in (_vector(n, text) for k, n, text in BLOCK.findall(SPEC) if k == "chp2")}
+NONE = {v.name: v for v in (_vector(n, re.sub("(?m)^=.*$", "", text)) for k, n, text in BLOCK.findall(SPEC) if k[4:])}
 
 
 def _rewritten(found: re.Match[str]) -> str:
@@ -65,7 +60,7 @@ def _rewritten(found: re.Match[str]) -> str:
     parser, *_, message = name.split()
     frames = REFUSED[message][1]
     name = f"{parser} {played.verdict(parser, frames)} {message}"
-    return f"```chp2-refused {name}\n{played.block(frames, meaning=False)}```"
+    return f"```chp2-refused {name}\n{played.block(frames)}```"
 
 
 def test_the_page_shows_what_the_programs_say(request: pytest.FixtureRequest) -> None:
