@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FENCE_S = 0.15  # a delay, a turn and a sync at their longest
 STUCK_S = 12.0  # clocks may run up to 10 % slow
 WELL_S = 8.0  # or fast, and a successor waits for votes
+ALONE_S = 2.7  # of the three seconds of solo_wait_s
 SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
 DURABILITY = ("applied", "journaled", "replicated")
 TTL_EARLY = 0.85  # clocks may run up to 10 % fast
@@ -103,6 +104,12 @@ class Checks:
                 f"{node.name} takes over, and {other.name} was busy for {now - self.began[other.name]:.1f} s only"
             )
 
+    def _listened(self, node: ServerNode) -> None:
+        """Who begins alone could have heard the other one for as long as it has to wait."""
+        listened = self.world.time.now - max(node.listens_at, self.pauses.get(node.name, 0.0))
+        if listened < ALONE_S:
+            self.fail(f"{node.name} begins alone, and has listened for {listened:.1f} s only")
+
     def told(self, node: ServerNode, frames: list[bytes]) -> None:
         """A peer message lies in a server's socket."""
         if frames[0] == b"STATE":
@@ -127,6 +134,8 @@ class Checks:
         self._keeps_apart(node, turn)
         if any(f.event == "state" and f.fields["because"] == "vote_peer_silent" for f in turn.facts):
             self._was_silent(node)  # now: it says so at the end of the turn, which may be long
+        if any(f.event == "state" and f.fields["because"] == "alone" for f in turn.facts):
+            self._listened(node)
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)  # what expired where it was set
         for op in turn.journal:
             if isinstance(op, Append):

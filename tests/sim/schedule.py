@@ -231,7 +231,7 @@ class _Maker:
         self.clients = [f"c{i + 1}" for i in range(rng.randint(1, 3))]
         self.faults = {
             "gentle": (self._crash,),
-            "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both),
+            "crash": (self._crash, self._crash_at, self._crash_client, self._crash_both, self._recover),
             "cut": (self._cut, self._cut_pair, self._count_alone, self._crash),
             "loss": (self._loss, self._drop),
             "pause": (self._pause, self._pause_at, self._stop_over_a_lease, self._busy),
@@ -314,6 +314,13 @@ class _Maker:
     def _crash_at(self) -> list[str]:
         name = self.rng.choice("PB")
         return [f"crash {name} at {self.rng.choice(POINTS)}", self._call(), self._call(), self._wait(), f"start {name}"]
+
+    def _recover(self) -> list[str]:
+        """A server that was killed has much to read: as long as it may be alone, or longer."""
+        name = self.rng.choice("PB")
+        seconds = self.rng.choice((0.5, 2.5, 3.5, 6.0))
+        return [f"crash {name}", self._wait(), f"recover {name} {seconds}", f"start {name}", self._call(), "tick 4.0",
+                self._call(), "tick 2.5"]  # fmt: skip
 
     def _crash_both(self) -> list[str]:
         names = self.rng.sample("PB", 2)

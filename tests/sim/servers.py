@@ -46,11 +46,13 @@ class ServerNode:
         self.lost_disk: Disk | None = None  # the last one that was replaced by a new one
         self.running = self.paused = self.busy = False
         self.starts = 0
-        self.started_at = 0.0
+        self.started_at = self.listens_at = 0.0  # the second: when it had read its journal
         self.core: Any = None
         self.line: Line | None = None  # to the arbiter, if there is one
         self.crash_at = self.pause_at = self.busy_at = ""
         self.busy_s = 0.0
+        self.recovery_s = 0.0  # how long the next start takes before anybody is heard
+        self.recovering = False
         self.turns = 0
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
@@ -84,8 +86,19 @@ class ServerNode:
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
-        self.world.connect_server(self)
-        self.schedule(0.0)
+        takes, self.recovery_s, starts = self.recovery_s, 0.0, self.starts
+        if takes:
+            self.recovering = True
+            self.world.time.at(self.world.time.now + takes, lambda: self._listen(starts))
+        else:
+            self._listen(starts)
+
+    def _listen(self, starts: int) -> None:
+        """It has read its journal, and takes its ports."""
+        if self.running and self.starts == starts:
+            self.recovering, self.listens_at = False, self.world.time.now
+            self.world.connect_server(self)
+            self.schedule(0.0)
 
     def new_core(self, server: bytes, now: float) -> ServerCore:
         """A core with this server's settings, which knows nothing yet."""
@@ -106,7 +119,7 @@ class ServerNode:
     def crash(self) -> None:
         """The process is gone, with what was in memory and a part of what was not synced."""
         if self.running:
-            self.running = self.paused = self.busy = self.misplaced = False
+            self.running = self.paused = self.busy = self.misplaced = self.recovering = False
             self.world.trace(f"{self.name:10} crashes")
             self.disk.crash(self.world.rng)
             self.world.net.died(self.name)
@@ -176,7 +189,7 @@ class ServerNode:
 
     def schedule(self, after: float) -> None:
         """Take a turn in a while, unless one is to come already."""
-        if not self._scheduled and not self.busy and not self.paused:
+        if not self._scheduled and not self.busy and not self.paused and not self.recovering:
             self._scheduled = True
             starts = self.starts
             self.world.time.at(self.world.time.now + after, lambda: self._turn_if(starts))

@@ -346,6 +346,18 @@ def foreign_store_is_forgotten(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Disk, "get_meta", lambda self, key: None)
 
 
+def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
+    """A server that recovered for long, or was stopped, takes for silence what it could not hear."""
+    begin_turn = ServerCore.begin_turn
+
+    def begins(self: ServerCore, *args: Any) -> None:
+        since = self.here.listens_since
+        begin_turn(self, *args)
+        self.here.listens_since = since
+
+    mp.setattr(ServerCore, "begin_turn", begins)
+
+
 MISTAKES = (
     empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
     foreign_store_is_forgotten,
@@ -419,6 +431,7 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
         (roles_not_compared, "role of the other"),
         (being_alone_is_enough, "foreign store"),
         (foreign_store_is_forgotten, "foreign store"),
+        (silence_counts_from_the_start, "begins alone"),
         (reissued_epoch, "issued twice"),
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),

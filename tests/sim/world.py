@@ -1,7 +1,7 @@
 """Two servers, some clients, the network between them and the time they share; driven by commands, one a line.
 
     start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | shorten P 3 | wall P 3600 | drift P 1.05
-    busy P 3 at sync
+    busy P 3 at sync | recover P 4 (its next start takes so long)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
@@ -199,6 +199,10 @@ class World:
         """The next time that it comes there, a server takes so long for it, and is not stopped."""
         assert point in POINTS[:-1], f"a server can be busy at {', '.join(POINTS[:-1])}"
         self.nodes[name].busy_at, self.nodes[name].busy_s = point, float(seconds)
+
+    def _do_recover(self, name: str, seconds: str) -> None:
+        """The next time that it starts, a server hears nobody for so long."""
+        self.nodes[name].recovery_s = float(seconds)
 
     def _do_resume(self, name: str) -> None:
         self.nodes[name].resume()

@@ -15,7 +15,8 @@ The monitor of libzmq tells of connections by their descriptors (connections.py)
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -39,7 +40,19 @@ class Reader:
     place: connections.Place  # its other end
     taken: int = 0
     behind: int = 0  # bytes that wait for it, at most
-    topics: int = 0  # bytes of what it has subscribed to
+    topics: Counter[bytes] = field(default_factory=Counter)  # what it has subscribed to, and how often
+    topic_bytes: int = 0  # of all these
+
+    def subscribed(self, topic: bytes, *, more: bool) -> None:
+        """It subscribed to a topic, or takes that back; what it never subscribed to it can't take back."""
+        if more:
+            self.topics[topic] += 1
+            self.topic_bytes += len(topic)
+        elif topic in self.topics:
+            self.topics[topic] -= 1
+            self.topic_bytes -= len(topic)
+            if not self.topics[topic]:
+                del self.topics[topic]
 
 
 class Subscribers:
@@ -124,11 +137,10 @@ class Subscribers:
         reader = self._readers.get(fd)
         if reader is None:
             return
-        reader.topics += len(topic) if more else -len(topic)
-        if reader.topics > self._topics_max:
-            self._cut(
-                fd, reader, f"it has subscribed to topics of {reader.topics} bytes; {self._topics_max} are enough"
-            )
+        reader.subscribed(topic, more=more)
+        if reader.topic_bytes > self._topics_max:
+            why = f"it has subscribed to topics of {reader.topic_bytes} bytes; {self._topics_max} are enough"
+            self._cut(fd, reader, why)
 
     def _cut(self, fd: int, reader: Reader, why: str) -> None:
         self._readers.pop(fd, None)
