@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FENCE_S = 0.15  # a delay, a turn and a sync at their longest
 STUCK_S = 12.0  # clocks may run up to 10 % slow
 WELL_S = 8.0  # or fast, and a successor waits for votes
-ALONE_S = 2.7  # of the three seconds of solo_wait_s
+ALONE_S = 2.2  # of the three seconds of solo_wait_s, by clocks that run fast; half a second without a turn is no stop
 SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
 DURABILITY = ("applied", "journaled", "replicated")
 TTL_EARLY = 0.85  # clocks may run up to 10 % fast
