@@ -34,7 +34,7 @@ class Gateway:
     ) -> None:
         self.limits = limits or Limits()
         self.write = write
-        self.servers, self.subtrees = tuple(servers), tuple(checks.subtrees_of(None, subtrees))
+        self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
         self.bodies = Bodies(self.limits)
         self.metrics = Metrics()
         self.under_way = self.readers = 0

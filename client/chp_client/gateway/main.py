@@ -1,9 +1,10 @@
-"""The command line of `chp-gateway`, and the server that it runs."""
+"""The command line of `chp-gateway`, and the server that it runs; bad flags end it with 2, and the remedy."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ import uvicorn
 from chp.errors import ChpError
 
 from .. import checks
+from ..clientfile import ClientFile
 from .app import application
 from .asked import Limits
 from .door import LOOPBACK
@@ -34,17 +36,56 @@ class Bounded(uvicorn.Server):
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
 
+EPILOG = """\
+examples:
+  chp-gateway                                        the pair of this host, at http://127.0.0.1:8080
+  chp-gateway --servers tcp://a:5556,tcp://b:5566 --listen 127.0.0.1:9000
+  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: the file has its servers
+  chp-gateway --subtree /rates/ --write              a part only; the console may edit
+
+where to look: / is the console, /openapi.json all paths, /metrics for Prometheus. /health answers 200 while the
+process does, /ready while its copy is current (503 else): the second one is for balancers.
+
+exit codes: 0 it was told to end, 1 a defect, 2 a flag or a file is wrong, 3 the port can't be listened on
+"""
+
+
 def arguments() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser("chp-gateway", description="The shared dictionary by HTTP, on this machine only.")
-    made.add_argument("--servers", default=os.environ.get("CHP_SERVERS", SERVERS), help="the pair (or CHP_SERVERS)")
-    made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="a loopback address")
+    made = argparse.ArgumentParser(
+        "chp-gateway",
+        description="The shared dictionary by HTTP, on this machine only: keys, pages, batches, changes, a console.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--servers", metavar="A,B", help=f"the pair (else CHP_SERVERS, else {SERVERS}); with a client file, which of it"
+    )
+    made.add_argument(
+        "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT)"
+    )
+    made.add_argument(
+        "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="a loopback address (default %(default)s)"
+    )
     made.add_argument(
         "--subtree", action="append", metavar="/NAME/", help="serve this subtree only; may be given again (default all)"
     )
     made.add_argument("--write", action="store_true", help="let the console write; programs may anyway")
     made.add_argument("--log-level", default="warning", choices=["error", "warning", "info"], help="default warning")
     return made
+
+
+def servers_of(given: argparse.Namespace) -> Sequence[str]:
+    """The pair that was asked for: addresses, or a client file's; `ChpError` for what can't be."""
+    named = None if given.servers is None else [each.strip() for each in given.servers.split(",")]
+    if path := given.client_file or os.environ.get("CHP_CLIENT"):
+        file = ClientFile.read(path)
+        return file if named is None else file.only(named)
+    if named is None:
+        named = [each.strip() for each in os.environ.get("CHP_SERVERS", SERVERS).split(",")]
+    checks.endpoints_of(named)
+    return named
 
 
 def listen_of(text: str) -> tuple[str, int]:
@@ -64,9 +105,7 @@ def listen_of(text: str) -> tuple[str, int]:
 def server_of(given: argparse.Namespace, limits: Limits | None = None) -> uvicorn.Server:
     """The server that was asked for, not started; `ValueError` or `ChpError` for what can't be."""
     host, port = listen_of(given.listen)
-    servers = [each.strip() for each in given.servers.split(",")]
-    checks.endpoints_of(servers)
-    gateway = Gateway(servers, given.subtree or [""], write=given.write, limits=limits)
+    gateway = Gateway(servers_of(given), given.subtree or [""], write=given.write, limits=limits)
     app = application(gateway)
     quick = Quick(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
     protocol = type("Protocol", (BoundedProtocol,), {"bounds": gateway.limits, "quick": quick})
@@ -87,13 +126,23 @@ def server_of(given: argparse.Namespace, limits: Limits | None = None) -> uvicor
 
 
 def run(args: Sequence[str]) -> int:
-    """Serve until SIGTERM; the exit code: 2 for what can't be run so."""
+    """Serve until SIGTERM; the exit code: 2 for what can't be run so, 3 for a port that can't be had."""
     given = arguments().parse_args(args)
     try:
         server = server_of(given)
     except (ValueError, ChpError) as error:
         sys.stderr.write(f"chp-gateway: {error}\n")
         return 2
-    sys.stderr.write(f"chp-gateway: http://{given.listen} serves {given.servers}\n")
-    server.run()
+    try:
+        listener = socket.create_server(
+            listen_of(given.listen), family=socket.AF_INET6 if "[" in given.listen else socket.AF_INET
+        )
+    except OSError as error:
+        text = f"--listen {given.listen}: {error.strerror}; end what listens there, or give another port"
+        sys.stderr.write(f"chp-gateway: {text}\n")
+        return 3
+    with listener:
+        served = server.config.app.gateway.servers  # type: ignore[union-attr]
+        sys.stderr.write(f"chp-gateway: http://{given.listen} serves {', '.join(served)}\n")
+        server.run([listener])
     return 0 if server.started else 1

@@ -1,0 +1,41 @@
+/** "epoch.sequence", as text: as a number it would be beyond what JavaScript keeps exactly. */
+export type Revision = string;
+export type Value = string | Uint8Array;
+export interface Entry { value: Value; revision: Revision }
+export interface Change { key: string; value: Value | undefined; deleted: boolean; revision: Revision }
+export interface Done { revision: Revision; durability: "" | "applied" | "journaled" | "replicated" }
+export type State = "connecting" | "synced" | "stale" | "closed";
+export interface Options { prefix?: string; onState?: (state: State) => void; timeoutMs?: number }
+export type Row =
+  | { set: string; value: Value; ttl?: number; if?: Revision | "0" }
+  | { delete: string; if?: Revision | "0" };
+
+export class Refused extends Error {
+  readonly status: number;
+  readonly code: string;
+  readonly now: { key: string; etag: string; value?: string; base64?: string } | null;
+  readonly revisions: Record<string, Revision> | null;
+}
+
+export function reaches(a: Revision, b: Revision): boolean;
+
+export class Clone implements Iterable<[string, Value]> {
+  constructor(gateways: string | string[], options?: Options);
+  static open(gateways: string | string[], options?: Options): Promise<Clone>;
+  readonly state: State;
+  readonly number: Revision;
+  readonly size: number;
+  get(key: string): Value | undefined;
+  has(key: string): boolean;
+  entry(key: string): Entry | undefined;
+  keys(): string[];
+  [Symbol.iterator](): Iterator<[string, Value]>;
+  watch(listener: (change: Change) => void): () => void;
+  synced(timeoutMs?: number): Promise<void>;
+  /** `ifRevision`: only if the key has it; null: only if there is no such key. */
+  set(key: string, value: Value, options?: { ttl?: number; ifRevision?: Revision | null }): Promise<Done>;
+  delete(key: string, options?: { ifRevision?: Revision }): Promise<Done>;
+  batch(rows: Row[]): Promise<Done>;
+  verify(): Promise<string[]>;
+  close(): void;
+}

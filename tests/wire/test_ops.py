@@ -1,0 +1,110 @@
+"""covers: ops/. Each metric that dashboard and alerts name is in a live scrape; the units know the exit codes."""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chp_server.exits import MEANING, Exit
+from chp_server.testing import Pair, free_port
+from tests.wire.gateways import RunningGateway
+
+OPS = Path(__file__).parents[2] / "ops"
+NAME = re.compile(r"\bchp_[a-z0-9_]+\b")
+RULE = re.compile(
+    r"      - alert: (?P<name>[A-Z][A-Za-z]+)\n"
+    r"        expr: '(?P<expr>[^'\n]+)'\n"
+    r"        for: (?P<for>\d+[smh])\n"
+    r"        labels:\n          severity: (?:warning|critical)\n"
+    r'        annotations:\n          summary: "[^"\n]+"\n          do: "[^"\n]+"\n'
+)
+
+
+def alerts() -> list[re.Match[str]]:
+    """Each rule; all of the file is one."""
+    text = (OPS / "alerts.yml").read_text()
+    head, found = text.partition("    rules:\n")[0], list(RULE.finditer(text))
+    assert head.endswith("groups:\n  - name: chp\n")
+    assert "".join(rule[0] for rule in found) == text.partition("    rules:\n")[2], "a rule is not as the others are"
+    return found
+
+
+def dashboard() -> list[str]:
+    """Each expression of it."""
+    board = json.loads((OPS / "grafana.json").read_text())
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [*expressions, *(each["expr"] for each in board["annotations"]["list"])]
+
+
+def scraped(address: str) -> set[str]:
+    """The names of all samples there."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {re.split(r"[{ ]", line)[0] for line in lines if line[0] != "#"}
+
+
+def test_each_metric_named_is_there(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    named = {name for text in [*dashboard(), *(rule["expr"] for rule in alerts())] for name in NAME.findall(text)}
+    assert len(named) > 25
+    one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
+    pair.primary.config = replace(pair.primary.config, metrics=one)
+    pair.backup.config = replace(pair.backup.config, metrics=two)
+    with pair, RunningGateway(pair.servers) as gateway:
+        gateway.client.put("/v1/keys/a", content=b"1")
+        found = scraped(f"127.0.0.1:{gateway.port}")
+        for _ in range(100):
+            missing = named - found - (scraped(one) & scraped(two))
+            if not missing:
+                break
+            threading.Event().wait(0.1)
+    assert not missing, f"no scrape has {sorted(missing)}"
+
+
+def test_each_alert_has_a_name_of_its_own() -> None:
+    names = [rule["name"] for rule in alerts()]
+    assert len(set(names)) == len(names) > 10
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian's prometheus)")
+def test_prometheus_takes_the_alerts() -> None:
+    subprocess.run(["promtool", "check", "rules", str(OPS / "alerts.yml")], check=True, timeout=60)
+
+
+def test_the_units_do_not_restart_what_needs_a_person() -> None:
+    person = [str(int(code)) for code in MEANING if Exit.USAGE <= code <= Exit.JOURNAL_DAMAGED]
+    server, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "gateway"))
+    assert f"RestartPreventExitStatus={' '.join(person)}\n" in server
+    assert "RestartPreventExitStatus=2 3\n" in gateway
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("name", ["chp-server", "chp-gateway"])
+def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / f"{name}.service"  # with a program that is there
+    unit.write_text(re.sub(r"(ExecStart=)\S+", r"\1/bin/true", (OPS / unit.name).read_text()))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and unit.name not in done.stderr, done.stderr
+
+
+def test_the_commands_of_image_and_units_are_programs_of_this_project() -> None:
+    from chp_client.gateway.main import arguments
+    from chp_server.settings.flags import build_parser
+
+    known = " ".join([arguments().format_help(), build_parser().format_help()])
+    for name in ("compose.yml", "chp-gateway.service", "chp-server.service"):
+        for flag in re.findall(r"(?:command|ExecStart).*", (OPS / name).read_text()):
+            for word in re.findall(r"--[a-z-]+", flag):
+                assert word in known, f"{name}: {word}"
