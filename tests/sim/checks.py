@@ -460,7 +460,7 @@ class Checks:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
 
     def _a_key_twice(self, end: int, name: bytes) -> bool:
-        """Whether a history has one update of a batch twice: what a suffix is parted with may be done piece by piece."""
+        """Whether a history has one update of a batch twice: a batch of a suffix may be done in pieces."""
         keys = [key for node in self.oracle.path(end) for key, value in node.writes if value == name]
         return len(keys) > len(set(keys))
 

@@ -296,10 +296,11 @@ class ServerCore:
         self.link.reset()
         self.link.remember_foreign(b"")
         here.drop_held()
+        held = self.state.number
         self._open_epoch(because)
         self.arbitration.begin(here.now)
         self.state.renew_leases(here.now)
-        self.link.replay.own()
+        self.link.replay.own(held)
         taken = self.pending.take(here.now)
         self._go_on_with_pending()
         here.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch

@@ -3,10 +3,10 @@
     passive, which was active alone             active
       saves its suffix to a file
       REPLAY [server, id, common, pieces] --->  each piece in its place, with its session's number
-      REPLAYED [id, keys]                 <---  keys that were written here since
+      REPLAYED [id, keys, number]         <---  keys that were written here since; where the rest stands
 
 One message is on its way at a time; it is sent again until it is answered. A passive that becomes active itself before
-that takes over what is left of its own suffix.
+that takes over what is left of its own suffix; so is what was answered, as long as the records with it have not come.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Replay:
     def __init__(self, here: Standing) -> None:
         self._here = here
         self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
+        self._answered_at: deque[tuple[int, list[list[Any]]]] = deque()  # messages whose records have not come to us
         self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
         self._common = 0
         self._id = 0
         self._sent_at = LONG_AGO
         self._takeover: tuple[bytes, Ledger] | None = None  # whose suffix we take over
-        self._answered: tuple[bytes, int, list[str]] = (b"", 0, [])
+        self._answered: tuple[bytes, int, list[str], int] = (b"", 0, [], 0)
 
     @property
     def under_way(self) -> bool:
@@ -61,6 +62,7 @@ class Replay:
             updates, pieces = older + updates, [uuids_of(before, here.state, pieces), *unknown, *pieces]
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
         self._waiting = deque(_messages(pieces, here.limits.part_bytes))
+        self._answered_at.clear()
         self._common, self._sent_at = common, LONG_AGO
         here.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
         counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
@@ -71,6 +73,10 @@ class Replay:
     def hand_over(self) -> None:
         """Send what is next, or again what was not answered."""
         here = self._here
+        while self._answered_at and self._answered_at[0][0] <= here.state.number:
+            self._answered_at.popleft()
+        if not (self._waiting or self._answered_at):
+            self._updates.clear()
         if not self._waiting or here.bstate is not State.PASSIVE:
             return
         if here.now - self._sent_at > here.config.peer_timeout_s:
@@ -82,17 +88,15 @@ class Replay:
 
     def on_replayed(self, body: bytes) -> None:
         """The active has taken the message over, but for these keys."""
-        suffix_id, refused = unpackb(body, "REPLAYED")
+        suffix_id, refused, number = unpackb(body, "REPLAYED")
         if self._waiting and suffix_id == self._id:
-            self._waiting.popleft()
+            self._answered_at.append((number, self._waiting.popleft()))
             self._sent_at = LONG_AGO
             self._late(refused)
 
     def _late(self, refused: list[str]) -> None:
         here = self._here
         late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
-        if not self._waiting:
-            self._updates.clear()
         if late:
             for update in late:
                 update.outcome = CONFLICT
@@ -101,10 +105,12 @@ class Replay:
             here.turn.saves.append(Save(f"suffix-late-{describe(here.state.number)}", late))
             here.turn.fact("suffix", "warning", suffix_conflict=len(late))
 
-    def own(self) -> None:
-        """We became active: what is left of our suffix is ours to take over."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, deque()
+    def own(self, held: int) -> None:
+        """We became active with records up to `held`: what of our suffix is not in them is ours to take over."""
+        waiting = [*(message for number, message in self._answered_at if number > held), *self._waiting]
+        self._waiting.clear()
+        self._answered_at.clear()
+        if waiting:
             ledger = Ledger(self._common)
             self._late([key for pieces in waiting for key in self._take(ledger, pieces)])
 
@@ -120,8 +126,9 @@ class Replay:
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
             self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):
-            self._answered = server, suffix_id, self._take(self._takeover[1], pieces)
-        here.turn.confirm.append([follow.REPLAYED, packb([suffix_id, self._answered[2]])])  # when it is in the journal
+            refused = self._take(self._takeover[1], pieces)
+            self._answered = server, suffix_id, refused, here.state.number
+        here.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])  # once in the journal
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
         """Make records of pieces; returns the keys that were in conflict."""
