@@ -131,7 +131,8 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         copy = self._copy(after, proof, subtree, request_id, session_id)
-        self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree)
+        whose = (session_id, subtree) if session_id else None
+        self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree, copy=whose)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
@@ -150,9 +151,11 @@ class Requests:
         parts: Iterator[list[Frames]],
         credit: int,
         wants: str | None = None,
+        *,
+        copy: tuple[bytes, str] | None = None,
     ) -> None:
-        here = self._here
-        self._open(Stream(identity, request_id, parts, min(credit, here.limits.sync_credit_max), True, here.now, wants))
+        credit, now = min(credit, self._here.limits.sync_credit_max), self._here.now
+        self._open(Stream(identity, request_id, parts, credit, True, now, wants, copy=copy))
 
     def _copy(
         self, after: int, proof: list[bytes], subtree: str, request_id: int, session_id: bytes

@@ -41,6 +41,7 @@ class Stream:
     counted: bool  # CHP/2: each part costs one credit
     touched: float
     wants: str | None = None  # until it has begun: the subtree of which it needs an image
+    copy: tuple[bytes, str] | None = None  # the session and the subtree whose copy it is
     waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
 
     def part(self) -> list[Frames] | None:
@@ -154,6 +155,7 @@ class Syncs:
         self._limits = limits
         self._streams: dict[tuple[bytes, int], Stream] = {}  # who has waited longest for a turn comes first
         self._readers: Counter[bytes] = Counter()  # how many of them each has
+        self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}  # the request of each Clone's copy
         self.refused = 0
         self.dropped = 0
 
@@ -161,7 +163,13 @@ class Syncs:
         return len(self._streams)
 
     def open(self, stream: Stream) -> bool:
-        """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many."""
+        """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many.
+
+        A Clone that asks again for a copy has given up the one before: it would wait here, for credit, until it is idle
+        for too long, and a server that was stopped for a minute finds all that was asked meanwhile.
+        """
+        if stream.copy is not None and (given_up := self._copies.get((stream.identity, stream.copy))) is not None:
+            self._end((stream.identity, given_up))
         before = None if stream.counted else self._streams.get((stream.identity, stream.request_id))
         if self._full(stream.identity, before):
             self.refused += 1
@@ -170,6 +178,8 @@ class Syncs:
             self._end((stream.identity, stream.request_id))
             self._streams[stream.identity, stream.request_id] = stream
             self._readers[stream.identity] += 1
+            if stream.copy is not None:
+                self._copies[stream.identity, stream.copy] = stream.request_id
         else:
             before.waiting.append(stream)
         return True
@@ -181,7 +191,10 @@ class Syncs:
         return len(self._streams) >= limits.syncs_max or self._readers[identity] >= limits.syncs_of_one_max
 
     def _end(self, key: tuple[bytes, int]) -> None:
-        if self._streams.pop(key, None) is not None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            if stream.copy is not None:
+                self._copies.pop((key[0], stream.copy), None)
             self._readers[key[0]] -= 1
             if not self._readers[key[0]]:
                 del self._readers[key[0]]
@@ -206,6 +219,7 @@ class Syncs:
         """Drop all streams: the server no longer serves."""
         self._streams.clear()
         self._readers.clear()
+        self._copies.clear()
 
     def wanted(self, blocked: set[bytes]) -> set[str]:
         """The subtrees of which streams that could begin need an image."""

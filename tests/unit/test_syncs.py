@@ -1,0 +1,38 @@
+"""covers: core/questions/syncs.py: how many streams there may be, and which of them is given up."""
+
+from itertools import repeat
+
+from chp.limits import DEFAULT
+from chp_server.core.questions.syncs import Stream, Syncs
+
+A, SESSION = b"connection", b"session"
+
+
+def stream(request_id: int, copy: tuple[bytes, str] | None = None, identity: bytes = A) -> Stream:
+    return Stream(identity, request_id, repeat([[b"part"]]), 0, True, 0.0, copy=copy)
+
+
+def test_who_asks_again_for_a_copy_has_given_up_the_one_before() -> None:
+    """A server that was stopped finds a minute's questions of one Clone; they leave room for the next."""
+    syncs = Syncs(DEFAULT)
+    for request_id in range(3 * DEFAULT.syncs_of_one_max):
+        assert syncs.open(stream(request_id, (SESSION, "/a/")))
+    assert len(syncs) == 1 and syncs.serves(A)
+    syncs.close(A)
+    assert not syncs.serves(A) and syncs.open(stream(1, (SESSION, "/a/"))) and len(syncs) == 1
+
+
+def test_copies_of_other_subtrees_sessions_and_connections_go_on() -> None:
+    syncs = Syncs(DEFAULT)
+    for i, (copy, identity) in enumerate(
+        [((SESSION, "/a/"), A), ((SESSION, "/b/"), A), ((b"another", "/a/"), A), ((SESSION, "/a/"), b"else"), (None, A)]
+    ):
+        assert syncs.open(stream(i, copy, identity))
+    assert len(syncs) == 5
+
+
+def test_what_is_no_copy_counts_each_by_itself() -> None:
+    syncs = Syncs(DEFAULT)
+    for request_id in range(DEFAULT.syncs_of_one_max):
+        assert syncs.open(stream(request_id))
+    assert not syncs.open(stream(9999)) and syncs.refused == 1
