@@ -23,12 +23,12 @@ FOR_EVER_S = 1e9  # more than a lock can be waited for
 
 
 def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
-    """The three endpoints of each server, from `tcp://host:P` or `ipc://dir/P` (or one text with commas between)."""
+    """The three endpoints of each server, from `tcp://host:P`, `host:P` or `ipc://dir/P` (or a text with commas)."""
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
     for server in given:
         try:
-            addresses.parse(address := str(server).strip())
+            addresses.parse(address := addresses.full(str(server).strip()))
         except ValueError as error:
             raise BadInput(f"server {server!r} {error}; give one such as tcp://a:5556") from None
         found.append(tuple(addresses.beside(address, i) for i in range(3)))

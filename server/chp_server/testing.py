@@ -154,6 +154,22 @@ class Pair:
         """Both addresses, the primary's first."""
         return [self.primary.address, self.backup.address]
 
+    @property
+    def active(self) -> TestServer | None:
+        """The one that serves at this moment, if one does."""
+        both = (self.primary, self.backup)
+        return next((each for each in both if each.server is not None and each.server.core.active), None)
+
+    def kill(self) -> TestServer:
+        """Kill the one that serves, as soon as one does, and return it; the other takes over when a client asks."""
+        until = time.monotonic() + MEET_S
+        while (active := self.active) is None:
+            if time.monotonic() > until:
+                raise TimeoutError(f"no server was active within {MEET_S:g} s")
+            threading.Event().wait(0.005)
+        active.kill()
+        return active
+
     def __enter__(self) -> Self:
         try:
             self.primary.start()

@@ -13,6 +13,7 @@ from chp.errors import BadInput
 from chp_client import AsyncClone, Clone
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
+from chp_client.feed import Feed
 from chp_server.settings.config import ConfigError, load
 
 
@@ -50,6 +51,20 @@ def test_what_is_none_is_named_with_the_reason(address: str, why: str) -> None:
         parse(address)
     with pytest.raises(BadInput, match=why):
         endpoints_of([address])
+
+
+@pytest.mark.parametrize("given", ["a:5556,b:5566", ["a:5556", "tcp://b:5566"], " a:5556 , b:5566"])
+def test_tcp_may_be_left_out_wherever_servers_are_given(given: Any) -> None:
+    assert [first for first, _, _ in endpoints_of(given)] == ["tcp://a:5556", "tcp://b:5566"]
+    with pytest.raises(BadInput, match="twice"):
+        endpoints_of(["a:5556", "tcp://a:5556"])
+
+
+def test_a_feed_and_options_of_spark_take_it_too() -> None:
+    with Feed("127.0.0.1:9") as feed:
+        assert [link.address for link in feed._links] == ["tcp://127.0.0.1:9"]
+    options = pytest.importorskip("chp_client.spark.options")
+    assert options.parse({"servers": "a:5556,b:5566"})["servers"] == ["tcp://a:5556", "tcp://b:5566"]
 
 
 @pytest.mark.parametrize("directory", ["run/chp", "/run/my chp", "/run,chp", f"/{'x' * 103}"])

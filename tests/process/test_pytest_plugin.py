@@ -1,0 +1,48 @@
+"""covers: pytest_chp: the fixtures, as somebody's own tests have them; and the example of docs/testing.md."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MINE = """
+from chp_client import Clone
+
+def test_one(chp_clone, chp_pair):
+    with Clone() as mine:  # of CHP_SERVERS, as the program under test makes it
+        mine.wait_until_synced(30)
+        mine.set("/a", b"1").wait(30)
+    assert chp_clone.sync(30) and dict(chp_clone) == {"/a": b"1"}
+
+def test_two(chp_clone):
+    assert not chp_clone, "nothing is left of another test"
+
+def test_its_pair_is_told_by_the_environment(chp_pair, monkeypatch):
+    import os
+    assert os.environ["CHP_SERVERS"].split(",") == chp_pair.servers and "CHP_CLIENT" not in os.environ
+"""
+
+
+def run(directory: Path, text: str) -> str:
+    (directory / "test_mine.py").write_text(text)
+    environ = {**os.environ, "CHP_SERVERS": "nowhere:1", "CHP_CLIENT": "nobody", "PYTEST_ADDOPTS": ""}
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_chp", "-p", "no:cacheprovider", str(directory)]
+    done = subprocess.run(argv, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+def test_each_test_has_a_pair_of_its_own(tmp_path: Path) -> None:
+    assert "3 passed" in (said := run(tmp_path, MINE)), said
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.S)
+    assert "1 passed" in (said := run(tmp_path, code)), said
+
+
+def test_nothing_of_ours_is_imported_before_it_is_asked_for() -> None:
+    code = "import sys, pytest_chp; print([m for m in sys.modules if m.startswith(('chp', 'zmq'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
