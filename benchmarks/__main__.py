@@ -29,6 +29,7 @@ NAMES = (
     "growth",
     "pair",
     "stalls",
+    "idle",
     "fairness",
     "gateway",
     "recording",
