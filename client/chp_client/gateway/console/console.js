@@ -10,6 +10,10 @@ const $ = (id) => document.getElementById(id);
 const entries = new Map();
 const rows = [];  // elements, used again for whatever can be seen
 let names = [], folder = "/", chosen = null, dirty = true, treeDirty = true, mayWrite = false, changes = 0;
+const rates = [], SECONDS = 120;  // changes in each of the last seconds
+const latest = [], LATEST = 12;  // the changes that came last, the newest first
+const versions = [], VERSIONS = 20;  // of the chosen key, seen since it was opened
+let treeAt = 0;
 let opened = null;  // the revision that the entry had when it was opened for editing
 
 const make = (tag, text = "", className = "") => Object.assign(document.createElement(tag), { textContent: text, className });
@@ -27,7 +31,12 @@ function take(list, number, flashes) {
       entries.set(row.key, { value: shown(row), bytes: row.base64 !== undefined, number: row.revision ?? number, at });
     }
   }
-  if (flashes) changes += list.length;
+  if (!flashes) return;
+  changes += list.length;
+  for (const row of list.slice(-LATEST)) latest.unshift(row);
+  latest.length = Math.min(latest.length, LATEST);
+  for (const row of list) if (row.key === chosen) versions.unshift({ number, text: row.deleted ? "deleted" : shown(row) });
+  versions.length = Math.min(versions.length, VERSIONS);
 }
 
 function follow() {
@@ -63,6 +72,7 @@ function draw() {
   const n = Math.min(names.length - first, Math.ceil(box.clientHeight / ROW) + 2 * SPARE);
   while (rows.length < n) rows.push(newRow(box));
   rows.forEach((row, i) => (i < n ? fill(row, names[first + i], first + i) : (row.hidden = true)));
+  drawLatest();
   if (treeDirty) { treeDirty = false; setTimeout(drawTree, 0); }
 }
 
@@ -90,18 +100,46 @@ function fill(row, key, place) {
   row.setAttribute("aria-selected", key === chosen);
 }
 
+function drawLatest() {
+  const line = (row) => {
+    const made = make("li", row.deleted ? `${row.key} deleted` : `${row.key} = ${shown(row).slice(0, 80)}`);
+    made.onclick = () => choose(row.key);
+    return made;
+  };
+  $("latest").replaceChildren(...latest.map(line));
+  $("seen").replaceChildren(...versions.map(({ number, text }) => make("li", `${number}  ${text.slice(0, 80)}`)));
+}
+
+function drawRate() {
+  rates.push(changes);
+  if (rates.length > SECONDS) rates.shift();
+  const most = Math.max(...rates, 1), x = (i) => 120 - (rates.length - 1 - i) * (120 / SECONDS);
+  $("line").setAttribute("points", rates.map((n, i) => `${x(i).toFixed(1)},${(29 - 28 * n / most).toFixed(1)}`).join(" "));
+  $("rate").textContent = changes.toLocaleString();
+  $("most").textContent = `at most ${most.toLocaleString()} in the last two minutes`;
+  changes = 0;
+}
+
+function size(bytes) {
+  for (const unit of ["B", "kB", "MB"]) { if (bytes < 1000) return `${Math.round(bytes)} ${unit}`; bytes /= 1000; }
+  return `${bytes.toFixed(1)} GB`;
+}
+
 function drawTree() {
-  const counts = new Map();
-  for (const key of entries.keys()) {
+  const counts = new Map(), sizes = new Map();
+  for (const [key, entry] of entries) {
     if (!key.startsWith(folder)) continue;
     const end = key.indexOf("/", folder.length);
-    if (end > 0) counts.set(key.slice(0, end + 1), (counts.get(key.slice(0, end + 1)) ?? 0) + 1);
+    if (end < 0) continue;
+    const path = key.slice(0, end + 1);
+    counts.set(path, (counts.get(path) ?? 0) + 1);
+    sizes.set(path, (sizes.get(path) ?? 0) + key.length + entry.value.length);
   }
   const parts = folder.split("/").slice(0, -1);
   const above = parts.map((_, i) => `${parts.slice(0, i + 1).join("/")}/`);
   const button = (path, label, count) => {
     const made = make("button", label);
-    if (count) made.append(make("small", ` ${count.toLocaleString()}`));
+    if (count) made.append(make("small", ` ${count.toLocaleString()}, ${size(sizes.get(path))}`));
     if (path === folder) made.setAttribute("aria-current", "true");
     made.onclick = () => { folder = path; $("rows").scrollTop = 0; dirty = treeDirty = true; soon(); };
     return made;
@@ -114,6 +152,7 @@ function drawTree() {
 
 async function choose(key) {
   chosen = key;
+  versions.length = 0;
   soon();
   const answer = await fetch(pathOf(key));
   if (chosen !== key) return;
@@ -168,8 +207,8 @@ async function look() {
   } catch {
     pill($("state"), "gateway is silent", "bad");
   }
-  $("rate").textContent = changes.toLocaleString();
-  changes = 0;
+  drawRate();
+  if (Date.now() - treeAt > 5000) { treeAt = Date.now(); treeDirty = true; soon(); }  // sizes change where keys do not
 }
 
 // -- keyboard: / filters, arrows and pages move, Enter opens, Escape leaves

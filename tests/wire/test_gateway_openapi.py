@@ -1,0 +1,98 @@
+"""covers: openapi.py. What each path answers is what /openapi.json says it does, members and types, nothing unnamed."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from chp_server.testing import Pair
+from tests.wire.gateways import RunningGateway
+
+LINES = {"Content-Type": "application/x-ndjson"}
+ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("PUT", "/v1/keys/{key}", "/v1/keys/o/a", {"content": b"1"}),
+    ("PUT", "/v1/keys/{key}", "/v1/keys/o/b?ttl=60", {"content": b"\xff"}),
+    ("PUT", "/v1/keys", "/v1/keys?key=o", {"content": b"1", "headers": {"Idempotency-Key": "one"}}),
+    ("PUT", "/v1/keys", "/v1/keys?key=o", {"content": b"1", "headers": {"Idempotency-Key": "one"}}),
+    ("POST", "/v1/batch", "/v1/batch", {"content": b'{"set":"/o/c","value":""}', "headers": LINES}),
+    ("GET", "/v1/keys", "/v1/keys?prefix=/o/", {}),
+    ("GET", "/v1/keys", "/v1/keys?prefix=/o/&limit=1", {}),
+    ("GET", "/v1/pair", "/v1/pair", {}),
+    ("GET", "/v1/history", "/v1/history", {}),
+    ("GET", "/health", "/health", {}),
+    ("GET", "/ready", "/ready", {}),
+    ("DELETE", "/v1/keys/{key}", "/v1/keys/o/a", {}),
+    ("DELETE", "/v1/keys", "/v1/keys?key=o", {}),
+    ("GET", "/v1/keys/{key}", "/v1/keys/o/none", {}),
+    ("PUT", "/v1/keys/{key}", "/v1/keys/o/b", {"content": b"1", "headers": {"If-Match": '"1.1"'}}),
+    ("PUT", "/v1/keys/{key}", "/v1/keys/o/b", {"content": b"1", "headers": {"If-None-Match": "*"}}),
+    ("POST", "/v1/batch", "/v1/batch", {"content": b"{", "headers": LINES}),
+]
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
+    "null": type(None),
+}  # fmt: skip
+
+
+def fits(text: str, schema: dict[str, Any]) -> bool:
+    """What a schema asks of a text."""
+    return text in schema.get("enum", [text]) and bool(re.search(schema.get("pattern", ""), text))
+
+
+def wrong(value: Any, schema: dict[str, Any], whole: dict[str, Any], at: str = "") -> Iterator[str]:
+    """Where a value is not what the schema says; members that it does not name are wrong too."""
+    if "$ref" in schema:
+        schema = whole["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if not any(isinstance(value, KINDS[kind]) and (kind == "boolean") == isinstance(value, bool) for kind in kinds):
+        yield f"{at} is {value!r}, not {kinds}"
+    elif isinstance(value, dict) and "properties" in schema:
+        for name in set(schema["required"]) - value.keys():
+            yield f"{at}.{name} is missing"
+        for name, member in value.items():
+            if name in schema["properties"]:
+                yield from wrong(member, schema["properties"][name], whole, f"{at}.{name}")
+            else:
+                yield f"{at}.{name} is not named"
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from wrong(item, schema["items"], whole, f"{at}[{i}]")
+    elif isinstance(value, str) and not fits(value, schema):
+        yield f"{at} is {value!r}"
+
+
+def test_every_answer_is_what_the_page_for_machines_says(pair: Pair) -> None:
+    with RunningGateway(pair.servers) as gateway:
+        whole = gateway.client.get("/openapi.json").json()
+        for method, path, url, given in ASKED:
+            answer: httpx.Response = gateway.client.request(method, url, **given)
+            said = whole["paths"][path][method.lower()]["responses"].get(str(answer.status_code))
+            if said is None:
+                said = whole["paths"][path][method.lower()]["responses"]["default"]
+            kind = answer.headers["Content-Type"]
+            schema = said["content"][kind]["schema"]
+            assert list(wrong(answer.json(), schema, whole)) == [], (method, url, answer.text)
+            assert answer.status_code < 500
+        asked = {(path, method.lower()) for method, path, _, _ in ASKED}
+        for path, methods in whole["paths"].items():
+            for method, does in methods.items():
+                if "application/json" in does["responses"]["200"].get("content", {}):
+                    assert (path, method) in asked, f"{method} {path} is not looked at"
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (1, {"type": "string"}),
+        (True, {"type": "integer"}),
+        ({}, {"type": "object", "required": ["a"], "properties": {}}),
+        ({"a": 1}, {"type": "object", "required": [], "properties": {}}),
+        ("x", {"type": "string", "pattern": "^[0-9]$"}),
+        ([1], {"type": "array", "items": {"type": "string"}}),
+        (None, {"type": ["string", "number"]}),
+    ],
+)
+def test_the_check_finds_what_is_wrong(value: Any, schema: dict[str, Any]) -> None:
+    assert list(wrong(value, schema, {}))
