@@ -106,7 +106,7 @@ class Checks:
 
     def _listened(self, node: ServerNode) -> None:
         """Who begins alone could have heard the other one for as long as it has to wait."""
-        listened = self.world.time.now - max(node.listens_at, self.pauses.get(node.name, 0.0))
+        listened = self.world.time.now - node.listens_at
         if listened < ALONE_S:
             self.fail(f"{node.name} begins alone, and has listened for {listened:.1f} s only")
 
