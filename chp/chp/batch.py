@@ -307,6 +307,45 @@ def _commit_ok(column: object, n: int) -> bool:
     )
 
 
+def _topic_ok(thing: object) -> bool:
+    return type(thing) is str and 0 < len(thing) <= 200
+
+
+def _publish_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and _topic_ok(each[0]) and _number_ok(each[1]) and type(each[2]) is bytes
+        for each in column
+    )
+
+
+def _made_ok(column: object, n: int) -> bool:
+    return (
+        type(column) is list
+        and len(column) == 2
+        and _topic_ok(column[0])
+        and (column[1] is None or type(column[1]) is dict)
+    )
+
+
+def _placed_ok(column: object, n: int) -> bool:
+    return (
+        type(column) is list
+        and len(column) == 2
+        and _number_ok(column[0])
+        and type(column[1]) is list
+        and all(
+            type(each) is list and len(each) == 5 and _topic_ok(each[0]) and all(map(_number_ok, each[1:]))
+            for each in column[1]
+        )
+    )
+
+
+def _trim_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 2 and _topic_ok(each[0]) and _number_ok(each[1]) for each in column
+    )
+
+
 _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.DELETES: lambda column, n: _indices(column, n) and len(set(column)) == len(column),
     columns.TTLS: lambda column, n: _ttl_ok(column) or _sparse(column, n, _ttl_ok),
@@ -326,6 +365,10 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
         type(column) is list and len(column) in (n, n or len(column)) and all(map(_bytes_ok, column))
     ),
     columns.PROPERTIES: lambda column, n: _sparse(column, n, _bytes_ok),
+    columns.PUBLISH: _publish_ok,
+    columns.TOPIC: _made_ok,
+    columns.PLACED: _placed_ok,
+    columns.TRIM: _trim_ok,
 }
 
 COLUMNS = frozenset(_EXTRAS)

@@ -29,6 +29,12 @@ ENDED: Final = "ended"  # these deletes, or the end of this lease, are by time
 REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
 KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
 VALUE_BYTES: Final = "v"
+PUBLISH: Final = "publish"  # messages for topics: name, how many, and the messages
+TOPIC: Final = "topic"  # make a topic, or remove it
+PLACED: Final = "placed"  # in the place of `publish`: which offsets the messages have got
+TRIM: Final = "trim"  # messages below an offset are let go
+
+OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM})
 
 # what says something of each item, or of some, and not of the segment as a whole
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
@@ -52,6 +58,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     LEASED: lambda column: f"leased={_named(column)}",
     LEASE: lambda column: f"lease={_named(column[0])}:{column[1]}ms",
     UNLEASE: lambda column: f"unlease={_named(column)}",
+    PUBLISH: lambda column: " ".join(f"publish={name}+{count}" for name, count, _ in column),
+    TOPIC: lambda column: f"topic={column[0]}" + (" removed" if column[1] is None else ""),
+    PLACED: lambda column: " ".join(f"placed={name}:{first}+{count}" for name, first, count, *_ in column[1]),
+    TRIM: lambda column: " ".join(f"trim={name}:{below}" for name, below in column),
 }
 
 

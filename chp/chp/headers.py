@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
-GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE = range(11)
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES = range(12)
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
+    "MESSAGES",
 )  # fmt: skip
 APPLIED, JOURNALED, REPLICATED = range(3)
 DURABILITY_NAMES = ("applied", "journaled", "replicated")
@@ -225,8 +226,24 @@ class StateHead(NamedTuple):
         return _line("STATE", what, describe(self.number))
 
 
+class Messages(NamedTuple):
+    """Messages of a topic, from an offset on; none: the topic has no more now. `topic_next` is what the next one gets.
+
+    Its items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset.
+    """
+
+    request: int
+    upto: int
+    first: int
+    topic_next: int
+
+    def describe(self, what: str = "") -> str:
+        """`MESSAGES up to 17 of 42`."""
+        return _line("MESSAGES", what, f"up to {self.upto} of {self.topic_next}")
+
+
 Header = (
-    Greeting | Batch | Heartbeat | Sync | Records | Kthxbai | Ack | Refused | Reply | Epoch | StateHead
+    Greeting | Batch | Heartbeat | Sync | Records | Kthxbai | Ack | Refused | Reply | Epoch | StateHead | Messages
 )  # in the order of their kinds
 H = TypeVar("H", bound=tuple[Any, ...])
 
@@ -319,7 +336,7 @@ def request_of(header: Header) -> int | None:
     """The id of the request that it answers; None if it answers none."""
     if isinstance(header, Refused):
         return header.number
-    return header.request if isinstance(header, Sync | Records | Kthxbai | Reply) else None
+    return header.request if isinstance(header, Sync | Records | Kthxbai | Reply | Messages) else None
 
 
 def fields_of(header: Header) -> list[Any]:

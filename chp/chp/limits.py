@@ -89,6 +89,12 @@ class Limits:
     transactions_max: int = 1000
     transactions_of_one_max: int = 100  # of one client, so that none takes them all: a job has one at a time
     applications_max: int = 10_000  # whose last committed version is remembered
+    topics_max: int = 1000  # each is some hundred bytes of every state that is sent; it has to fit one answer
+    topic_marks_max: int = 1000  # places where a topic may be cut off: what it keeps is exact to a 500th
+    messages_kept_bytes: int = 16 * MIB  # of the latest messages, in memory, for the passive; all are in the journal
+    messages_page_bytes: int = MIB // 4  # of one message to a reader, or one batch
+    readings_max: int = 1024  # of topics at once; as of snapshots
+    readings_of_one_max: int = 64
     part_bytes: int = MIB  # a large record is published in parts of about this size
     history_epochs_max: int = 256  # older ones are answered with a snapshot
     replica_bytes_max: int = 128 * MIB  # sent to the passive and not confirmed yet

@@ -24,13 +24,17 @@ from .clone.watch import Watch
 from .clone.worth import Check
 from .codecs import Codec
 from .core.events import Ack, State
-from .errors import Closed, Conflict, Forked, Full, Lagging, NotRetained, Refused
+from .errors import AlreadyThere, Closed, Conflict, Forked, Full, Lagging, NoSuchTopic, NotRetained, Refused
 from .feed.history import Version
+from .topics.aiotopic import AsyncTopic
+from .topics.reader import Message, MessageBatch
+from .topics.topic import LATEST, Topic
 
 __all__ = [
-    "Ack", "AsyncClone", "AsyncLease", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl",
-    "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Entry",
-    "Forked", "Full", "Lagging", "Lease", "NotRetained", "Refused", "Revision", "State", "Ticket", "Version", "Watch",
+    "LATEST", "Ack", "AlreadyThere", "AsyncClone", "AsyncLease", "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput",
+    "BadKey", "BadSubtree", "BadTtl", "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone",
+    "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch",
+    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Topic", "Version", "Watch",
 ]  # fmt: skip
 
 

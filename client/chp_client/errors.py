@@ -5,6 +5,7 @@
     Refused     the server took none of a batch of sets, or answers a question with no
     Conflict    ... because a key's revision was another
     NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
+    NoSuchTopic, AlreadyThere  ... because there is no topic of that name, or there is one
     Unanswered  no server answered a question, or not to its end
 
 A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
@@ -64,6 +65,14 @@ class Refused(ChpError):
 
 class Unanswered(ChpError):
     """No server answered a question, or not to its end."""
+
+
+class NoSuchTopic(Refused):
+    """There is no topic of that name."""
+
+
+class AlreadyThere(Refused):
+    """What was to be made is there."""
 
 
 class Conflict(Refused):

@@ -25,6 +25,7 @@ from chp_server.core.turn import Append, Fact, Remember, Save, Turn
 from . import linear
 from .accounts import Accounts
 from .oracle import Oracle, Wrong
+from .topics import TopicChecks
 
 if TYPE_CHECKING:
     from .clients import ClientNode
@@ -49,6 +50,7 @@ class Checks:
         self.oracle = Oracle()
         self.accounts = Accounts(world, self.oracle)
         self.failed: str | None = None
+        self.topics = TopicChecks(world)
         self.acks = 0
         self.compared = 0
         self.last_number: dict[str, int] = {}
@@ -374,8 +376,9 @@ class Checks:
         states = sorted(int(node.core.bstate) for node in servers)
         if states != [3, 4]:
             return "states: " + ", ".join(f"{n.name} {n.core.bstate.name}" for n in servers)
-        if any(node.core.link.replay.under_way for node in servers):
-            return "a suffix is still being handed over"
+        links = [node.core.link for node in servers]
+        if any(link.replay.under_way or link.filler.lacks for link in links) or any(n.disk.unsynced for n in servers):
+            return "a suffix is still being handed over, or messages are"
         active = next(node for node in servers if node.core.active)
         if self.not_served_by(active):
             return self.not_served_by(active)
@@ -409,6 +412,7 @@ class Checks:
         active = next(node for node in self.world.servers if node.core.active)
         end = active.core.state.number
         self._replicas_equal()
+        self.topics.check()
         for node in self.world.servers:
             if node.disk.durability:
                 self._equals_its_journal(node)

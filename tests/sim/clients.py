@@ -32,7 +32,7 @@ class Op:
 
     name: str
     client: str
-    kind: str  # set, del, cset, tx, retx, refresh, unlease, plain, read
+    kind: str  # set, del, cset, tx, retx, refresh, unlease, plain, read, pub, topic
     keys: list[str]
     value: bytes
     called: float
@@ -159,6 +159,7 @@ class ClientNode:
         self.running = self.paused = False
         self.starts = 0
         self.ops: list[Op] = []
+        self.published: list[Op] = []  # messages (topics.py)
         self.versions = 0  # of this client's transactions
         self.core: Any = None
         self._next_op = 0

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.recordlog import Messages, Row
+from chp_server.core.topics.filling import Spans
 from chp_server.store.journal import JournalError, JournalFull, Loaded
 from chp_server.store.journal_rows import follows
+from chp_server.store.message_shelf import MessageShelf
 
 Op = Callable[[], None]
 KEPT = 4 << 20  # bytes that are to stay free
@@ -41,11 +43,17 @@ class Disk:
         self.mark = self._floor = 0  # how far it had been, as beside the real journal; and what it does not go below
         self.free = "room"
         self._meta: dict[str, bytes] = {}
+        self.shelf = MessageShelf()
 
     @property
     def measured(self) -> str:
         """What a server sees of it: the last byte goes between two looks."""
         return "room" if self.free == "none" else self.free
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something waits for the next sync."""
+        return bool(self._open)
 
     @property
     def number(self) -> int:
@@ -88,6 +96,7 @@ class Disk:
             self.rows.pop()
         self.abort_snapshot()
         self._last = self.number
+        self.shelf.drop_after(number)
         self._move_mark()
         return before - len(self.rows)
 
@@ -109,7 +118,23 @@ class Disk:
             raise JournalError("no snapshot is under way")
         self._building.append(body)
 
-    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+    def keep_messages(self, messages: Sequence[Messages]) -> None:
+        """Messages of records, with the next sync; what a crash leaves of it may be without its record."""
+        self._open.append(lambda: self.shelf.keep(messages))
+
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+        """What was synced."""
+        return self.shelf.read(topic, offset, number, bytes_max)
+
+    def message_spans(self, number: int) -> Spans:
+        """What was synced."""
+        return self.shelf.spans(number)
+
+    def trim_messages(self, floors: dict[int, int]) -> None:
+        """With the next sync."""
+        self._open.append(lambda: self.shelf.trim(floors))
+
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
         """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last, or to be alone."""
         if self._building is None:
             raise JournalError("no snapshot is under way")
@@ -120,6 +145,8 @@ class Disk:
         if alone or number > self._last:
             self.rows.clear()
             self._last = number
+        if alone:
+            self.shelf.drop_after(shared)
         self.snapshot, self.snapshot_number = self._building, number
         self.rows = [row for row in self.rows if row.last > min(keep_after, number)]
         self._last = max(self._last, self.number)
@@ -152,6 +179,7 @@ class Disk:
 
     def load(self) -> Loaded:
         """What a restart finds."""
+        self.shelf.drop_after(self.number)
         after = [row for row in self.rows if row.last > self.snapshot_number]
         self._floor = self.mark if self.mark > self.number else 0
         chunks = iter(list(self.snapshot))

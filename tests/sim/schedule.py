@@ -18,6 +18,7 @@ TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 MANY = tuple(f"/l/{i}" for i in range(1, 10))
 ENDING_SHARE = 0.5
+TOPICS_SHARE = 0.5  # of the seeds
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
 ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
 SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
@@ -88,7 +89,7 @@ def plan(seed: int) -> Plan:
         made.commands.insert(0, "scrub 1")
     if temper != "gentle" and random.Random(seed * 104_729 + 13).random() < DISK_SHARE:
         made = with_full_disks(made)
-    made = with_endings(made)
+    made = with_messages(with_endings(made))
     forged = random.Random(seed * 104_729 + 11)
     if forged.random() < STRANGER_SHARE:
         for _ in range(forged.randint(1, 6)):
@@ -120,6 +121,21 @@ def with_endings(made: Plan) -> Plan:
             *(fault if made.temper != "gentle" else ()),
         ]  # fmt: skip
     return replace(made, commands=out, ending_keys=rng.choice((1, 2)))
+
+
+def with_messages(made: Plan) -> Plan:
+    """The same, but that programs publish messages too, and here and there a topic keeps few of them."""
+    rng = random.Random(made.seed * 104_729 + 23)
+    if rng.random() > TOPICS_SHARE:
+        return made
+    out = list(made.commands)
+    for _ in range(rng.randint(4, 25)):
+        out.insert(rng.randint(len(out) // 5, len(out) - 1), f"publish c1 {rng.choice('tuv')} {rng.choice((1, 1, 3))}")
+    if rng.random() < 0.4:
+        out.insert(len(out) // 4, f"topic c1 v {rng.choice((1, 4))}")
+    if rng.random() < 0.2:
+        out.insert(rng.randint(len(out) // 2, len(out) - 1), "topic c1 u")
+    return replace(made, commands=out)
 
 
 def with_journals_cut_short(made: Plan) -> Plan:

@@ -4,6 +4,7 @@
     busy P 3 at sync | recover P 4 (its next start takes so long)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
+    publish c1 orders 3 | topic c1 orders [10] (topics.py)
     tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
@@ -23,7 +24,7 @@ from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
-from . import describe, mistakes
+from . import describe, mistakes, topics
 from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
@@ -67,6 +68,7 @@ class World:
         self.bootstrapped: set[str] = set()  # servers that are told to open a store
         self.doubted: set[str] = set()  # servers whose line to the arbiter is cut; "P.up" and "P.down": one way
         self.walls_were_set = False
+        self.disks_lost = self.topics_removed = False
         self.trouble: dict[tuple[str, str], float] = {}
 
     def _server(self, name: str) -> ServerNode:
@@ -210,6 +212,7 @@ class World:
     def _do_wipe(self, name: str) -> None:
         self.nodes[name].crash()
         self.nodes[name].disk.wipe()
+        self.disks_lost = True
 
     def _do_disk(self, name: str, free: str) -> None:
         assert free in FREE, f"a disk has {', '.join(FREE)}"
@@ -221,6 +224,7 @@ class World:
         node.crash()
         if self.checks.oracle.on_path(node.disk.mark, other.disk.number):
             node.disk.shorten(int(rows))
+            self.disks_lost = True
 
     def _do_renew(self, name: str) -> None:
         mistakes.renew(self, name)
@@ -318,6 +322,15 @@ class World:
             op = node.op("retx", node.last_tx.keys)
             op.value = node.last_tx.value
             node.transact(op, node.versions)
+
+    def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
+        topics.publish(self.nodes[name], topic, int(count))
+
+    def _do_topic(self, name: str, topic: str, most: str = "") -> None:
+        """Make a topic, of which at most so many messages are kept; or remove it."""
+        self.topics_removed |= not most
+        told = {"keep": "size", "max_messages": int(most)} if most else None
+        topics.settings(self.nodes[name], topic, told)
 
     def _do_plain(self, name: str, key: str) -> None:
         node = self.nodes[name]

@@ -15,11 +15,13 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment
+from chp.topics import pack_messages
 
 from ..core.sending.outbox import Packed, size_of
 from .tickets import Ticket
 
 OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time
+PUBLISHED_BYTES = 1 << 20  # of messages that travel together, or one
 SHUT = -1  # `room` when nothing can be set any more
 
 
@@ -77,6 +79,28 @@ class Encoded(Draft):
     def weigh(self) -> int:
         """What it counts in the window."""
         return len(self.body)
+
+
+class Published(Draft):
+    """Messages for one topic; more may join until the agent takes it."""
+
+    __slots__ = ("messages", "topic")
+
+    def __init__(self, ticket: Ticket, topic: str) -> None:
+        super().__init__(ticket)
+        self.topic = topic
+        self.messages: list[tuple[str, bytes]] = []  # key, or "", and value: appended in one step
+        self.shown = False
+
+    def segment(self) -> Segment:
+        """As it goes out."""
+        keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
+        body = pack_messages(keys if any(keys) else None, values)
+        return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
+
+    def weigh(self) -> int:
+        """What it counts in the window."""
+        return sum(len(key) + len(value) + 8 for key, value in self.messages) + 64
 
 
 class OpenBatch:
@@ -140,6 +164,23 @@ class OpenBatch:
         draft = self.new()
         draft.keys, draft.values, draft.extras = keys, values, extras
         self.push(draft, shown)
+        return draft
+
+    def publish(self, topic: str, key: str, value: bytes) -> Draft:
+        """Locked: a message joins those for its topic that are the last of the queue, or begins such a batch."""
+        self.seal()
+        last, size = self.sealed[-1] if self.sealed else None, len(key) + len(value) + 8
+        joins = isinstance(last, Published) and last.topic == topic and len(last.messages) < OPEN_ITEMS
+        if isinstance(last, Published) and joins and last.size + size <= PUBLISHED_BYTES:
+            last.messages.append((key, value))
+            last.size += size
+            self.sealed_bytes += size
+            if self.sleeping:
+                self.wake()
+            return last
+        draft = Published(self._new_ticket(), topic)
+        draft.messages.append((key, value))
+        self.push(draft)
         return draft
 
     def _grown(self, draft: Draft) -> None:

@@ -48,6 +48,10 @@ class Elsewhere(Exception):
     """This server doesn't answer, or is not the active: ask another."""
 
 
+class Interrupted(Unanswered):
+    """No server answered to the end; what was heard of it is good."""
+
+
 class Denied(Elsewhere):
     """This server does not let us in."""
 
@@ -124,12 +128,15 @@ class Line:
 class Port:
     """A line to each server, made when it is needed. `again` says what to do about an answer that broke off."""
 
-    def __init__(self, servers: Sequence[str], timeout_s: float, *, again: str = "ask again") -> None:
+    def __init__(
+        self, servers: Sequence[str], timeout_s: float, *, again: str = "ask again", silence_s: float | None = None
+    ) -> None:
         self._servers = list(servers)
         self._known = credentials_of(servers)
         self._turns: dict[str, int] = {}  # how often a line to each was made: a client file may have two keys for it
         self._denied: dict[str, str] = {}
         self._timeout_s = timeout_s
+        self._silence_s = timeout_s if silence_s is None else silence_s  # in the middle of an answer
         self._again = again
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lines: dict[str, Line] = {}
@@ -153,9 +160,11 @@ class Port:
         line, question, told = self._first(subtree, options)
         yield told
         try:
-            yield from line.answer(question, self._timeout_s)
+            yield from line.answer(question, self._silence_s)
         except Elsewhere as broken:
-            raise Unanswered(f"{broken} in the middle of an answer; {self._again}") from None
+            self._lines.pop(line.server).close()
+            self._next()
+            raise Interrupted(f"{broken} in the middle of an answer; {self._again}") from None
 
     def _first(self, subtree: str, options: dict[str, Any]) -> tuple[Line, Question, Told]:
         """Ask one server after the other until one answers; what it says first."""

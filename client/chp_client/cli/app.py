@@ -22,10 +22,11 @@ from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
 from .servers import bench, dev, doctor, keys, operate, status
 from .settings import examples, shared
+from .topics import messages, topic
 
 ORDER = (
-    "get", "set", "del", "ls", "du", "watch", "lock", "elect", "dump", "load", "record", "replay", "status", "top",
-    "bench", "switch", "leases", "backup", "restore", "keygen",
+    "get", "set", "del", "ls", "du", "watch", "pub", "sub", "topic", "lock", "elect", "dump", "load", "record",
+    "replay", "status", "top", "bench", "switch", "leases", "backup", "restore", "keygen",
 )  # fmt: skip
 
 
@@ -98,7 +99,7 @@ class ChpGroup(click.Group):
 
 # what people type who come from a neighbouring tool, and what it is called here
 _HABITS = {
-    "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "sub": "watch",
+    "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
     "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench", "verify": "check",
 }  # fmt: skip
 
@@ -173,6 +174,8 @@ for _module in (
     history,
     write,
     watching,
+    messages,
+    topic,
     locking,
     transfer,
     recording,

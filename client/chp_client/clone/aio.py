@@ -29,6 +29,8 @@ from ..clientfile import ClientFile
 from ..codecs import Codec, OnBad
 from ..core.events import Ack, State
 from ..feed.history import Version
+from ..topics.aiotopic import AsyncTopic
+from ..topics.reader import PATIENCE_S
 from .aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
 from .changes import Change
 from .clone import CALLBACKS_S, Clone, Pin, Told
@@ -274,6 +276,14 @@ class AsyncClone(Mapping[str, Any]):
     def lease(self, ttl: float) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self._clone, self._clone.lease(ttl), self._waits)
+
+    def topic(self, name: str) -> AsyncTopic:
+        """As of `Clone`."""
+        return AsyncTopic(self._clone.topic(name), self._waits)
+
+    async def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """As of `Clone`."""
+        return await asyncio.to_thread(self._clone.topics, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Until every set made so far is acknowledged."""

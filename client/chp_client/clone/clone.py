@@ -46,6 +46,8 @@ from ..codecs import Codec, OnBad, codec_of
 from ..connecting import target
 from ..core.core import ClientCore, Timing
 from ..core.events import Ack
+from ..topics.reader import PATIENCE_S
+from ..topics.topic import Topic, topics_of
 from .changes import Change
 from .lease import Lease
 from .reading import Reading
@@ -152,6 +154,9 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         self._agent = Agent(mailbox, endpoints, self._dispatcher, self.name)
         self._agent.start()
         # when nobody has the writer any more: who keeps only `clone.set` goes on setting
+        self._servers: Sequence[str] = (
+            servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
+        )
         self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
 
     @classmethod
@@ -362,6 +367,14 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
     def off(self, listener: Callable[[Change], object]) -> bool:
         """Call a function of `on` no more, under any prefix; whether it was called."""
         return self._listeners.drop(listener)
+
+    def topic(self, name: str) -> Topic:
+        """A log of messages, by its name: `publish` and `read` (docs/topics.md). Nothing is asked yet; `BadInput`."""
+        return Topic(self._writer, self._servers, name)
+
+    def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """What is known of each topic, as of `Topic.facts`, by name. `Unanswered` if no server serves so long."""
+        return topics_of(self._servers, timeout)
 
     # -- the end
 

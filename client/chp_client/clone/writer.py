@@ -243,6 +243,23 @@ class Writer:
                 draft.extras = {columns.CONDITIONS: list(conditions)}
             return self._alone(draft)
 
+    def encoded(self, value: Any) -> bytes:
+        """A value as it travels."""
+        return checks.value_bytes(value if self._codec is None else self._codec.encode(value))
+
+    @property
+    def decode(self) -> Callable[[bytes], Any] | None:
+        """The other way; None if values are bytes."""
+        return None if self._codec is None else self._codec.decode
+
+    def publish(self, topic: str, key: str, data: bytes, timeout: float | None) -> Ticket:
+        """A message for a topic, in the order of what is set."""
+        with self._batch.lock:
+            self._mailbox.make_room(timeout)
+            if self._mailbox.core.classic.following:
+                raise BadInput("a server of CHP/1 has no topics; use a pair of CHP/2")
+            return self._batch.publish(topic, key, data).ticket
+
     def sync(self) -> Ticket:
         """A batch of no keys: what is acknowledged of it comes behind all that was acknowledged before."""
         if not self._holds:

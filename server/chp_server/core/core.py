@@ -136,6 +136,8 @@ class ServerCore:
             self.link.switch()
         if self.config.has_peer:
             self.link.end_turn()
+        else:
+            self.link.filler.end_turn(asks=False)
         self.releasing.end_turn()
         if here.now >= self.beating.due:
             self.beating.end_turn()

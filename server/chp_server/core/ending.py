@@ -1,4 +1,4 @@
-"""What ends: keys whose ttl is over, leases, and the keys of leases that have ended; a slice of them a turn.
+"""What ends: keys whose ttl is over, leases, the keys of leases that have ended; and messages that are kept no more.
 
 A lease may have a million keys, and a million ttls may be over at one moment; deleting them at once would hold up
 everybody for seconds. So a turn deletes `ending_keys_max` keys at most, half of them for ttls if leases wait too, and
@@ -41,6 +41,7 @@ class Endings:
             commits.delete_ended(lease_id, here.now)
         if scan:
             self._transactions()
+            self._messages()
         self.ready = commits.ends_left <= 0 or bool(here.state.leases.ending)
 
     def _keys(self) -> None:
@@ -60,6 +61,12 @@ class Endings:
             commits.ends_left -= 1
             commits.end_lease(lease_id, here.now)
             here.counts["expired_leases"] += 1
+
+    def _messages(self) -> None:
+        """What topics are to keep no more."""
+        here = self._here
+        if due := here.state.topics.due(round(here.wall * 1000)):
+            here.committer.add_segment(Segment([], [], {columns.TRIM: due}), here.now)
 
     def _transactions(self) -> None:
         here = self._here

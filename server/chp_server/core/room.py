@@ -162,7 +162,7 @@ class Room:
 def grows(segment: Segment, state: ReplicatedState) -> bool:
     """Whether a segment may make the map larger: it is not only of deletes, refreshes and ends."""
     extras = segment.extras or {}
-    if columns.STAGE in extras or columns.COMMIT in extras:
+    if columns.STAGE in extras or columns.COMMIT in extras or columns.PUBLISH in extras:
         return True
     opens = columns.LEASE in extras and extras[columns.LEASE][0] not in state.leases
     return opens or len(segment.keys) > len(extras.get(columns.DELETES, ()))

@@ -19,7 +19,7 @@ from ..store.journal import Journal
 from .core import ServerCore
 from .pair.follow import Loader
 from .state.image import NOT_YET, Image
-from .turn import DropAfter, JournalOp, Remember, Replace
+from .turn import Append, DropAfter, JournalOp, Remember, Replace, Trim
 from .updates.committed import Committed
 
 COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
@@ -75,17 +75,22 @@ class Snapshotter:
             replaced = int(self._journal.stats()["number"])
         for op in ops:
             if isinstance(op, Replace):
-                self.replace(core)
+                self.replace(core, op.shared)
                 replaced = self.number
             elif isinstance(op, DropAfter):
                 self._journal.sync()
                 self._journal.drop_after(op.number)
             elif isinstance(op, Remember):
                 self._journal.set_meta(op.key, op.value)
-            elif op.last > replaced:
-                self._journal.append([op.row()])
+            elif isinstance(op, Trim):
+                self._journal.trim_messages(op.floors)
+            else:
+                if op.messages:
+                    self._journal.keep_messages(op.messages)
+                if isinstance(op, Append) and op.last > replaced:
+                    self._journal.append([op.row()])
 
-    def replace(self, core: ServerCore) -> None:
+    def replace(self, core: ServerCore, shared: int = 0) -> None:
         """Write the state as it is now, all of it, in place of whatever the journal holds."""
         self.begin(core)
         core.state.gather_all()
@@ -93,7 +98,7 @@ class Snapshotter:
             if body is not NOT_YET:
                 self._journal.put_snapshot(body)
         self._bodies = None
-        self._journal.commit_snapshot(keep_after=self.number, alone=True)
+        self._journal.commit_snapshot(keep_after=self.number, alone=True, shared=shared)
 
     def begin(self, core: ServerCore) -> None:
         """Begin one of the state as it is now."""

@@ -17,11 +17,12 @@ first field to the last:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .pair.suffix import Update
-from .state.recordlog import Row
+from .state.recordlog import Messages, Row
 
 Frames = list[bytes]
 
@@ -33,6 +34,7 @@ class Append:
     first: int
     last: int
     body: bytes
+    messages: Sequence[Messages] = ()  # that the record has placed
 
     def row(self) -> Row:
         """As the journal takes it."""
@@ -41,9 +43,13 @@ class Append:
 
 @dataclass(slots=True)
 class Replace:
-    """Journal: everything before is replaced by the state as it is now, at `number`."""
+    """Journal: everything before is replaced by the state as it is now, at `number`.
+
+    Messages up to the number `shared` are of this history too, and stay.
+    """
 
     number: int
+    shared: int = 0
 
 
 @dataclass(slots=True)
@@ -61,7 +67,21 @@ class Remember:
     value: bytes
 
 
-JournalOp = Append | Replace | DropAfter | Remember
+@dataclass(slots=True)
+class Fill:
+    """Journal: messages of records that it has, or that its snapshot covers."""
+
+    messages: Sequence[Messages]
+
+
+@dataclass(slots=True)
+class Trim:
+    """Journal: messages below an offset are let go; by topic."""
+
+    floors: dict[int, int]
+
+
+JournalOp = Append | Replace | DropAfter | Remember | Fill | Trim
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The journal: what a server must find again after it fell, and the interface all stores have.
 
     append(rows) .. put_snapshot .. set_meta      gathered in memory, in order
+    keep_messages(messages)                        the same of messages that records have placed
     sync()                                         one transaction for the whole turn; returns when it is durable
     load()                                         snapshot, then the rows after it, verified before they are handed out
 
@@ -30,7 +31,8 @@ from typing import Protocol
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from ..core.state.recordlog import Row
+from ..core.state.recordlog import Messages, Row
+from ..core.topics.filling import Spans
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn
@@ -154,11 +156,26 @@ class Journal(Protocol):
     def put_snapshot(self, body: bytes) -> None:
         """Add a chunk to the snapshot under way."""
 
-    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
         """Make it the snapshot, durably. Rows up to `keep_after` (never beyond the snapshot) will be deleted.
 
-        With `alone` all rows go, whatever their numbers: they are of another history.
+        With `alone` all rows go, whatever their numbers: they are of another history; and messages beyond `shared`.
         """
+
+    def keep_messages(self, messages: Sequence[Messages]) -> None:
+        """Add messages to the open transaction: of a topic in their order, or filling a gap."""
+
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+        """Synced messages of a topic, those at `offset` and after it, of records up to `number`.
+
+        At least one row if there is one; the first may begin before `offset`, or after it if what is there is missing.
+        """
+
+    def message_spans(self, number: int) -> Spans:
+        """Which offsets of which topics are here, of records up to `number`; only what was synced."""
+
+    def trim_messages(self, floors: dict[int, int]) -> None:
+        """Messages of a topic below an offset need not be kept: they go piece by piece, in later syncs."""
 
     def abort_snapshot(self) -> None:
         """Forget the snapshot under way, if any; the one before stays."""

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from chp.numbers import describe
 
-from ..core.state.recordlog import Row
+from ..core.state.recordlog import Messages, Row
+from ..core.topics.filling import Spans
 from .journal import Journal, JournalError, Loaded, Options
 from .journal_rows import follows
+from .message_shelf import MessageShelf
 
 
 class MemoryStore(Journal):
@@ -26,6 +28,7 @@ class MemoryStore(Journal):
         self._last = 0
         self._meta: dict[str, bytes] = {}
         self._building: int | None = None
+        self._shelf = MessageShelf()
 
     def append(self, rows: Sequence[Row]) -> None:
         """Keep the rows, and let the oldest go when they are too many bytes."""
@@ -72,7 +75,24 @@ class MemoryStore(Journal):
             self._last, row = self._rows.pop()
             self._bytes -= len(row.body)
             dropped += 1
+        self._shelf.drop_after(number)
         return dropped
+
+    def keep_messages(self, messages: Sequence[Messages]) -> None:
+        """As the interface says."""
+        self._shelf.keep(messages)
+
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+        """As the interface says."""
+        return self._shelf.read(topic, offset, number, bytes_max)
+
+    def message_spans(self, number: int) -> Spans:
+        """As the interface says."""
+        return self._shelf.spans(number)
+
+    def trim_messages(self, floors: dict[int, int]) -> None:
+        """As the interface says."""
+        self._shelf.trim(floors)
 
     def begin_snapshot(self, number: int) -> None:
         """Note the number: the rows will go on from there if it is beyond them."""
@@ -83,13 +103,14 @@ class MemoryStore(Journal):
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
 
-    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
         """As the interface says."""
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
         if alone:
             self._rows.clear()
             self._bytes = 0
+            self._shelf.drop_after(shared)
         if alone or self._building > self._last:
             self._last = keep_after = self._building
         while self._rows and self._rows[0][1].last <= min(keep_after, self._building):

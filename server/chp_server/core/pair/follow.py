@@ -2,7 +2,8 @@
 
     passive                                     active
       WANT proof                ------------->    is that place part of my history, and does my log reach back to it?
-      RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed
+      RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed (with the
+                                                  messages that it has placed, filling.py)
       SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
       MORE n                    ------------->    room for n more chunks
       CONFIRM proof             ------------->    everything up to there is in my journal
@@ -32,6 +33,7 @@ from ..state.history import Proof
 from ..state.image import NOT_YET
 from ..state.recordlog import RecordLog
 from ..state.state import ReplicatedState
+from ..topics.filling import packed
 from ..turn import Frames
 
 STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
@@ -97,10 +99,13 @@ class Follower:
             self.lost = True
             return []
         for record in records:
-            self._unconfirmed.append((record.last, len(record.body), now))
-            self._unconfirmed_bytes += len(record.body)
+            if record.messages is None and self.in_sync:
+                self.lost = True  # it is so far behind that we do not have them in memory any more
+                return []
+            self._unconfirmed.append((record.last, record.weight, now))
+            self._unconfirmed_bytes += record.weight
             self.position = record.last
-        return [[RECORD, record.body] for record in records]
+        return [[RECORD, record.body, *([packed(record.messages)] if record.messages else [])] for record in records]
 
     def confirm(self, number: int, now: float, timeout_s: float) -> None:
         """The passive has everything up to `number` in its journal.

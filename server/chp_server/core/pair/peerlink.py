@@ -26,6 +26,8 @@ from chp.versions import VERSION
 from ..resting import Resting
 from ..standing import Ask, Asking, Misfit, Peer, RiseAbove, Standing
 from ..state.history import Proof, common, from_list, to_list
+from ..topics.filler import Filler
+from ..topics.filling import FILL, LACK
 from ..turn import Remember, Replace
 from . import follow, meeting
 from .binary_star import Event, peer_event
@@ -63,6 +65,8 @@ class PeerLink:
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
         self.in_sync_since = here.now  # when that last changed
+        self.filler = Filler(here)
+        self._messages = b""  # the frame of a RECORD that has its messages
         self._opened = 0  # the epoch of the last turn, which is in our journal
         self._held_back = False
 
@@ -113,12 +117,13 @@ class PeerLink:
         Anybody may connect. So only who told a STATE that was believed is heard otherwise.
         """
         handler = self._HANDLERS.get(frames[0] if frames else b"")
-        if handler is None or len(frames) != 2:
+        if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
         if line != self._line and frames[0] not in (follow.STATE, BEAT):  # a BEAT comes by a connection of its own
             self._here.counts["strangers"] += 1
             return
+        self._messages = frames[2] if len(frames) > 2 else b""
         try:
             yield from handler(self, frames[1]) or ()
         except BadInput:
@@ -268,7 +273,9 @@ class PeerLink:
                 self._want()
             return
         self._wanted_at, self._unanswered = here.now, 0
-        here.commits.keep(here.commits.follow_decoded(header, items, body, here.arrival), here.turn)
+        record = here.commits.follow_decoded(header, items, body, here.arrival)
+        record.messages = self.filler.came(self._messages)
+        here.commits.keep(record, here.turn)
         self._seen(header)
 
     def _seen(self, header: Batch | Epoch) -> None:
@@ -322,7 +329,8 @@ class PeerLink:
         after.leaving.add_map(before.map)
         commits.log.clear()
         commits.channels.reset(commits.state)
-        here.turn.journal.append(Replace(commits.state.number))
+        here.turn.journal.append(Replace(commits.state.number, common))
+        self.filler.replaced(common)
         self._confirmed = 0
         here.turn.fact("caught_up", number=describe(here.state.number), keys=len(here.state.map), by="snapshot")
 
@@ -433,6 +441,7 @@ class PeerLink:
             self.ends = self.misfit.text
         self._confirm()
         self.replay.hand_over()
+        self.filler.end_turn(asks=self.loader is None)
         self._note_sync()
         self._hold_back()
         if here.active and here.follower is not None and not self._held_back:
@@ -486,6 +495,7 @@ class PeerLink:
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
-        SCRUB: _on_scrub,
+        SCRUB: _on_scrub, LACK: lambda self, body: self.filler.on_lack(body),
+        FILL: lambda self, body: self.filler.on_fill(body),
         SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
     }  # fmt: skip

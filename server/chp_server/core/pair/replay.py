@@ -21,6 +21,8 @@ from chp.numbers import describe
 
 from ..standing import Standing
 from ..state.state import ReplicatedState
+from ..topics.filling import Read
+from ..topics.handed import Handed
 from ..turn import Save
 from . import follow
 from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted, uuids_of
@@ -41,6 +43,7 @@ class Replay:
         self._id = 0
         self._sent_at = LONG_AGO
         self._takeover: tuple[bytes, Ledger] | None = None  # whose suffix we take over
+        self.read_messages: Read = lambda _topic, _offset, _number, _bytes: []
         self._answered: tuple[bytes, int, list[str], int] = (b"", 0, [], 0)
 
     @property
@@ -55,7 +58,9 @@ class Replay:
         here, log = self._here, self._here.commits.log
         complete = log.reaches(common)
         start = log.start or before.number
-        updates, pieces = account(log.drop_after(common), common, here.state)
+        suffix = log.drop_after(common)
+        handed = Handed(suffix, before.topics, self.read_messages)
+        updates, pieces = account(suffix, common, here.state, handed.back)
         if not complete:
             seen = {update.key for update in updates}
             older, unknown = account_by_state(before, common, here.state, here.now, seen=seen, upto=start)
@@ -66,6 +71,8 @@ class Replay:
         self._common, self._sent_at = common, LONG_AGO
         here.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
         counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
+        if handed.lost:
+            counts["suffix_messages_lost"] = handed.lost
         here.counts.update(counts)
         numbers = {"number": describe(before.number), "common": describe(common)}
         here.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)

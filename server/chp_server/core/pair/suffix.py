@@ -40,9 +40,10 @@ from ..updates.verdicts import PARTED, PARTED_TEXT
 ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
-    columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS,
+    columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
 })  # fmt: skip
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
+ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH})  # not of a batch that is in conflict in part
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
 Written = Callable[[str], bool]
@@ -84,12 +85,17 @@ class Piece:
         return any(columns.CONDITIONS in (segment.extras or {}) for segment in self.segments)
 
 
-def account(suffix: list[Record], common: int, after: ReplicatedState) -> tuple[list[Update], list[Piece]]:
-    """What becomes of each key of `suffix`, given the state that replaced ours and the last `common` number."""
+def account(
+    suffix: list[Record], common: int, after: ReplicatedState, back: Callable[[Segment], Segment] = lambda each: each
+) -> tuple[list[Update], list[Piece]]:
+    """What becomes of each key of `suffix`, given the state that replaced ours and the last `common` number.
+
+    `back` gives a segment the messages that it brought (topics/handed.py).
+    """
     latest: dict[str, Update] = {}
     pieces: list[Piece] = []
     ledger = Ledger(common)
-    for number, piece in _batches(suffix):
+    for number, piece in _batches(suffix, back):
         taken, updates = ledger.judge(piece, after, lambda _key: False, number)
         latest |= {update.key: update for update in updates}
         if taken is not None:
@@ -97,13 +103,13 @@ def account(suffix: list[Record], common: int, after: ReplicatedState) -> tuple[
     return list(latest.values()), pieces
 
 
-def _batches(suffix: list[Record]) -> Iterator[tuple[int, Piece]]:
+def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterator[tuple[int, Piece]]:
     """Each batch with the first number of its record; the parts of a record together."""
     parts = Parts()
     for record in suffix:
         header, items = decode(record.body)
         if isinstance(header, Batch):
-            whole = parts.add(header, [segment_of(item) for item in items])
+            whole = parts.add(header, [back(segment_of(item)) for item in items])
             if whole is not None:
                 yield from ((whole.first, piece) for piece in _by_batch(whole.segments, whole.origins, whole.whose))
 
@@ -253,7 +259,7 @@ class Ledger:
             taken.whole &= all(update.outcome != CONFLICT for update in column)
         if not taken.whole:
             self._torn = piece.origins is None
-            taken.segments = [s for s in taken.segments if columns.DONE not in (s.extras or {})]
+            taken.segments = [s for s in taken.segments if ONLY_WHOLE.isdisjoint(s.extras or {})]
         self._left |= {u.key: SET_AGAIN if u.outcome == REPLAYED else LOST for u in flat}
         return taken, flat
 

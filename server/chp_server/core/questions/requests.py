@@ -6,6 +6,7 @@
     ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` reaches: the numbers alone
     ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
     ICANHAZ? subtree {id, more}                room for more chunks
+    ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topics/readers.py)
     ICANHAZ? STX command ETX {id, ...}         status, switch, leases, backup, restore
 
 A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
@@ -29,6 +30,7 @@ from chp.versions import spoken, unspoken
 from ..pair.peerlink import PeerLink
 from ..standing import Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
+from ..topics.readers import Readers
 from ..turn import Copy, Frames
 from ..updates.leases import listed
 from .feeds import Feeds
@@ -47,6 +49,7 @@ class Requests:
         self.syncs = Syncs(here.limits)
         self.images = Images(here.limits)
         self.feeds = Feeds(here)
+        self.readers = Readers(here)
         self._alive = Alive(here.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
         self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
@@ -93,6 +96,9 @@ class Requests:
             more = options["more"]
             if type(more) is int and more > 0:
                 self.syncs.grant(identity, options["id"], more, self._here.now)
+                self.readers.delivery.grant(identity, options["id"], more, self._here.now)
+        elif "topic" in options or "topics" in options:
+            yield from self.readers.ask(identity, options)
         else:
             try:
                 yield from self._sync(identity, _subtree(subtree_frame), options)
@@ -288,21 +294,26 @@ class Requests:
                 here.turn.replies.append((identity, part))
             here.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
+        self.readers.pump(self.blocked, lacks=self._link.filler.lacks)
 
     def clear(self) -> None:
         """Drop all that is under way or kept: the server no longer serves."""
         self.syncs.clear()
         self.images.clear()
         self.feeds.pages.clear()
+        self.readers.clear()
 
     @property
     def ready(self) -> bool:
         """Whether a stream could send now."""
+        if self.readers.ready(self.blocked):
+            return True
         return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)
 
     def gone(self, identity: bytes) -> None:
         """A reader has left."""
         self.syncs.close(identity)
+        self.readers.delivery.close(identity)
         self.blocked.discard(identity)
 
     # -- admin

@@ -44,6 +44,7 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "plain_subscriptions": sum(commits.channels.listeners.counts[prefix] for prefix in commits.channels.plain),
         "syncs": len(requests.syncs),
         "images": len(requests.images),
+        "topics": requests.readers.status(link.filler.lacks),
         "pending": len(here.pending),
         "pending_bytes": here.pending.bytes,
         "log_records": len(commits.log),

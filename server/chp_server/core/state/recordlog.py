@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -26,6 +26,22 @@ class Row(NamedTuple):
     body: bytes
 
 
+class Messages(NamedTuple):
+    """Messages of a topic that one record has placed, as a journal keeps them; `body` is an array of batches."""
+
+    topic: int
+    first: int
+    n: int  # how many
+    number: int  # the last of the record
+    wall_ms: int
+    body: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.first + self.n
+
+
 @dataclass(slots=True)
 class Record:
     """One turn's commit as it is journaled, sent to the passive, and published: a BATCH or EPOCH body."""
@@ -35,6 +51,12 @@ class Record:
     last: int
     body: bytes
     digest: int = 0  # of the history with this record (history.py)
+    messages: Sequence[Messages] | None = ()  # that it has placed; None: not in memory any more
+
+    @property
+    def weight(self) -> int:
+        """Its bytes, with its messages."""
+        return len(self.body) + sum(len(each.body) for each in self.messages or ())
 
 
 class RecordLog:
@@ -44,6 +66,8 @@ class RecordLog:
         self._limits = limits
         self._records: deque[Record] = deque()
         self.bytes = 0
+        self._with_messages: deque[tuple[Record, int]] = deque()
+        self._message_bytes = 0
         self.pin: int | None = None  # what follows it a passive still needs: kept up to replica_bytes_max
 
     def __len__(self) -> int:
@@ -60,8 +84,23 @@ class RecordLog:
             self.clear()
         self._records.append(record)
         self.bytes += len(record.body)
+        if record.messages:
+            self._keep_messages(record)
         if self.bytes > self._limits.log_bytes_max or len(self._records) > self._limits.log_records_max:
             self._let_go()
+
+    def _keep_messages(self, record: Record) -> None:
+        """The latest are kept for the passive, all of them as long as it was not sent them."""
+        self._with_messages.append((record, record.weight))
+        self._message_bytes += record.weight
+        while len(self._with_messages) > 1:
+            oldest, size = self._with_messages[0]
+            unsent = self.pin is not None and oldest.last > self.pin
+            if self._message_bytes <= (self._limits.replica_bytes_max if unsent else self._limits.messages_kept_bytes):
+                return
+            self._with_messages.popleft()
+            self._message_bytes -= size
+            oldest.messages = None
 
     def _let_go(self) -> None:
         while len(self._records) > 1 and self._over():
@@ -76,7 +115,8 @@ class RecordLog:
     def clear(self) -> None:
         """Forget everything, as after a snapshot that replaced the state."""
         self._records.clear()
-        self.bytes = 0
+        self._with_messages.clear()
+        self.bytes = self._message_bytes = 0
 
     def _index_after(self, number: int) -> int | None:
         if not self._records:

@@ -3,6 +3,7 @@
     map        the hashmap                      leases     many keys that live and die with one refresh
     sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once
     refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged
+    topics     the logs of messages beside the map (topics.py), but for the messages
     history    who opened each epoch and how it ended: decides whether what somebody else holds is part of ours
     digest     of all records so far (history.py)
 
@@ -25,6 +26,7 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
+from ..topics.topics import Topics
 from ..updates.leases import Leases
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Gathering, Image
@@ -69,6 +71,7 @@ class ReplicatedState:
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
         self.staging = Staging(limits)
+        self.topics = Topics(limits)
         self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
 
     @property
@@ -329,13 +332,21 @@ class ReplicatedState:
         ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
         refusals = [[*batch, *refusal] for batch, refusal in self.refusals.items()]
-        last = [list(self.uuids), versions, refusals, self.store, list(self.staging.committed), self.digest]
+        last = [
+            list(self.uuids),
+            versions,
+            refusals,
+            self.store,
+            list(self.staging.committed),
+            self.digest,
+            self.topics.to_list(),
+        ]
         head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `rest` said."""
-        number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest = rest
+        number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *topics = rest
         self.number = number
         self.history = from_list(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
@@ -358,10 +369,14 @@ class ReplicatedState:
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
             self.staging.note_ended(transaction_id)
+        self.topics = Topics(self.limits)
+        if topics:  # a state from before there were any says nothing of them
+            self.topics.load(topics[0])
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""
         self.map.check()
+        self.topics.check_all()
         assert set(self.lease_of) <= set(self.map.values), "a leased key is in the map"
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"

@@ -76,14 +76,14 @@ class Committer:
             self.commit(turn, now, wall_s)
             verdict = judge(frames, self.view, open_record, now)
         if isinstance(verdict, Accept):
-            self._accept(verdict, now)
+            self._accept(verdict, now, wall_s)
         elif isinstance(verdict, Commit):
             self._commit_staged(verdict, turn, now, wall_s)
         else:
             self._apply(verdict, now)
             self.acks.answer(verdict, self.committed.state.number)
 
-    def _accept(self, verdict: Accept, now: float) -> None:
+    def _accept(self, verdict: Accept, now: float, wall_s: float) -> None:
         """It is done in the open record."""
         batch, segment, body = verdict.batch, verdict.segment, verdict.body
         session_id, no = batch
@@ -97,6 +97,8 @@ class Committer:
                 state.staging.opened(extras[columns.STAGE][0], session_id[:CLIENT_BYTES])
             if columns.UNLEASE in extras:
                 self._delete_leased(extras[columns.UNLEASE], now)
+            if columns.PUBLISH in extras:
+                segment, body = self._placed(segment, wall_s)
         else:
             self.room.taken += len(body)
         revision = state.number + 1
@@ -195,6 +197,11 @@ class Committer:
 
     # -- into the open record
 
+    def _placed(self, segment: Segment, wall_s: float) -> tuple[Segment, bytes]:
+        """A segment with messages as it stands in a record, without them."""
+        placed = self.open.place(segment, self.committed.state.topics, round(wall_s * 1000))
+        return placed, placed.encode()
+
     def _add(self, segment: Segment, body: bytes, now: float, batch: BatchId = NOBODYS) -> None:
         self.committed.apply(segment, body, self.committed.state.number + 1, now)
         self.open.add(segment, body, batch)
@@ -209,6 +216,7 @@ class Committer:
         self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float
     ) -> None:
         """Do again what another history has done, as its session's batch, in the open record or where there is room."""
+        segments = list(segments)
         bodies, state = [segment.encode() for segment in segments], self.committed.state
         size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
         large = size > self.limits.part_bytes
@@ -217,6 +225,9 @@ class Committer:
         for segment in segments:
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
+        for i, segment in enumerate(segments):  # after the record before is made, with its own messages
+            if segment.extras and columns.PUBLISH in segment.extras:
+                segments[i], bodies[i] = self._placed(segment, wall_s)
         new = {session_id: no for session_id, no in origins if no > self.view.last_no(session_id, self.open)}
         if large:
             self.commit(turn, now, wall_s)
@@ -254,6 +265,7 @@ class Committer:
         body = encode(header, open_record.bodies)
         crc = crc32(body)
         record = Record(prev, first, last, body, link(state.digest, crc))
+        record.messages = open_record.take_messages(last, header.wall_ms)
         state.note_record(last, record.digest, origins, first, now)
         self.committed.keep(record, turn)
         if channels.plain:
@@ -319,9 +331,12 @@ class Committer:
         committed, state, wall_ms = self.committed, self.committed.state, round(wall_s * 1000)
         segments, bodies = done
         items, revision = sum(len(s.keys) for s in segments), self.revision
-        last = at = Record(0, 0, state.number, b"", state.digest)
-        for last in in_parts(bodies, items, told, after=at, wall_ms=wall_ms, part_bytes=self.limits.part_bytes):
-            committed.keep(last, turn)
+        at = Record(0, 0, state.number, b"", state.digest)
+        parts = list(in_parts(bodies, items, told, after=at, wall_ms=wall_ms, part_bytes=self.limits.part_bytes))
+        last = parts[-1]
+        last.messages = self.open.take_messages(last.last, wall_ms)
+        for part in parts:
+            committed.keep(part, turn)
         state.note_record(last.last, last.digest, told[0], revision, now)
         turn.publish += committed.channels.kvpubs(segments, revision, last.last)
         turn.publish += committed.channels.publish_parts(revision, last.last, wall_ms, told[0])

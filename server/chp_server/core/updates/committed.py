@@ -47,9 +47,9 @@ class Committed:
         self._digest = 0  # of all up to the last of those
 
     def keep(self, record: Record, turn: Turn) -> None:
-        """A record becomes part of the log and of the journal."""
+        """A record becomes part of the log and of the journal, with the messages that it has placed."""
         self.log.append(record)
-        turn.journal.append(Append(record.first, record.last, record.body))
+        turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
     def is_much(self, segments: list[Segment]) -> bool:
         """Whether segments have so many items that they are put into the map late."""
@@ -69,6 +69,8 @@ class Committed:
         else:
             self.channels.note(segment, body, revision, state.map)
         state.apply(segment, revision, now, late=late)
+        if segment.extras and not columns.OF_TOPICS.isdisjoint(segment.extras):
+            state.topics.apply(segment.extras)
 
     # -- history
 

@@ -43,8 +43,9 @@ from .verdicts import (
 )
 
 SERVERS_OWN = frozenset(  # sparse columns that only a server may write
-    {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED}
-)
+    {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
+     columns.PLACED, columns.TRIM}
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -158,6 +159,8 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, client: bytes, v
         _check_conditions(segment, extras, state)
     if not leases.COLUMNS.isdisjoint(extras):
         state.leases.check(extras, client, view.committed.limits)
+    if not columns.OF_TOPICS.isdisjoint(extras):
+        state.topics.check(extras)
     if columns.STAGE in extras and (full := state.staging.full(extras[columns.STAGE][0], size, client)):
         raise Refusal("busy", full)
 

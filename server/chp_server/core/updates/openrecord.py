@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from chp import columns
-from chp.batch import Segment
+from chp.batch import Segment, packb
 from chp.limits import Limits
 
+from ..state.recordlog import Messages
 from ..state.state import ReplicatedState
+from ..topics.topics import Topics
 from .plain import PlainSets
 from .verdicts import BatchId
 
@@ -37,6 +39,8 @@ class OpenRecord:
         self.whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self.items = 0
         self.bytes = 0
+        self._messages: dict[int, list[Any]] = {}  # by topic: the first offset, how many, and their batches
+        self._message_bytes = 0
 
     def full(self, size: int) -> bool:
         """Whether it is to be committed before `size` more bytes: it has to fit a frame."""
@@ -45,7 +49,7 @@ class OpenRecord:
         limits = self.limits
         items = self.items + len(self.plain.keys) >= limits.record_items_max
         crowd = len(self.whose) >= ORIGINS_MAX or len(self.bodies) >= limits.record_segments_max
-        return items or crowd or self.bytes + size > limits.batch_bytes_max
+        return items or crowd or self.bytes + self._message_bytes + size > limits.batch_bytes_max
 
     @property
     def large(self) -> bool:
@@ -70,6 +74,29 @@ class OpenRecord:
         if not (segment.extras and columns.STAGE in segment.extras):
             self.segments.append(segment)
             self.items += len(segment.keys)
+
+    def place(self, segment: Segment, topics: Topics, wall_ms: int) -> Segment:
+        """Messages get their offsets: the segment as it stands in the record, which has these alone."""
+        extras = dict(segment.extras or {})
+        placed = []
+        for name, count, body in extras.pop(columns.PUBLISH):
+            topic, said = topics.place(name, count, body, wall_ms)
+            placed.append(said)
+            gathered = self._messages.setdefault(topic.id, [said[1], 0, []])
+            gathered[1] += count
+            gathered[2].append(body)
+            self._message_bytes += len(body)
+        return Segment(segment.keys, segment.values, {**extras, columns.PLACED: [wall_ms, placed]})
+
+    def take_messages(self, number: int, wall_ms: int) -> list[Messages]:
+        """What was placed, a row a topic, for the journal and the passive."""
+        if not self._messages:
+            return []
+        taken, self._messages, self._message_bytes = self._messages, {}, 0
+        return [
+            Messages(topic, first, count, number, wall_ms, packb(bodies))
+            for topic, (first, count, bodies) in taken.items()
+        ]
 
     def attribute(self, batch: BatchId, n: int) -> None:
         """The next `n` segments are a batch's."""

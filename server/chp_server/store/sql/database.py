@@ -1,6 +1,6 @@
 """What a SQL journal asks of a database: ten primitives, which SQLite and PostgreSQL each have their own way of.
 
-    run, insert                  statements with `?` for a value; rows into one of the three tables (sql_tables.py)
+    run, insert                  statements with `?` for a value; rows into one of the tables (sql_tables.py)
     begin, commit, rollback      one transaction at a time
     translate                    the driver's errors, in a journal's words
     set_aside, shrink, size      damaged rows out of the way; room given back; how much is taken

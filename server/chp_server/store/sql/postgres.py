@@ -36,14 +36,20 @@ SCHEMA = """
     CREATE TABLE IF NOT EXISTS rows (first BIGINT PRIMARY KEY, last BIGINT NOT NULL, prev BIGINT NOT NULL,
                                      wrote BIGINT NOT NULL, crc BIGINT NOT NULL, body BYTEA NOT NULL);
     CREATE TABLE IF NOT EXISTS chunks (id BIGINT PRIMARY KEY, crc BIGINT NOT NULL, body BYTEA NOT NULL);
+    CREATE TABLE IF NOT EXISTS messages (id BIGINT PRIMARY KEY, topic BIGINT NOT NULL, first BIGINT NOT NULL,
+                                         count BIGINT NOT NULL, number BIGINT NOT NULL, wall BIGINT NOT NULL,
+                                         crc BIGINT NOT NULL, body BYTEA NOT NULL);
+    CREATE INDEX IF NOT EXISTS messages_at ON messages (topic, first);
     CREATE TABLE IF NOT EXISTS aside (LIKE rows, moved TIMESTAMPTZ NOT NULL DEFAULT now());
     ALTER TABLE rows ALTER COLUMN body SET STORAGE EXTERNAL;
     ALTER TABLE chunks ALTER COLUMN body SET STORAGE EXTERNAL;
+    ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 LOCK_WAIT_MS = 2000
 CONNECT_S = 10  # unless the URL has a connect_timeout
 SILENT_S = 30.0
-_TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"]}
+_TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"],
+          "messages": ["int8"] * 7 + ["bytea"]}  # fmt: skip
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
@@ -99,6 +105,9 @@ class PostgresDatabase:
             self.run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
         self.run(f'SET search_path TO "{self.schema}"')
         if not writable:
+            if next(iter(self.run("SELECT to_regclass('messages')::text")))[0] is None:  # from before there were any
+                told = "id, topic, first, count, number, wall, crc".replace(",", " BIGINT,")
+                self.run(f"CREATE TEMP TABLE messages ({told} BIGINT, body BYTEA)")
             self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # all that is read is as of one moment
             return
         self.run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")
@@ -169,10 +178,11 @@ class PostgresDatabase:
         return False
 
     def size(self) -> int:
-        """Of the three tables, with their indexes."""
+        """Of the tables, with their indexes."""
         with errors(self):
             found = self.run(
-                "SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY['rows','chunks','meta']::regclass[]) AS t"
+                "SELECT sum(pg_total_relation_size(t))"
+                " FROM unnest(ARRAY['rows','chunks','meta','messages']::regclass[]) AS t"
             )
             return int(next(iter(found))[0])
 

@@ -17,7 +17,8 @@ from typing import Generic, TypeVar
 
 from chp.numbers import describe
 
-from ...core.state.recordlog import Row
+from ...core.state.recordlog import Messages, Row
+from ...core.topics.filling import Spans
 from ..journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
 from ..journal_mark import JournalMark
 from ..journal_rows import Book, StoredRow, chunk_crc, is_sound, stored
@@ -66,6 +67,7 @@ class SqlJournal(Journal, Generic[D]):
             self._book = self._found.book()
             self._kept = copy(self._book)
             self._serial = max(self._book.serial, highest)  # the highest ever used here
+            self._messages = self._found.messages
         except BaseException:
             self.close()
             raise
@@ -89,6 +91,8 @@ class SqlJournal(Journal, Generic[D]):
         self._book.row_bytes += dead_bytes
         self._kept = copy(self._book)
         self._cleaner.look_at_oldest()
+        with self._transaction(True):
+            self._messages.open(book.last)
         self._mark.follow(self.store_id, book.last, found.marked)
         at = book.snapshot_number
         bodies = (body for _, _, body in chunks(database, book))
@@ -150,8 +154,10 @@ class SqlJournal(Journal, Generic[D]):
         """As the interface says."""
         self._usable()
         now, durable, gathered = int(time()), self._must_be_durable(), self._gathered
-        to_write = gathered.rows or gathered.chunks or gathered.meta or (durable and self._unsynced)
-        if not (to_write or self._cleaner.due(self._book, now)):
+        to_write = (
+            self._messages.gathered or gathered.rows or gathered.chunks or gathered.meta or (durable and self._unsynced)
+        )
+        if not (to_write or self._messages.due or self._cleaner.due(self._book, now)):
             return
         began = perf_counter()
         with self._transaction(durable):
@@ -160,6 +166,8 @@ class SqlJournal(Journal, Generic[D]):
                 gathered.meta["chp.synced"] = str(time()).encode()
             self._write_meta(gathered.meta)
             self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
+            if self._messages.due:
+                self._messages.clean()
         self._cleaner.shrink()
         self._sync_s.append(perf_counter() - began)
         self._syncs += 1
@@ -173,6 +181,7 @@ class SqlJournal(Journal, Generic[D]):
         if self._gathered.rows:
             self.database.insert("rows", self._gathered.rows)
             self._cleaner.wrote(self._gathered.rows)
+        self._messages.write()
         if self._gathered.chunks:
             self.database.insert("chunks", self._gathered.chunks)
 
@@ -192,6 +201,7 @@ class SqlJournal(Journal, Generic[D]):
         with self._transaction(True):
             dropped, size = count(database, "first >", after)
             delete(database, "first >", after)
+            self._messages.drop_after(number)
             before = row_at(database, TOP, book.floor)
             book.last = max(before.last if before else 0, book.snapshot_number)
             book.rows -= dropped
@@ -206,6 +216,7 @@ class SqlJournal(Journal, Generic[D]):
         """Become a copy of another journal, all or nothing; only for an empty one. `load` comes next."""
         with self._transaction(True):
             list(self.database.run("DELETE FROM meta"))
+            list(self.database.run("DELETE FROM messages"))
             for table, rows in tables:
                 self.database.insert(table, rows)
         self._loaded = False
@@ -230,7 +241,7 @@ class SqlJournal(Journal, Generic[D]):
         if gathered.chunk_bytes > PENDING_BYTES:
             self.sync()
 
-    def commit_snapshot(self, keep_after: int, *, alone: bool = False) -> None:
+    def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
         """As the interface says. Beyond the last row (a state from elsewhere), no row from before it is history."""
         new, book = self._under_way(), self._book
         book.serial, book.snapshot_number = new.serial, new.snapshot_number
@@ -242,6 +253,7 @@ class SqlJournal(Journal, Generic[D]):
             self._write_gathered()
             if alone:
                 self._drop_beyond(new.snapshot_number)
+                self._messages.drop_after(shared)
             book.floor = self._boundary(book.floor)
             self._write_meta({**self._gathered.meta, "chp.book": book.pack()})
         self._building, self._cleaner.stale_chunks = None, True
@@ -275,6 +287,25 @@ class SqlJournal(Journal, Generic[D]):
         if self._building is None:
             raise JournalError(f"{self.database.place}: no snapshot is under way (an error abandons it); begin one")
         return self._building
+
+    # -- messages
+
+    def keep_messages(self, messages: Sequence[Messages]) -> None:
+        """As the interface says."""
+        self._usable()
+        self._messages.keep(messages)
+
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+        """As the interface says."""
+        return self._messages.read(topic, offset, number, bytes_max)
+
+    def message_spans(self, number: int) -> Spans:
+        """As the interface says."""
+        return self._messages.spans(number)
+
+    def trim_messages(self, floors: dict[int, int]) -> None:
+        """As the interface says."""
+        self._messages.trim(floors)
 
     # -- small values, numbers, the end
 
@@ -345,6 +376,7 @@ class SqlJournal(Journal, Generic[D]):
             self._forget_gathered()
             raise
         self._gathered = Gathered()
+        self._messages.gathered = []
         self._kept = copy(self._book)
         self._unsynced = not durable
         self._last_durable = perf_counter() if durable else self._last_durable
@@ -356,6 +388,7 @@ class SqlJournal(Journal, Generic[D]):
 
     def _forget_gathered(self) -> None:
         self._gathered = Gathered()
+        self._messages.gathered = []
         self._book = copy(self._kept)
         self.abort_snapshot()
 

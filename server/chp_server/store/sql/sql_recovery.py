@@ -25,6 +25,7 @@ from ..journal import JournalDamaged, Options, WrongStore, cut_short
 from ..journal_mark import JournalMark
 from ..journal_rows import FORMAT, Book, Damage, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
 from .database import Database, Tables, errors, transaction
+from .sql_messages import MessageTable
 from .sql_tables import TOP, chunks, pages, read_meta, write_meta
 
 SEEN = "chp.seen"
@@ -39,6 +40,11 @@ class Found:
     meta: dict[str, bytes]
     mark: JournalMark
     options: Options
+
+    @property
+    def messages(self) -> MessageTable:
+        """Those of topics."""
+        return MessageTable(self.database, self.seed)
 
     @property
     def store(self) -> bytes:
@@ -129,7 +135,7 @@ def examine(found: Found) -> tuple[Book, list[str]]:
     damages = [_snapshot_damage(found, book), _rows_damage(found, book)]
     beyond = found.mark.beyond(found.store, book.last)
     short = [cut_short(book.last, beyond)] if beyond else []
-    return book, [str(damage) for damage in damages if damage] + short
+    return book, [str(damage) for damage in damages if damage] + short + list(found.messages.problems())
 
 
 def everything(found: Found, book: Book, end: int = TOP) -> Tables:
@@ -138,6 +144,7 @@ def everything(found: Found, book: Book, end: int = TOP) -> Tables:
     yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in found.meta.items()]
     yield "chunks", chunks(found.database, book)
     yield "rows", pages(found.database, book.floor, end)
+    yield "messages", found.messages.pages()
 
 
 def _snapshot_damage(found: Found, book: Book) -> Damage | None:

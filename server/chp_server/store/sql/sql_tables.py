@@ -1,7 +1,8 @@
-"""The three tables of a journal in SQL, and what is asked of them.
+"""The tables of a journal in SQL, and what is asked of them.
 
     rows    first, last, prev, wrote, crc, body      one record each
     chunks  id = serial << 32 | part, crc, body      of the snapshot, of one being built, of old ones not yet deleted
+    messages                                         of topics (sql_messages.py)
     meta    key, value, crc                          "chp.store" (id), "chp.book" (journal_rows.Book), the server's own
 
 Readers go page by page, so none pins a transaction.
@@ -16,7 +17,10 @@ from .database import Database, errors
 
 PAGE_BYTES = 4 * MIB  # read at a time
 TOP = (1 << 63) - 1
-COLUMNS = {"rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc"}
+COLUMNS = {
+    "rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc",
+    "messages": "id, topic, first, count, number, wall, crc, body",
+}  # fmt: skip
 
 _META_SET = (
     "INSERT INTO meta (key, value, crc) VALUES (?, ?, ?)"

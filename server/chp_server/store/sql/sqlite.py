@@ -49,6 +49,9 @@ SCHEMA = """
                        wrote INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL);
     CREATE TABLE chunks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL);
 """
+MESSAGES = """IF NOT EXISTS messages (
+    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    number INTEGER NOT NULL, wall INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)"""
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
 
@@ -70,6 +73,8 @@ class SqliteDatabase:
                 self._look_first()
                 self._db = create(self.path) if writable else read_only(self.path)
                 if not writable:
+                    if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchall():
+                        self._db.execute(f"CREATE TEMP TABLE {MESSAGES}")  # it is from before there were any
                     self._db.execute("BEGIN")  # all that is read is as of one moment
         except BaseException:
             self.close()
@@ -320,6 +325,8 @@ def create(path: Path) -> sqlite3.Connection:
             db.executescript(
                 f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT}; {SCHEMA} COMMIT;"
             )
+        db.execute(f"CREATE TABLE {MESSAGES}")
+        db.execute("CREATE INDEX IF NOT EXISTS messages_at ON messages (topic, first)")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # a torn tail of the last run must not stay behind
     except BaseException:
         db.close()

@@ -1,0 +1,84 @@
+"""Topics: what may be the name of one, what is set of it, and how messages travel (SPEC.md, section 35).
+
+    messages   [keys, values]     keys: a column of text, or nil if none has one; values: a column of bytes
+
+They are packed by who publishes them, looked into once by the active, kept and delivered as those bytes. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from .batch import packb, unpackb
+from .errors import BadFrame, BadInput
+from .limits import DEFAULT
+from .unpacking import SEGMENT
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+KEEPS = ("all", "size", "time")
+NUMBERS_MAX = 1 << 53  # of a setting: what JSON can say
+
+
+class Settings(NamedTuple):
+    """What a topic keeps; None: no bound.
+
+    all    everything, and beyond a bound nothing more is taken        time   what is younger than `max_age_s`
+    size   the latest, within the bounds
+    """
+
+    keep: str = "all"
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_age_s: int | None = None
+
+    def to_map(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        told = self._asdict().items()
+        return {name: value for name, value in told if value != Settings._field_defaults[name]}
+
+    @staticmethod
+    def of(told: object) -> Settings:
+        """Checked; `BadInput` says what is wrong and what to do."""
+        if type(told) is not dict or not told.keys() <= set(Settings._fields):
+            raise BadInput(f"a topic has the settings {', '.join(Settings._fields)}, not {told!r:.80}")
+        settings = Settings(**told)
+        if settings.keep not in KEEPS:
+            raise BadInput(f"keep is one of {', '.join(KEEPS)}, not {settings.keep!r:.40}")
+        for name, value in settings._asdict().items():
+            if name != "keep" and value is not None and (type(value) is not int or not 0 < value < NUMBERS_MAX):
+                raise BadInput(f"{name} is a whole number above 0, or left out, not {value!r:.40}")
+        if (settings.keep == "time") != (settings.max_age_s is not None):
+            raise BadInput('keep="time" and max_age_s go together: give both, or neither')
+        if settings.keep == "size" and settings.max_messages is None and settings.max_bytes is None:
+            raise BadInput('keep="size" needs max_messages or max_bytes')
+        return settings
+
+
+def check_topic(name: object) -> str:
+    """The name itself; `BadInput` for what can't be one."""
+    if type(name) is not str or not NAME.fullmatch(name):
+        raise BadInput(f"a topic's name is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
+    return name
+
+
+def pack_messages(keys: list[str] | None, values: list[bytes]) -> bytes:
+    """As they travel."""
+    return packb((keys, values))
+
+
+def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
+    """Keys, or None, and values; `BadFrame` unless they are messages."""
+    thing = unpackb(body, "a batch of messages", SEGMENT, DEFAULT.key_bytes_max)
+    if type(thing) is not list or len(thing) != 2 or type(thing[1]) is not list or not thing[1]:
+        raise BadFrame("messages are an array of keys, or nil, and values, at least one")
+    keys, values = thing
+    if len(values) > DEFAULT.batch_items_max:
+        raise BadFrame(f"a batch has at most {DEFAULT.batch_items_max} messages, not {len(values)}; split it")
+    if list(map(type, values)).count(bytes) != len(values):
+        raise BadFrame("the values of messages are bytes (msgpack bin), each of them")
+    if keys is not None and (type(keys) is not list or list(map(type, keys)).count(str) != len(values)):
+        raise BadFrame("the keys of messages are text, one for each value; or nil, if none has one")
+    if keys is not None and len(keys) != len(values):
+        raise BadFrame("the keys of messages are as many as the values")
+    return keys, values

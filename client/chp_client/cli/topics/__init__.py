@@ -1,0 +1,1 @@
+"""Commands on topics: messages.py, `chp pub` and `chp sub`; topic.py, `chp topic`."""

@@ -1,0 +1,110 @@
+"""A topic for asyncio: the same words as `Topic`, awaited. Reading is done by a thread, a batch ahead of the task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+from ..clone.aioparts import Awaiting, call_soon
+from ..core.events import Ack
+from .reader import PATIENCE_S, MessageBatch
+from .topic import Topic, naming
+
+AHEAD = 4  # batches
+
+
+class AsyncTopic:
+    """Made by `AsyncClone.topic`."""
+
+    def __init__(self, topic: Topic, waits: Callable[[float | None], Awaiting]) -> None:
+        self.name = topic.name
+        self._topic, self._waits = topic, waits
+
+    async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
+        """As of `Topic`; returns when it is acknowledged."""
+        return await self._waits(timeout).done(partial(self._topic.publish, value, key))
+
+    async def publish_many(
+        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+    ) -> Ack:
+        """As of `Topic`; returns when they are acknowledged."""
+        return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys))
+
+    async def create(
+        self,
+        keep: str = "all",
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        max_age_s: int | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """As of `Topic`."""
+        bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
+        with naming(self.name):
+            return await self._waits(timeout).done(partial(self._topic.creation, keep, **bounds))
+
+    async def remove(self, timeout: float | None = None) -> Ack:
+        """As of `Topic`."""
+        with naming(self.name):
+            return await self._waits(timeout).done(self._topic.removal)
+
+    async def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
+        """As of `Topic`."""
+        return await asyncio.to_thread(self._topic.facts, timeout)
+
+    async def read(
+        self, after: int | None = None, *, until: int | None = None, wait: bool = True
+    ) -> AsyncIterator[MessageBatch]:
+        """As of `Topic`, for `async for`; who is cancelled, or leaves it, ends the thread within some seconds."""
+        ahead = _Ahead(self._topic.reading(after, until=until, wait=wait))
+        try:
+            while (batch := await ahead.take()) is not None:
+                yield batch
+        finally:
+            ahead.stop()
+
+
+class _Ahead:
+    """A thread that reads, and a queue that the task takes from."""
+
+    def __init__(self, found: Iterator[MessageBatch | None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[MessageBatch | BaseException | None] = asyncio.Queue()
+        self._found = found
+        self._room, self._stopped = Event(), False
+        self._thread = Thread(target=self._run, name="chp-topic", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        end: BaseException | None = None
+        try:
+            for batch in self._found:
+                if batch is not None:
+                    call_soon(self._loop, partial(self._queue.put_nowait, batch))
+                while self._queue.qsize() >= AHEAD and not self._stopped:
+                    self._room.wait(1.0)
+                    self._room.clear()
+                if self._stopped:
+                    return
+        except Exception as error:
+            end = error
+        finally:
+            self._found.close()  # type: ignore[attr-defined]  # it is a generator: its sockets are this thread's
+        call_soon(self._loop, partial(self._queue.put_nowait, end))
+
+    async def take(self) -> MessageBatch | None:
+        """The next batch; None at the end."""
+        batch = await self._queue.get()
+        self._room.set()
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
+
+    def stop(self) -> None:
+        """Nobody takes any more."""
+        self._stopped = True
+        self._room.set()

@@ -1,0 +1,130 @@
+"""Reading a topic: from an offset on, over failovers, from whichever server serves.
+
+A reading is a question to P that is never answered to its end: messages come as far as there is room for them, and
+once a second a word that there are none. A server that is silent for `SILENCE_S`, goes away or serves no more is left,
+and the next one is asked for what comes after the last message that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, NamedTuple
+
+from chp.errors import BadFrame
+from chp.headers import Messages
+from chp.numbers import Revision
+from chp.topics import unpack_messages
+
+from ..ask.port import LATER, Interrupted, Port
+from ..errors import NoSuchTopic, Refused
+
+PATIENCE_S = 30.0  # until a server serves
+SILENCE_S = 4.0
+CREDIT = 8
+AGAIN_S = 0.1  # until a server that could not answer now is asked again
+
+
+class Message(NamedTuple):
+    """One message: `revision` is that of the record that brought it, `time` the active's clock then, in seconds."""
+
+    offset: int
+    key: str | None
+    value: Any
+    revision: Revision
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """Messages that were published together, as columns; iterating gives each `Message`."""
+
+    offset: int  # of the first; the others follow
+    keys: list[str | None]
+    values: list[Any]
+    revision: Revision
+    time: float
+    missed: int = 0  # messages before it, and after the batch before, that are not kept any more
+
+    @property
+    def offsets(self) -> range:
+        """Of all of them."""
+        return range(self.offset, self.offset + len(self.values))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Message]:
+        columns = zip(self.offsets, self.keys, self.values, strict=True)
+        return (Message(offset, key, value, self.revision, self.time) for offset, key, value in columns)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a reader is: the offset of the next message; -1 until it is known, of one that wants only new ones."""
+
+    offset: int
+    end: float  # no message at or above it is wanted
+    missed: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self.offset >= self.end
+
+    def take(self, item: list[Any], decode: Callable[[bytes], Any] | None) -> Iterator[MessageBatch]:
+        """The batches of stored messages, without what was read before or is not wanted."""
+        first, _, number, wall_ms, bodies = item
+        for body in bodies:
+            keys, values = unpack_messages(body)
+            after = first + len(values)
+            start, stop = max(0, self.offset - first), int(max(0, min(len(values), self.end - first)))
+            if start < stop:
+                chosen = values[start:stop]
+                named: list[str | None] = [key or None for key in keys[start:stop]] if keys else [None] * len(chosen)
+                data = chosen if decode is None else list(map(decode, chosen))
+                missed, self.missed = self.missed + max(0, first - self.offset), 0
+                self.offset = first + stop
+                yield MessageBatch(first + start, named, data, Revision(number), wall_ms / 1000, missed)
+            first = after
+
+    def told(self, header: Messages) -> None:
+        """How far the server is with us: what it passed over is lost."""
+        if self.offset < 0:
+            self.offset = header.upto
+        elif header.upto > self.offset and not self.done:
+            self.missed += header.upto - self.offset
+            self.offset = header.upto
+
+
+def batches(
+    servers: Sequence[str], name: str, place: Place, decode: Callable[[bytes], Any] | None, *, wait: bool
+) -> Iterator[MessageBatch | None]:
+    """What comes from `place` on; None about once a second while nothing does. Without `wait` it ends when all is read.
+
+    Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.
+    """
+    with Port(servers, PATIENCE_S, silence_s=SILENCE_S) as port:
+        while not place.done:
+            try:
+                for header, items in port.stream("", topic=name, after=place.offset, credit=CREDIT):
+                    if not isinstance(header, Messages):
+                        raise BadFrame("a server answers a reading with something else; is it of an older version?")
+                    for item in items:
+                        yield from place.take(item, decode)
+                    place.told(header)
+                    if place.done or (not wait and place.offset >= header.topic_next):
+                        return
+                    if not items:
+                        yield None
+            except Interrupted:
+                continue
+            except Refused as refused:
+                if refused.code == "topic":
+                    raise NoSuchTopic(f"there is no topic {name!r}", "topic", name, refused.server) from None
+                if refused.code not in LATER:
+                    raise
+                with suppress(TimeoutError):
+                    Event().wait(AGAIN_S)

@@ -1,0 +1,165 @@
+"""A topic as an application has it: publish, read, and what is known of it (docs/topics.md).
+
+    orders = clone.topic("orders")                 nothing is asked yet; a Clone that only writes has topics too
+    orders.publish(b"...", key="alice").wait()     as a set: batches form by themselves, a ticket tells
+    for batch in orders.read(): ...                from the oldest message on, and what comes
+
+A message is in the order of all sets: one that was published after a set by the same Clone has a revision that is not
+lower. Values go through the Clone's codec. A topic that is not there is made by its first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from math import inf
+from typing import Any
+
+from chp import columns
+from chp.batch import Segment
+from chp.errors import BadInput
+from chp.keys import check_key
+from chp.limits import DEFAULT
+from chp.topics import Settings, check_topic, pack_messages
+
+from .. import checks
+from ..agent.tickets import Ticket
+from ..ask.port import Port
+from ..clone.writer import Writer
+from ..core.events import Ack
+from ..errors import AlreadyThere, NoSuchTopic, Refused
+from .reader import PATIENCE_S, MessageBatch, Place, batches
+
+
+class Topic:
+    """Made by `Clone.topic`."""
+
+    def __init__(self, writer: Writer, servers: Sequence[str], name: str) -> None:
+        self.name = check_topic(name)
+        self.writer, self._servers = writer, servers
+
+    # -- publishing
+
+    def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ticket:
+        """Publish a message; the ticket is settled when the pair has it, and raises `Refused` with the code "full".
+
+        Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
+        the window of what is not acknowledged. Raises `BadValue`, `BadKey`, `Full`, `Closed`.
+        """
+        data = self.writer.encoded(value)
+        return self.writer.publish(self.name, check_key(key) if key is not None else "", data, timeout)
+
+    def publish_many(
+        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+    ) -> Ticket:
+        """Publish messages as one batch, all or none: at most 65,536, of 15 MiB together. The rest as of `publish`."""
+        data = list(map(self.writer.encoded, values))
+        if not data:
+            raise BadInput("no messages; publish at least one")
+        names = None if keys is None else list(map(check_key, keys))
+        if names is not None and len(names) != len(data):
+            raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
+        if len(data) > DEFAULT.batch_items_max or sum(map(len, data)) > DEFAULT.batch_bytes_max - (1 << 20):
+            most = DEFAULT.batch_items_max
+            raise BadInput(f"a batch has at most {most:,} messages, of 15 MiB together; publish them in parts")
+        body = pack_messages(names, data)
+        return self._put({columns.PUBLISH: [[self.name, len(data), body]]}, timeout)
+
+    def _put(self, extras: dict[str, Any], timeout: float | None) -> Ticket:
+        return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
+
+    # -- the topic itself
+
+    def create(
+        self,
+        keep: str = "all",
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        max_age_s: int | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Make it with other settings than the defaults, and wait until it is there; `AlreadyThere` if it was.
+
+        keep   "all": beyond `max_messages` or `max_bytes` nothing more is taken; "size": the oldest go then; "time":
+               what is older than `max_age_s` goes
+        """
+        ticket = self.creation(keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s)
+        with naming(self.name):
+            return ticket.wait(timeout)
+
+    def creation(self, keep: str, **bounds: int | None) -> Ticket:
+        """The same without waiting (for the parts of this package)."""
+        settings = Settings.of({"keep": keep, **bounds})
+        return self._put({columns.TOPIC: [self.name, settings.to_map()]}, None)
+
+    def remove(self, timeout: float | None = None) -> Ack:
+        """Remove it with all its messages, and wait until it is gone; `NoSuchTopic` if there is none."""
+        with naming(self.name):
+            return self.removal().wait(timeout)
+
+    def removal(self) -> Ticket:
+        """The same without waiting (for the parts of this package)."""
+        return self._put({columns.TOPIC: [self.name, None]}, None)
+
+    def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
+        """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
+        checks.wait_s(timeout)
+        with naming(self.name), Port(self._servers, timeout) as port:
+            return port.ask("", topic=self.name, facts=True)
+
+    # -- reading
+
+    def read(self, after: int | None = None, *, until: int | None = None, wait: bool = True) -> Iterator[MessageBatch]:
+        """Messages in their order, as batches of columns, over failovers.
+
+        after   the offset of the last message that is not wanted; None: from the oldest on; `LATEST`: only new ones
+        until   the offset of the last message that is wanted; None: all
+        wait    whether to wait for messages to come; else it ends when all that is there was read
+
+        Raises `NoSuchTopic`, and `Unanswered` if no server serves for 30 s.
+        """
+        with closing(self.reading(after, until=until, wait=wait)) as found:
+            for batch in found:
+                if batch is not None:
+                    yield batch
+
+    def reading(self, after: int | None, *, until: int | None, wait: bool) -> Any:
+        """As `read`, with None now and then (for the parts of this package)."""
+        for name, offset in (("after", after), ("until", until)):
+            if offset is not None and (type(offset) is not int or not -2 <= offset < 1 << 61):
+                raise BadInput(f"{name} is the offset of a message, not {offset!r:.40}")
+        start = 0 if after is None else -1 if after == LATEST else after + 1
+        place = Place(start, inf if until is None else until + 1)
+        return batches(self._servers, self.name, place, self.writer.decode, wait=wait)
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+
+LATEST = -2
+
+
+class naming:  # used as a function is
+    """Turns the codes of refusals that name a topic into errors of their own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Refused) and error.code == "topic":
+            raise NoSuchTopic(f"there is no topic {self._name!r}", "topic", self._name, error.server) from None
+        if isinstance(error, Refused) and error.code == "there":
+            raise AlreadyThere(f"topic {self._name!r} is there already", "there", self._name, error.server) from None
+
+
+def topics_of(servers: Sequence[str], timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
+    """The facts of all topics, by name."""
+    found: list[dict[str, Any]] = []
+    with Port(servers, timeout) as port:
+        while page := port.ask("", topics=found[-1]["name"] if found else "")["topics"]:
+            found += page
+    return found

@@ -1,0 +1,168 @@
+"""Who reads topics on port P: from an offset on, as far as the reader has room, and what comes (SPEC.md, section 35).
+
+A reading is a place in a topic, and credit. Each answer is stored messages as they are, about `messages_page_bytes`;
+one without messages says that there are no more now, once when that is so and then once a second: the server lives.
+Those cost no credit.
+
+Only what is in this journal is given, and while the passive is in sync only what it has confirmed too: a message that
+somebody has seen is not lost with one server, and does not come again under another offset. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chp import headers
+from chp.batch import array_head, encode, packb
+from chp.errors import ChpError
+from chp.limits import Limits
+from chp.numbers import pack
+
+from ..questions.syncs import reply
+from ..state.recordlog import Messages
+from .filling import Read
+from .topics import Topic, Topics
+
+BEAT_S = 1.0
+Frames = list[bytes]
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class Reading:
+    """One reader's place."""
+
+    name: str
+    topic: int  # its id
+    offset: int  # of the next message
+    credit: int
+    touched: float  # when there was credit last
+    seen: int = -1  # up to this number there is nothing more for it
+    said: float = float("-inf")  # when it was told anything last
+
+
+class Delivery:
+    """All readings."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._readings: dict[Key, Reading] = {}
+        self.read: Read = lambda _topic, _offset, _number, _bytes: []
+        self._written = 0  # the number that the journal has when the next turn begins
+        self._filling = self._whole = False
+        self.delivered = 0
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def open(self, key: Key, topic: Topic, after: int, credit: int, now: float) -> str:
+        """A reader comes; why it can't be taken, or ""."""
+        mine = sum(identity == key[0] for identity, _ in self._readings)
+        if len(self._readings) >= self._limits.readings_max or mine >= self._limits.readings_of_one_max:
+            return f"{len(self._readings)} readers of topics are here; ask again when one is done"
+        offset = topic.next if after < 0 else after
+        room = min(credit, self._limits.sync_credit_max)
+        self._readings[key] = Reading(topic.name, topic.id, offset, room, now)
+        return ""
+
+    def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
+        """Room for more."""
+        reading = self._readings.get((identity, request_id))
+        if reading is not None:
+            reading.credit = min(reading.credit + more, self._limits.sync_credit_max)
+            reading.touched = now
+
+    def close(self, identity: bytes, request_id: int | None = None) -> None:
+        """A reader has left, or ends one reading."""
+        for key in [key for key in self._readings if key[0] == identity and request_id in (None, key[1])]:
+            del self._readings[key]
+
+    def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
+        """The server serves no more: every reader is told, and goes to the one that does."""
+        for identity, request_id in self._readings:
+            yield _refused((identity, request_id), "passive", state)
+        self._readings.clear()
+
+    def pump(
+        self,
+        topics: Topics,
+        blocked: Container[bytes],
+        now: float,
+        number: int,
+        confirmed: int | None,
+        *,
+        filling: bool = False,
+    ) -> Iterator[tuple[bytes, list[Frames]]]:
+        """What each reader gets in this turn, at the end of which the journal will have `number`.
+
+        Messages that are missing are passed over, unless the journal is `filling`: then they may come.
+        """
+        upto = self._upto(confirmed)
+        self._filling, self._whole = filling, upto == number and not filling
+        left = self._limits.sync_turn_bytes
+        for key in list(self._readings):
+            reading = self._readings[key]
+            topic = topics.by_name.get(reading.name)
+            if topic is None or topic.id != reading.topic:
+                del self._readings[key]
+                yield _refused(key, "topic", f"there is no topic {reading.name} any more")
+            elif key[0] not in blocked and left > 0:
+                try:
+                    body = self._page(key[1], reading, topic, upto, now)
+                except ChpError as error:  # of the journal: it is damaged there
+                    del self._readings[key]
+                    yield _refused(key, "damaged", str(error))
+                    continue
+                if body:
+                    left -= len(body)
+                    yield key[0], [reply(pack(upto), body)]
+            elif now - reading.touched > self._limits.sync_idle_s_max and not reading.credit:
+                del self._readings[key]
+        self._written = number
+
+    def _upto(self, confirmed: int | None) -> int:
+        return self._written if confirmed is None else min(self._written, confirmed)
+
+    def _page(self, request_id: int, reading: Reading, topic: Topic, upto: int, now: float) -> bytes:
+        """The next answer; nothing if there is none now."""
+        rows: list[Messages] = []
+        if reading.credit and reading.seen < upto and reading.offset < topic.next:
+            at = max(reading.offset, topic.first)
+            rows = self.read(reading.topic, at, upto, self._limits.messages_page_bytes)
+            if rows and rows[0].first > at and self._filling:
+                rows = []
+            elif not rows and self._whole:
+                reading.offset = topic.next
+            if rows:
+                reading.offset = rows[-1].end
+                reading.credit -= 1
+                reading.touched = now
+                self.delivered += sum(row.n for row in rows)
+        if not rows:
+            reading.seen = upto if reading.credit else reading.seen
+            if now - reading.said < BEAT_S:
+                return b""
+        reading.said = now
+        told = headers.Messages(request_id, reading.offset, topic.first, topic.next)
+        return encode(told, [_item(row) for row in rows])
+
+    def ready(self, blocked: Container[bytes], topics: Topics, confirmed: int | None) -> bool:
+        """Whether somebody could be given more at once."""
+        upto = self._upto(confirmed)
+        return any(
+            reading.credit and reading.seen < upto and key[0] not in blocked
+            and (topic := topics.by_name.get(reading.name)) is not None and reading.offset < topic.next
+            for key, reading in self._readings.items()
+        )  # fmt: skip
+
+
+def _item(row: Messages) -> bytes:
+    fields: list[Any] = [row.first, row.n, row.number, row.wall_ms]
+    return b"".join((array_head(5), *map(packb, fields), row.body))
+
+
+def _refused(key: Key, code: str, detail: Any) -> tuple[bytes, list[Frames]]:
+    identity, request_id = key
+    return identity, [reply(pack(0), encode(headers.Refused(request_id, code, detail)))]

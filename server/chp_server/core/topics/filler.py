@@ -1,0 +1,76 @@
+"""A server's part in `filling`: what it lacks of messages, what it is asked for, and what its journal lets go.
+
+Told by the peers' link and at the end of each turn; it reads the journal by what the shell has put in the place of
+`read`, `spans` and `floors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chp.headers import State
+
+from ..standing import Standing
+from ..state.recordlog import Messages
+from ..turn import Fill, Trim
+from .filling import Filling, Read, Spans, answer, unpacked
+
+
+class Filler:
+    """See the module."""
+
+    def __init__(self, here: Standing) -> None:
+        self._here = here
+        self._filling = Filling()
+        self.read: Read = lambda _topic, _offset, _number, _bytes: []
+        self.spans: Callable[[int], Spans] = lambda _number: {}  # that the journal has, of records up to a number
+
+    @property
+    def lacks(self) -> int:
+        """How many messages are in no row of our journal."""
+        return self._filling.messages
+
+    def begin(self) -> None:
+        """At the start, and when another state is taken over: what there is, and what is lacked."""
+        self._begin((1 << 63) - 1)
+
+    def replaced(self, common: int) -> None:
+        """The active's state was taken over: messages up to `common` are its history too."""
+        self._begin(common)
+
+    def _begin(self, number: int) -> None:
+        topics = self._here.state.topics
+        spans = self.spans(number)
+        self._filling.begin(topics, spans)
+        gone = spans.keys() - topics.floors().keys()
+        topics.trimmed |= {**topics.floors(), **topics.gone(gone)}
+
+    def came(self, frame: bytes) -> list[Messages]:
+        """The messages of a RECORD, if it had any."""
+        messages = unpacked(frame) if frame else []
+        self._filling.came(messages)
+        return messages
+
+    def end_turn(self, *, asks: bool) -> None:
+        """What is kept no more goes; what is lacked is asked for."""
+        here = self._here
+        topics = here.state.topics
+        floors = topics.take_trimmed()
+        if floors:
+            here.turn.journal.append(Trim(floors))
+        self._filling.look(topics, floors)
+        if asks and here.alive() and (here.bstate is State.PASSIVE or here.in_sync()):
+            question = self._filling.ask(here.now, here.config.peer_timeout_s)
+            here.turn.to_peer += [] if question is None else [question]
+
+    def on_lack(self, body: bytes) -> None:
+        """The peer lacks some: one that took over may, too, before it had all that it had followed."""
+        here = self._here
+        if here.active or here.in_sync():
+            here.turn.confirm.append(answer(body, self.read, here.state.number))
+
+    def on_fill(self, body: bytes) -> None:
+        """What was asked for."""
+        here = self._here
+        if (here.bstate is State.PASSIVE or here.in_sync()) and (kept := self._filling.fill(body)):
+            here.turn.journal.append(Fill(kept))

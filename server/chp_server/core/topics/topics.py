@@ -1,0 +1,241 @@
+"""The topics of the state: a second state machine on the same log (SPEC.md, section 35).
+
+    place    the active gives messages their offsets: dense from 0, in the one order
+    apply    what the columns of a record say of topics, on the active, on the passive and on recovery
+
+A record has where its messages lie, and not the messages: they go to the journal beside it, a row a topic and record.
+So memory holds of a topic what is below, however many messages wait. A topic that messages come for is made by them.
+
+    marks    [offset, bytes, wall_ms] ...    where it may be cut off: the messages below that offset and above the mark
+             before take so many bytes, and the last of them is of that time
+
+Marks are merged in pairs when they are too many, so they are the same on both servers. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from chp import columns
+from chp.errors import BadFrame
+from chp.limits import Limits
+from chp.topics import Settings, check_topic, unpack_messages
+
+from ..updates.verdicts import Refusal
+
+ALL = (1 << 62) - 1  # above every offset
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is known of one without its messages."""
+
+    name: str
+    id: int  # counts topics that were made: another of the same name has another
+    settings: Settings
+    first: int = 0
+    next: int = 0
+    bytes: int = 0
+    wall_ms: int = 0  # of the last message; it never goes back
+    marks: deque[list[int]] = field(default_factory=deque)
+
+    def full(self, messages: int, size: int) -> str:
+        """Why so many more have no room; "" if they have, or make it themselves."""
+        settings = self.settings
+        if settings.keep == "size":
+            return ""
+        count, most, bound = self.next - self.first, settings.max_messages, settings.max_bytes
+        if most is not None and count + messages > most:
+            return f"topic {self.name} has {count:,} messages and may have {most:,}; {messages:,} more came together"
+        if bound is not None and self.bytes + size > bound:
+            return f"topic {self.name} has {self.bytes:,} bytes and may have {bound:,}; {size:,} more came together"
+        return ""
+
+    def grow(self, count: int, size: int, wall_ms: int, marks_max: int) -> None:
+        """Messages are placed at its end."""
+        self.next += count
+        self.bytes += size
+        self.wall_ms = max(self.wall_ms, wall_ms)
+        self.marks.append([self.next, size, self.wall_ms])
+        if len(self.marks) > marks_max:
+            self._merge()
+
+    def _merge(self) -> None:
+        pairs, left = divmod(len(self.marks), 2)
+        merged: deque[list[int]] = deque()
+        for _ in range(pairs):
+            (_, size, _), (end, more, wall_ms) = self.marks.popleft(), self.marks.popleft()
+            merged.append([end, size + more, wall_ms])
+        self.marks = merged + self.marks if left else merged
+
+    def below(self, wall_ms: int) -> int:
+        """The offset below which messages need not be kept any more; of bytes, the last batch always is."""
+        settings, first, size = self.settings, self.first, self.bytes
+        most = settings.max_bytes if settings.keep == "size" else None
+        old = None if settings.max_age_s is None else wall_ms - settings.max_age_s * 1000
+        for end, taken, written in self.marks:
+            over = most is not None and size > most and end < self.next
+            if not over and (old is None or written > old):
+                break
+            first, size = max(first, end), size - taken
+        if settings.keep == "size" and settings.max_messages is not None:
+            first = max(first, self.next - settings.max_messages)
+        return first
+
+    def trim(self, below: int) -> None:
+        """Messages below an offset go."""
+        while self.marks and self.marks[0][0] <= below:
+            self.bytes -= self.marks.popleft()[1]
+        self.first = max(self.first, min(below, self.next))
+
+    def facts(self) -> dict[str, Any]:
+        """For who asks."""
+        told = {"name": self.name, "first": self.first, "next": self.next, "bytes": self.bytes}
+        return {**told, "wall_ms": self.wall_ms, "settings": self.settings.to_map()}
+
+
+class Topics:
+    """All of them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.by_name: dict[str, Topic] = {}
+        self.made = 0
+        self.grown: dict[int, Topic] = {}  # by records of others: their messages may be missing here (filling.py)
+        self.own: dict[int, Topic] = {}  # that messages were placed in, here
+        self.trimmed: dict[int, int] = {}  # what the journal is to forget: below which offset, by topic
+
+    # -- what a batch may say
+
+    def check(self, extras: dict[str, Any]) -> None:
+        """`Refusal`, or `BadInput`, unless a batch with these columns may be done."""
+        if columns.TOPIC in extras:
+            self._check_made(extras)
+        if columns.PUBLISH in extras:
+            self._check_published(extras)
+
+    def _check_made(self, extras: dict[str, Any]) -> None:
+        name, settings = extras[columns.TOPIC]
+        if columns.PUBLISH in extras:
+            raise BadFrame("a batch makes a topic, or has messages for one, not both; send two")
+        there = check_topic(name) in self.by_name
+        if settings is None and not there:
+            raise Refusal("topic", f"there is no topic {name}")
+        if settings is not None:
+            Settings.of(settings)
+            if there:
+                raise Refusal("there", f"topic {name} is there already")
+            self._check_room(1)
+
+    def _check_room(self, more: int) -> None:
+        if len(self.by_name) + more > self._limits.topics_max:
+            raise Refusal("full", f"there are {len(self.by_name):,} topics, as many as there may be; remove one")
+
+    def _check_published(self, extras: dict[str, Any]) -> None:
+        if columns.STAGE in extras or columns.COMMIT in extras:
+            raise BadFrame("messages can't be staged, nor come with a commit; publish them in a batch of their own")
+        taken: dict[str, list[int]] = {}
+        for name, count, body in extras[columns.PUBLISH]:
+            if len(unpack_messages(body)[1]) != count:
+                raise BadFrame(f"the messages for topic {name!r:.60} are not as many as is said")
+            sums = taken.setdefault(check_topic(name), [0, 0])
+            sums[0] += count
+            sums[1] += len(body)
+        self._check_room(len(taken.keys() - self.by_name.keys()))
+        for name, (messages, size) in taken.items():
+            topic = self.by_name.get(name)
+            if topic is not None and (why := topic.full(messages, size)):
+                raise Refusal("full", why)
+
+    # -- what records do
+
+    def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[Topic, list[Any]]:
+        """Messages get the next offsets of their topic; what the record says of it."""
+        topic = self._get(name)
+        first = topic.next
+        self.own[topic.id] = topic
+        topic.grow(count, len(body), wall_ms, self._limits.topic_marks_max)
+        return topic, [name, first, count, len(body), crc32(body)]
+
+    def apply(self, extras: dict[str, Any]) -> None:
+        """What a record says; messages that `place` has placed here are there already."""
+        if columns.TOPIC in extras:
+            self._make(*extras[columns.TOPIC])
+        if columns.PLACED in extras:
+            wall_ms, placed = extras[columns.PLACED]
+            for name, first, count, size, _ in placed:
+                self._grow(self._get(name), first, count, size, wall_ms)
+        for name, below in extras.get(columns.TRIM, ()):
+            if name in self.by_name:
+                topic = self.by_name[name]
+                topic.trim(below)
+                self.trimmed[topic.id] = topic.first
+
+    def _get(self, name: str) -> Topic:
+        if name not in self.by_name:
+            self._make(name, {})
+        return self.by_name[name]
+
+    def _make(self, name: str, settings: dict[str, Any] | None) -> None:
+        if settings is None:
+            gone = self.by_name.pop(name, None)
+            if gone is not None:
+                self.trimmed[gone.id] = ALL
+        elif name not in self.by_name:  # handed over by a server that was active alone, it may be
+            self.made += 1
+            self.by_name[name] = Topic(name, self.made, Settings.of(settings))
+
+    def _grow(self, topic: Topic, first: int, count: int, size: int, wall_ms: int) -> None:
+        if first == topic.next:
+            topic.grow(count, size, wall_ms, self._limits.topic_marks_max)
+            self.grown[topic.id] = topic
+        elif first + count > topic.next:
+            raise BadFrame(f"messages of topic {topic.name} at {first} came where {topic.next} was due")
+
+    def due(self, wall_ms: int) -> list[list[Any]]:
+        """Which topics keep more than they are to, and from where on they are to keep: the column of a record."""
+        found = ((topic, topic.below(wall_ms)) for topic in self.by_name.values() if topic.settings.keep != "all")
+        return [[topic.name, below] for topic, below in found if below > topic.first]
+
+    # -- as a part of the state
+
+    def take_trimmed(self) -> dict[int, int]:
+        """What the journal is to forget since the last call."""
+        trimmed, self.trimmed = self.trimmed, {}
+        return trimmed
+
+    @staticmethod
+    def gone(ids: Iterable[int]) -> dict[int, int]:
+        """All messages of topics that are not there any more."""
+        return dict.fromkeys(ids, ALL)
+
+    def floors(self) -> dict[int, int]:
+        """The oldest offset of each topic, by its id."""
+        return {topic.id: topic.first for topic in self.by_name.values()}
+
+    def to_list(self) -> list[Any]:
+        """As a state says it."""
+        topics = self.by_name.values()
+        return [
+            self.made,
+            [[t.name, t.id, t.settings.to_map(), t.first, t.next, t.bytes, t.wall_ms, list(t.marks)] for t in topics],
+        ]
+
+    def load(self, told: Sequence[Any]) -> None:
+        """Take over what `to_list` said."""
+        self.made, topics = told
+        for name, topic_id, settings, first, after, size, wall_ms, marks in topics:
+            made = Topic(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
+            self.by_name[name] = made
+
+    def check_all(self) -> None:
+        """Assert every invariant."""
+        for topic in self.by_name.values():
+            assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
+            assert topic.bytes == sum(size for _, size, _ in topic.marks), "its marks sum to its bytes"
+            ends = [end for end, _, _ in topic.marks]
+            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), "they end with its last message"

@@ -1,0 +1,113 @@
+"""Messages in the simulator: who publishes them, and what must hold of them once all is healed.
+
+    offsets     dense on both disks, and the same message at each; no message twice
+    promises    what was acknowledged as replicated is there; as journaled too, if nobody was active beside it
+    states      both servers know the same of their topics, and so does a replay of their journals
+
+A disk that was lost, or whose end was, may have left its server active without messages that the other one has: then
+what is missing is not held against it, and what is there must agree all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from chp.topics import pack_messages
+from chp_server.core.state.recordlog import Messages
+
+from .clients import ClientNode, Op
+
+if TYPE_CHECKING:
+    from .servers import ServerNode
+    from .world import World
+
+EVERY = (1 << 62) - 1
+
+
+def publish(node: ClientNode, topic: str, count: int) -> None:
+    """A program publishes messages as one batch; each names the operation."""
+    if not node.running or node.core.unsettled > 200:
+        return
+    op = node.op("pub", [])
+    node.ops.pop()  # what is checked of sets is none of its business
+    node.published.append(op)
+    values = [f"{op.name}.{i}".encode() for i in range(count)]
+    op.value = values[0]
+    node.put(op, {"publish": [[topic, count, pack_messages(None, values)]]})
+
+
+def settings(node: ClientNode, topic: str, told: dict[str, Any] | None) -> None:
+    """A program makes a topic, or removes it."""
+    if node.running and node.core.unsettled <= 200:
+        op = node.op("topic", [])
+        node.ops.pop()
+        node.put(op, {"topic": [topic, told]})
+
+
+def _values(row: Messages) -> list[bytes]:
+    return [value for body in msgpack.unpackb(row.body) for value in msgpack.unpackb(body)[1]]
+
+
+def held(server: ServerNode, topic: Any) -> dict[int, bytes]:
+    """The messages of a topic on a server's disk, by offset."""
+    found: dict[int, bytes] = {}
+    for row in server.disk.shelf.read(topic.id, topic.first, EVERY, EVERY):
+        found |= {row.first + i: value for i, value in enumerate(_values(row)) if row.first + i >= topic.first}
+    return found
+
+
+class TopicChecks:
+    """See the module; `check` is called at the end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    @property
+    def _lost(self) -> bool:
+        """Whether a disk was lost, or its end, or was another's."""
+        servers = self._world.servers
+        return self._world.disks_lost or any(n.lost_disk or n.own_disk or not n.disk.durability for n in servers)
+
+    def check(self) -> None:
+        """Everything."""
+        fail = self._world.checks.fail
+        one, two = self._world.servers
+        states = [node.core.state.topics.to_list() for node in (one, two)]
+        if states[0] != states[1]:
+            fail(f"the servers' topics differ: {states}")
+        there: set[bytes] = set()
+        removed = False
+        for topic in one.core.state.topics.by_name.values():
+            removed |= topic.first > 0
+            there |= self._one_order(topic, held(one, topic), held(two, topic))
+        for node in (one, two):
+            again = node.recovered_anew().state.topics.to_list() if node.disk.durability else states[0]
+            if again != states[0]:
+                fail(f"{node.name}'s journal and memory have different topics: {again}, {states[0]}")
+        if not removed and not self._world.topics_removed:
+            self._promises(there)
+
+    def _one_order(self, topic: Any, one: dict[int, bytes], two: dict[int, bytes]) -> set[bytes]:
+        fail, offsets = self._world.checks.fail, range(topic.first, topic.next)
+        for mine in (one, two):
+            if len(set(mine.values())) < len(mine) and not self._world.checks.reopened:
+                fail(f"a message of topic {topic.name} is there more than once")
+            if set(mine) != set(offsets) and not self._lost:
+                fail(f"topic {topic.name} has the offsets {sorted(mine)}, not {topic.first} to {topic.next}")
+        for offset in one.keys() & two.keys():
+            if one[offset] != two[offset]:
+                fail(f"message {offset} of topic {topic.name} is {one[offset]!r} here and {two[offset]!r} there")
+        return {*one.values(), *two.values()}
+
+    def _promises(self, there: set[bytes]) -> None:
+        for client in self._world.clients:
+            for op in client.published:
+                if self._promised(op) and op.value not in there:
+                    self._world.checks.fail(f"message {op.name} was acknowledged as replicated, and is lost")
+
+    def _promised(self, op: Op) -> bool:
+        if self._lost or not op.acked:
+            return False
+        return op.result is not None and op.result[2] == 2

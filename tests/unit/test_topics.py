@@ -1,0 +1,318 @@
+"""covers: core/topics/topics.py, filling.py, delivery.py, handed.py; chp/topics.py: offsets, bounds, who gets what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chp.batch import Segment, decode, packb, unpackb
+from chp.errors import BadFrame, BadInput
+from chp.headers import Messages as Told
+from chp.headers import Refused
+from chp.keys import public_session
+from chp.limits import DEFAULT
+from chp.topics import Settings, check_topic, pack_messages, unpack_messages
+from chp_server.core.state.recordlog import Messages
+from chp_server.core.topics.delivery import Delivery
+from chp_server.core.topics.filling import FILL, Filling, answer
+from chp_server.core.topics.topics import Topics
+from chp_server.core.updates.verdicts import Refusal
+from chp_server.store.message_shelf import MessageShelf
+from tests.unit.cores import Cores
+
+SESSION = b"s" * 16
+
+
+def publish(topic: str, *values: bytes) -> dict[str, Any]:
+    return {"publish": [[topic, len(values), pack_messages(None, list(values))]]}
+
+
+def rows(topic: int, *sizes: int) -> list[Messages]:
+    """One after the other, each with so many messages, of the records 1, 2, ..."""
+    out, at = [], 0
+    for number, n in enumerate(sizes, 1):
+        body = packb([pack_messages(None, [b"%d" % i for i in range(at, at + n)])])
+        out.append(Messages(topic, at, n, number, 1000 * number, body))
+        at += n
+    return out
+
+
+# -- what may be said
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 201, "ü", 7])
+def test_what_can_t_be_the_name_of_a_topic(name: object) -> None:
+    with pytest.raises(BadInput, match="name"):
+        check_topic(name)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"keep": "few"}, {"keep": "time"}, {"max_age_s": 5}, {"keep": "size"}, {"max_bytes": 0}, {"max_messages": True},
+     {"colour": 1}, 7],
+)  # fmt: skip
+def test_settings_that_make_no_sense(told: object) -> None:
+    with pytest.raises(BadInput):
+        Settings.of(told)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", packb([]), packb([None, []]), packb([None, ["text"]]), packb([["a"], [b"1", b"2"]]), packb([[b"a"], [b"1"]]),
+     packb({"a": 1})],
+)  # fmt: skip
+def test_messages_that_are_none(body: bytes) -> None:
+    with pytest.raises(BadFrame):
+        unpack_messages(body)
+
+
+def test_a_batch_says_how_many_messages_it_has() -> None:
+    topics, body = Topics(DEFAULT), pack_messages(["a", "b"], [b"1", b"2"])
+    topics.check({"publish": [["t", 2, body]]})
+    with pytest.raises(BadFrame, match="not as many"):
+        topics.check({"publish": [["t", 3, body]]})
+    with pytest.raises(BadFrame, match="staged"):
+        topics.check({"publish": [["t", 2, body]], "stage": [b"x" * 16, "0"]})
+    with pytest.raises(BadFrame, match="not both"):
+        topics.check({"publish": [["t", 2, body]], "topic": ["t", {}]})
+
+
+# -- offsets
+
+
+def test_offsets_are_dense_and_whoever_applies_the_record_has_the_same() -> None:
+    active, passive = Topics(DEFAULT), Topics(DEFAULT)
+    for n in (1, 3, 2):
+        _, said = active.place("t", n, bytes(10), 7)
+        active.apply({"placed": [7, [said]]})
+        passive.apply({"placed": [7, [said]]})
+    topic = active.by_name["t"]
+    assert (topic.first, topic.next, topic.bytes) == (0, 6, 30)
+    assert passive.to_list() == active.to_list()
+    active.check_all()
+    with pytest.raises(BadFrame, match="was due"):
+        passive.apply({"placed": [7, [["t", 9, 1, 10, 0]]]})
+
+
+def test_a_topic_that_is_made_anew_begins_at_0_and_is_another() -> None:
+    topics = Topics(DEFAULT)
+    topics.place("t", 5, b"x", 1)
+    topics.apply({"topic": ["t", None]})
+    assert topics.take_trimmed()[1] > 1 << 60
+    topic, said = topics.place("t", 1, b"x", 1)
+    assert (topic.id, said[1]) == (2, 0)
+
+
+def test_a_bound_is_told_with_its_figures() -> None:
+    topics = Topics(DEFAULT)
+    topics.apply({"topic": ["t", {"max_messages": 3}]})
+    topics.check(publish("t", b"1", b"2", b"3"))
+    topics.place("t", 2, b"x", 1)
+    with pytest.raises(Refusal, match="has 2 messages and may have 3; 2 more"):
+        topics.check(publish("t", b"1", b"2"))
+    topics.apply({"topic": ["b", {"max_bytes": 5}]})
+    with pytest.raises(Refusal, match="bytes"):
+        topics.check(publish("b", b"123456"))
+
+
+def test_a_topic_is_made_once_and_removed_if_it_is_there() -> None:
+    topics = Topics(DEFAULT)
+    topics.check({"topic": ["t", {}]})
+    topics.apply({"topic": ["t", {}]})
+    with pytest.raises(Refusal, match="already"):
+        topics.check({"topic": ["t", {}]})
+    topics.check({"topic": ["t", None]})
+    with pytest.raises(Refusal, match="no topic u"):
+        topics.check({"topic": ["u", None]})
+
+
+def test_what_is_kept_by_size_and_by_time() -> None:
+    topics = Topics(DEFAULT)
+    topics.apply({"topic": ["n", {"keep": "size", "max_messages": 4}]})
+    topics.apply({"topic": ["b", {"keep": "size", "max_bytes": 25}]})
+    topics.apply({"topic": ["t", {"keep": "time", "max_age_s": 10}]})
+    for wall_ms in (1000, 5000, 9000):
+        for name in "nbt":
+            topics.place(name, 3, bytes(10), wall_ms)
+    assert topics.due(15_500) == [["n", 5], ["b", 3], ["t", 6]]
+    topics.apply({"trim": topics.due(15_500)})
+    assert [topic.first for topic in topics.by_name.values()] == [5, 3, 6]
+    assert topics.by_name["b"].bytes == 20
+    assert topics.due(15_500) == []
+    topics.place("b", 1, bytes(100), 9000)
+    assert topics.due(9000) == [["b", 9]], "the last batch stays, though it alone is too large"
+
+
+def test_marks_are_merged_and_still_sum_to_the_bytes() -> None:
+    topics = Topics(DEFAULT)
+    for i in range(5000):
+        topics.place("t", 1, bytes(7), i)
+    topic = topics.by_name["t"]
+    assert len(topic.marks) <= DEFAULT.topic_marks_max
+    topics.check_all()
+    again = Topics(DEFAULT)
+    again.load(unpackb(packb(topics.to_list()), "a state"))
+    assert again.to_list() == topics.to_list()
+
+
+# -- who gets what
+
+
+def told(delivery: Delivery, topics: Topics, now: float, number: int, confirmed: int | None) -> list[Any]:
+    out = []
+    for _, messages in delivery.pump(topics, (), now, number, confirmed):
+        header, items = decode(messages[0][4])
+        out.append(
+            (header.upto, [item[:2] for item in items]) if isinstance(header, Told) else (header.code,)
+            if isinstance(header, Refused) else header
+        )  # fmt: skip
+    return out
+
+
+def delivering(*sizes: int) -> tuple[Delivery, Topics]:
+    topics, shelf, delivery = Topics(DEFAULT), MessageShelf(), Delivery(DEFAULT)
+    for n in sizes:
+        topics.place("t", n, b"x", 1)
+    shelf.keep(rows(1, *sizes))
+    delivery.read = shelf.read
+    return delivery, topics
+
+
+def test_a_reader_gets_what_the_passive_has_confirmed_and_no_more() -> None:
+    delivery, topics = delivering(2, 3, 4)
+    delivery.open((b"r", 1), topics.by_name["t"], 1, 8, 0.0)
+    assert told(delivery, topics, 0.0, 3, 2) == [(1, [])], "nothing is in the journal yet: the reader is told so"
+    assert told(delivery, topics, 0.1, 3, 2) == [(5, [[0, 2], [2, 3]])], "the row that its offset lies in, and the next"
+    assert told(delivery, topics, 0.2, 3, 2) == []
+    assert not delivery.ready((), topics, 2)
+    assert delivery.ready((), topics, 3)
+    assert told(delivery, topics, 0.3, 3, 3) == [(9, [[5, 4]])]
+    assert told(delivery, topics, 1.5, 3, 3) == [(9, [])], "once a second: the server lives"
+
+
+def test_credit_bounds_what_is_sent() -> None:
+    delivery, topics = delivering(*[1] * 5)
+    delivery._limits = DEFAULT.__class__(messages_page_bytes=1)
+    delivery.open((b"r", 1), topics.by_name["t"], 0, 2, 0.0)
+    told(delivery, topics, 0.0, 5, None)
+    assert [told(delivery, topics, 0.1, 5, None) for _ in range(3)] == [[(1, [[0, 1]])], [(2, [[1, 1]])], []]
+    delivery.grant(b"r", 1, 1, 0.2)
+    assert told(delivery, topics, 0.2, 5, None) == [(3, [[2, 1]])]
+    delivery.close(b"r")
+    assert len(delivery) == 0
+
+
+def test_messages_that_are_missing_are_passed_over() -> None:
+    delivery, topics = delivering(2, 3)
+    delivery.read = lambda *_: []
+    delivery.open((b"r", 1), topics.by_name["t"], 0, 8, 0.0)
+    told(delivery, topics, 0.0, 2, None)
+    assert told(delivery, topics, 2.0, 2, None) == [(5, [])]
+
+
+def test_a_reader_of_a_topic_that_goes_is_told() -> None:
+    delivery, topics = delivering(2)
+    delivery.open((b"r", 1), topics.by_name["t"], 0, 8, 0.0)
+    topics.apply({"topic": ["t", None]})
+    topics.place("t", 1, b"x", 1)
+    assert told(delivery, topics, 0.0, 2, None) == [("topic",)]
+    assert len(delivery) == 0
+
+
+# -- filling in
+
+
+def test_what_a_journal_lacks_is_asked_for_page_by_page() -> None:
+    topics, mine, theirs, filling = Topics(DEFAULT), MessageShelf(), MessageShelf(), Filling()
+    for n in (2, 3, 4):
+        topics.place("t", n, b"x", 1)
+    theirs.keep(rows(1, 2, 3, 4))
+    mine.keep(rows(1, 2, 3, 4)[1:2])
+    filling.begin(topics, mine.spans(9))
+    assert filling.messages == 6
+    for now in (0.0, 0.1, 0.2, 0.3):
+        question = filling.ask(now, 1.0)
+        if question is not None:
+            mine.keep(filling.fill(answer(question[1], theirs.read, 9)[1]))
+    assert filling.messages == 0
+    assert mine.spans(9) == theirs.spans(9) == {1: [[0, 9]]}
+
+
+def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
+    filling = Filling()
+    assert filling.fill(packb([1, 5, [list(rows(1, 5)[0])]])) == []
+    assert FILL == b"FILL"
+
+
+# -- two servers
+
+
+def read_all(core: Any, topic: str) -> list[bytes]:
+    found = core.state.topics.by_name[topic]
+    taken = []
+    for row in core.requests.readers.delivery.read(found.id, 0, 1 << 62, 1 << 62):
+        taken += [value for body in unpackb(row.body, "messages") for value in unpack_messages(body)[1]]
+    return taken
+
+
+class Kept(Cores):
+    """A pair whose servers keep messages."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.shelves = {name: MessageShelf() for name in "PB"}
+        for name, core in self.cores.items():
+            shelf = self.shelves[name]
+            core.link.filler.read = core.link.replay.read_messages = shelf.read
+            core.requests.readers.delivery.read, core.link.filler.spans = shelf.read, shelf.spans
+
+    def turn(self, name: str) -> Any:
+        turn = super().turn(name)
+        for op in turn.journal:
+            for_keeps = getattr(op, "messages", ())
+            if hasattr(self, "shelves"):
+                if hasattr(op, "shared"):
+                    self.shelves[name].drop_after(op.shared)
+                self.shelves[name].keep(for_keeps)
+        return turn
+
+    def publish(self, where: str, no: int, *values: bytes, session: bytes = SESSION) -> None:
+        body = Segment([], [], publish("t", *values)).encode()
+        for name in where:
+            from chp.keys import RESERVED_KEY
+            from chp.numbers import pack
+
+            self.cores[name].collect([RESERVED_KEY, pack(no), session, b"", body])
+
+
+def test_a_message_is_on_both_servers_and_acknowledged_as_replicated() -> None:
+    pair = Kept()
+    pair.publish("P", 1, b"message a", b"b")
+    pair.run(0.5)
+    assert read_all(pair.p, "t") == read_all(pair.b, "t") == [b"message a", b"b"]
+    assert [word[:2] + word[3:] for word in pair.answers(SESSION)] == [(1, "ack", 2)]
+    assert b"message" not in b"".join(
+        record.body for record in pair.p.commits.log.after(pair.p.state.number - 1, 1 << 20)
+    )
+    pair.publish("P", 1, b"message a", b"b")
+    pair.run(0.5)
+    assert pair.p.state.topics.by_name["t"].next == 2, "sent again, it is not there twice"
+
+
+def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> None:
+    pair = Kept()
+    pair.publish("P", 1, b"both")
+    pair.run(0.5)
+    pair.linked = False
+    pair.publish("P", 2, b"P alone")
+    pair.run(3.0)
+    pair.b.vote()
+    pair.publish("B", 1, b"B alone", session=b"t" * 16)
+    pair.run(1.0)
+    pair.linked = True
+    pair.run(8.0)
+    assert read_all(pair.p, "t") == read_all(pair.b, "t")
+    assert sorted(read_all(pair.p, "t")) == [b"B alone", b"P alone", b"both"]
+    assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
+    assert public_session(SESSION) in pair.b.state.sessions
