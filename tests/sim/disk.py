@@ -131,8 +131,11 @@ class Disk:
         return self.shelf.spans(number)
 
     def trim_messages(self, floors: dict[int, int]) -> None:
-        """With the next sync."""
-        self._open.append(lambda: self.shelf.trim(floors))
+        """With the next sync; at once, if nothing waits for that: these need not be kept by what is on the disk."""
+        if self._open:
+            self._open.append(lambda: self.shelf.trim(floors))
+        else:
+            self.shelf.trim(floors)
 
     def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
         """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last, or to be alone."""

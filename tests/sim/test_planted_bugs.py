@@ -29,6 +29,7 @@ from chp_server.core.pair.suffix import Ledger, Piece
 from chp_server.core.performing import Step
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.history import Tenure
+from chp_server.core.topics.filling import Filling
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
 from chp_server.core.updates.commit import Committer
@@ -36,6 +37,7 @@ from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.leases import Leases
 from chp_server.core.updates.openrecord import OpenRecord
 from chp_server.core.updates.verdicts import Duplicate
+from chp_server.store.message_shelf import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim import model_client
@@ -358,6 +360,16 @@ def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(ServerCore, "begin_turn", begins)
 
 
+def messages_are_not_filled_in(mp: pytest.MonkeyPatch) -> None:
+    """What a passive asks for it does not keep."""
+    wrap(mp, Filling, "fill", lambda original, self, body: (original(self, body), [])[1])
+
+
+def messages_of_another_history_stay(mp: pytest.MonkeyPatch) -> None:
+    """A passive that takes over a state keeps messages of records that are no part of it."""
+    mp.setattr(MessageShelf, "drop_after", lambda self, number: None)
+
+
 MISTAKES = (
     empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
     foreign_store_is_forgotten,
@@ -462,6 +474,8 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
         (spins, "spins"),
         (told_before_the_copy_holds_it, "its copy is older"),
         (sessions_are_told, "does not hold it"),
+        (messages_are_not_filled_in, "has the offsets"),
+        (messages_of_another_history_stay, "of topic"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:

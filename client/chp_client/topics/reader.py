@@ -90,6 +90,12 @@ class Place:
                 yield MessageBatch(first + start, named, data, Revision(number), wall_ms / 1000, missed)
             first = after
 
+    def kept(self, first: int) -> None:
+        """The topic keeps messages from there on; those before it are lost to us, also where they come with others."""
+        if 0 <= self.offset < first and not self.done:
+            self.missed += first - self.offset
+            self.offset = first
+
     def told(self, header: Messages) -> None:
         """How far the server is with us: what it passed over is lost."""
         if self.offset < 0:
@@ -112,6 +118,7 @@ def batches(
                 for header, items in port.stream("", topic=name, after=place.offset, credit=CREDIT):
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a reading with something else; is it of an older version?")
+                    place.kept(header.first)
                     for item in items:
                         yield from place.take(item, decode)
                     place.told(header)

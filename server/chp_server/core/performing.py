@@ -121,7 +121,7 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
         journal.drop_after(commits.state.number)
     core.link.replay.read_messages = core.link.filler.read = core.requests.readers.delivery.read = journal.read_messages
     core.link.filler.spans = journal.message_spans
-    core.link.filler.begin()
+    journal.trim_messages(core.link.filler.begin())
     if journal.get_meta(COPY):  # a backup that is started: from now on another store than the one that it was made of
         commits.state.store = core.server
     return loaded

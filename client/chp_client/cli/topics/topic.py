@@ -18,12 +18,17 @@ from .messages import asking, topic_of
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-@click.group(short_help="List, make, show and remove topics.")
+@click.group(short_help="List, make, show and remove topics.", epilog=examples("""
+    chp topic ls
+    chp topic create orders --max-messages 1000000
+    chp topic show orders
+    chp topic rm orders
+"""))  # fmt: skip
 def topic() -> None:
     """Logs of messages beside the keys: `chp pub` writes to one, `chp sub` reads it."""
 
 
-@topic.command(name="ls", short_help="List the topics.")
+@topic.command(name="ls", short_help="List the topics.", epilog=examples("chp topic ls --json"))
 @shared
 @pass_settings
 def ls(settings: Settings) -> None:
@@ -76,7 +81,7 @@ def create(
         settings.out.line(f"created {name}")
 
 
-@topic.command(short_help="Show what is known of a topic.")
+@topic.command(short_help="Show what is known of a topic.", epilog=examples("chp topic show orders --json"))
 @click.argument("name")
 @shared
 @pass_settings
@@ -107,7 +112,9 @@ def _show(out: Out, told: dict[str, Any]) -> None:
     out.lines([f"{name:<10}{value}" for name, value in shown.items()])
 
 
-@topic.command(name="rm", short_help="Remove a topic with all its messages.")
+@topic.command(
+    name="rm", short_help="Remove a topic with all its messages.", epilog=examples("chp topic rm orders --yes")
+)
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared

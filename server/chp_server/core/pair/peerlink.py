@@ -495,7 +495,6 @@ class PeerLink:
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
-        SCRUB: _on_scrub, LACK: lambda self, body: self.filler.on_lack(body),
-        FILL: lambda self, body: self.filler.on_fill(body),
-        SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
+        SCRUB: _on_scrub, SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
+        LACK: lambda self, body: self.filler.on_lack(body), FILL: lambda self, body: self.filler.on_fill(body),
     }  # fmt: skip

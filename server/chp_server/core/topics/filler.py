@@ -30,20 +30,21 @@ class Filler:
         """How many messages are in no row of our journal."""
         return self._filling.messages
 
-    def begin(self) -> None:
-        """At the start, and when another state is taken over: what there is, and what is lacked."""
-        self._begin((1 << 63) - 1)
+    def begin(self) -> dict[int, int]:
+        """At the start: what there is, and what is lacked. Below which offsets the journal need keep nothing."""
+        self._here.state.topics.take_trimmed()  # by records that were read back: it is all said here
+        return self._begin((1 << 63) - 1)
 
     def replaced(self, common: int) -> None:
         """The active's state was taken over: messages up to `common` are its history too."""
-        self._begin(common)
+        self._here.state.topics.trimmed |= self._begin(common)
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, number: int) -> dict[int, int]:
         topics = self._here.state.topics
         spans = self.spans(number)
         self._filling.begin(topics, spans)
-        gone = spans.keys() - topics.floors().keys()
-        topics.trimmed |= {**topics.floors(), **topics.gone(gone)}
+        floors = topics.floors()
+        return {**floors, **topics.gone(spans.keys() - floors.keys())}
 
     def came(self, frame: bytes) -> list[Messages]:
         """The messages of a RECORD, if it had any."""

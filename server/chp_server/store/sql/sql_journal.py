@@ -91,8 +91,9 @@ class SqlJournal(Journal, Generic[D]):
         self._book.row_bytes += dead_bytes
         self._kept = copy(self._book)
         self._cleaner.look_at_oldest()
-        with self._transaction(True):
-            self._messages.open(book.last)
+        if self._messages.open(book.last):
+            with self._transaction(True):
+                self._messages.drop_after(book.last)
         self._mark.follow(self.store_id, book.last, found.marked)
         at = book.snapshot_number
         bodies = (body for _, _, body in chunks(database, book))

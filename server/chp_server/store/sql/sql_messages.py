@@ -40,11 +40,12 @@ class MessageTable:
         self._floors: dict[int, int] = {}
         self._next_id = 0
 
-    def open(self, last: int) -> None:
-        """At the start: what was placed by records that are not history any more goes, in the open transaction."""
-        self.drop_after(last)
-        [(highest,)] = self._database.run("SELECT max(id) FROM messages")
+    def open(self, last: int) -> bool:
+        """At the start: whether there are messages of records that are not history any more."""
+        with errors(self._database):
+            [(highest, beyond)] = self._database.run("SELECT max(id), max(number) FROM messages")
         self._next_id = (highest or 0) + 1
+        return (beyond or 0) > last
 
     # -- writing, in the open transaction
 

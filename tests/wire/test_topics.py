@@ -1,0 +1,114 @@
+"""covers: topics over real sockets and a real journal: published, read by tailing, over a kill and a restart; chp."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from chp_client import LATEST, AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
+from chp_server.store.journal import Options
+from chp_server.store.opening import look_at, sqlite_journal
+from chp_server.testing import Pair, TestServer
+
+
+def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
+    with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
+        ticks = clone.topic("ticks")
+        ticks.publish_many([b"%d" % i for i in range(10)]).wait(10)
+        taken: list[bytes] = []
+
+        def read() -> None:
+            for batch in ticks.read(until=29):
+                assert batch.offset == len(taken) and not batch.missed
+                taken.extend(batch.values)
+
+        reader = Thread(target=read)
+        reader.start()
+        pair.primary.kill()
+        for i in range(10, 30):
+            ticks.publish(b"%d" % i, key=f"k{i}").wait(20)
+        reader.join(30)
+        assert taken == [b"%d" % i for i in range(30)]
+        assert next(iter(next(ticks.read(after=28)))).key == "k29"
+
+
+def test_messages_are_in_the_journal_and_there_after_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/j.sqlite"
+    with TestServer(store=store) as server, Clone([server.address], subtree=None, codec="json") as clone:
+        topic = clone.topic("t")
+        topic.publish({"n": 1}).wait(10)
+        topic.publish_many([{"n": 2}, {"n": 3}], keys=["a", "b"]).wait(10)
+        server.restart()
+        topic.publish({"n": 4}).wait(20)
+        found = [(m.offset, m.key, m.value["n"]) for batch in topic.read(wait=False) for m in batch]
+        assert found == [(0, None, 1), (1, "a", 2), (2, "b", 3), (3, None, 4)]
+        topic.remove(10)
+        with pytest.raises(NoSuchTopic):
+            topic.facts()
+
+
+def test_a_message_that_was_changed_on_disk_is_not_delivered(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/j.sqlite"
+    with TestServer(store=store) as server, Clone([server.address], subtree=None) as clone:
+        clone.topic("t").publish(b"true").wait(10)
+    journal = sqlite_journal(store, Options())
+    list(journal.database.run("UPDATE messages SET body = CAST(replace(body, 'true', 'lies') AS BLOB)"))
+    journal.close()
+    assert "checksum" in "".join(look_at(store).examine()[1])
+    with TestServer(store=store) as server, Clone([server.address], subtree=None) as clone:
+        with pytest.raises(Refused, match="checksum"):
+            list(clone.topic("t").read(wait=False))
+        clone.topic("t").publish(b"on").wait(10)
+
+
+def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        few = clone.topic("few")
+        few.create(max_messages=3)
+        with pytest.raises(AlreadyThere):
+            few.create()
+        for value in (b"1", b"2", b"3"):
+            few.publish(value).wait(10)
+        with pytest.raises(Refused) as refused:
+            few.publish(b"4").wait(10)
+        assert refused.value.code == "full"
+        last = clone.topic("last")
+        last.create("size", max_messages=5)
+        last.publish_many([b"%d" % i for i in range(20)]).wait(10)
+        for _ in range(200):
+            if last.facts()["first"] == 15:
+                break
+        batch = next(last.read(after=9, wait=False))
+        assert (batch.offset, batch.missed) == (15, 5)
+        assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
+
+
+def test_the_same_for_tasks() -> None:
+    async def run(address: str) -> None:
+        async with AsyncClone([address], subtree=None) as clone:
+            topic = clone.topic("t")
+            await topic.create(keep="time", max_age_s=3600)
+            await topic.publish(b"before")
+            taken = []
+
+            async def read() -> None:
+                async for batch in topic.read(after=LATEST, until=2):
+                    taken.extend(batch.values)
+
+            reader = asyncio.create_task(read())
+            for value in (b"one", b"two"):
+                while not taken and not reader.done() and value == b"two":
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.3)
+                await topic.publish(value)
+            await asyncio.wait_for(reader, 20)
+            assert taken in ([b"one", b"two"], [b"two"])
+            assert (await topic.facts())["next"] == 3
+            assert [facts["name"] for facts in await clone.topics()] == ["t"]
+            await topic.remove()
+
+    with TestServer() as server:
+        asyncio.run(run(server.address))
