@@ -12,6 +12,7 @@ watch, changes, tickets, lease, codecs             what their names say
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
 from chp.numbers import Revision
 
+from .agent.measured import Metrics
 from .agent.tickets import Ticket
 from .clientfile import ClientFile
 from .clone.aio import AsyncClone
@@ -33,7 +34,7 @@ from .topics.topic import LATEST, Topic
 __all__ = [
     "LATEST", "Ack", "AlreadyThere", "AsyncClone", "AsyncLease", "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput",
     "BadKey", "BadSubtree", "BadTtl", "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone",
-    "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch",
+    "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch", "Metrics",
     "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Topic", "Version", "Watch",
 ]  # fmt: skip
 

@@ -318,7 +318,7 @@ class Agent:
         for warning in effects.warnings:
             log.warning("Clone %s: %s", self._name, warning)
 
-    def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
+    def _settle(self, effects: Effects) -> None:
         mailbox, batch = self._mailbox, self._batch
         for ticket, result in effects.settled:
             if ticket is not None:
@@ -326,7 +326,15 @@ class Agent:
                     mailbox.refused.append(ticket)  # before it is settled, so that a flush finds it here or there
                 ticket.settle(result)
                 if ticket.done:
-                    batch.outstanding.pop(ticket, None)
+                    since = batch.outstanding.pop(ticket, None)
+                    if mailbox.metrics is not None and since is not None:
+                        mailbox.metrics.settled(result, monotonic() - since)
+        if mailbox.metrics is not None:
+            mailbox.metrics.told(effects)
+
+    def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
+        mailbox = self._mailbox
+        self._settle(effects)
         if effects.changes:
             for watch in watches:
                 watch.offer(*effects.changes)

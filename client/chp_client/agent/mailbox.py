@@ -29,6 +29,7 @@ from ..core.core import ClientCore
 from ..core.events import State
 from ..core.sending.outbox import cut
 from ..errors import Closed, Forked, Full
+from .measured import Measured
 from .openbatch import OPEN_ITEMS, SHUT, Draft, OpenBatch
 from .tickets import Ticket
 
@@ -56,6 +57,7 @@ class Mailbox:
         self.stop_at: float | None = None  # when the agent gives up waiting for acknowledgements
         self.forked = False
         self.credentials: dict[str, Credentials] = {}  # of each server, where a client file was given
+        self.metrics: Measured | None = None
         self.lagging: float | None = None  # seconds, when on_lag is "raise" and it happened
         self._on_full = on_full
         self._waiting = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 from chp import columns
@@ -113,7 +114,7 @@ class OpenBatch:
         self.wake: Callable[[], None] = lambda: None
         self.sealed: deque[Draft] = deque()
         self.sealed_bytes = 0
-        self.outstanding: dict[Ticket, None] = {}  # of what was sealed and is not settled
+        self.outstanding: dict[Ticket, float] = {}  # of what was sealed and is not settled, since when
         self._shown = shown
         self._new_ticket = new_ticket
         self.draft = self.new()  # that is open; its columns are here too, for who appends a set
@@ -136,12 +137,12 @@ class OpenBatch:
         """Locked: a batch goes into the queue, and `shown` into the map; a new one is opened if it was the open one."""
         draft.size = draft.weigh()
         fresh = self.new() if draft is self.draft else self.draft
-        own = self._shown
+        own, now = self._shown, monotonic()
         # no calls from here on: what Ctrl-C raises comes before all of it or after all of it
         if shown is not None:
             own |= shown
         self.draft, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
-        self.outstanding[draft.ticket] = None
+        self.outstanding[draft.ticket] = now
         self.sealed_bytes += draft.size
         self.sealed.append(draft)
         if self.sleeping:

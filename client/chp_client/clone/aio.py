@@ -23,6 +23,7 @@ from chp.numbers import Revision
 from .. import checks
 from ..agent.dispatch import Listener
 from ..agent.listening import decorator
+from ..agent.measured import Metrics
 from ..agent.tickets import Ticket
 from ..checks import wait_s
 from ..clientfile import ClientFile
@@ -63,6 +64,7 @@ class AsyncClone(Mapping[str, Any]):
         on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
         on_state: Listener | None = None,
         name: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._blocks = on_full == "block"
         self._listeners = AsyncListeners()
@@ -79,6 +81,7 @@ class AsyncClone(Mapping[str, Any]):
             on_lag=on_lag,
             on_state=on_state,
             name=name,
+            metrics=metrics,
         )
 
     @classmethod

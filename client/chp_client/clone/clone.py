@@ -40,6 +40,7 @@ from ..agent.agent import Agent
 from ..agent.dispatch import Dispatcher, Listener
 from ..agent.listening import Listeners, Listening, decorator
 from ..agent.mailbox import Mailbox
+from ..agent.measured import Measured, Metrics
 from ..agent.tickets import Ticket
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, codec_of
@@ -88,6 +89,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
                    read of `state` raises `Lagging`), or a callable that is told the seconds
     on_state       called with each new `State`, on a thread of its own
     name           what its agent's thread is called
+    metrics        what is told of acknowledgements, refusals, states and changes; see `Metrics`
 
     It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
     """
@@ -107,6 +109,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
         on_state: Listener | None = None,
         name: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         endpoints, subtree, codec = target(servers, subtree, codec, several=subtrees is not None)
         held = checks.subtrees_of(subtree, subtrees)
@@ -135,6 +138,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         self._dispatcher = Dispatcher()
         self._mailbox = mailbox = Mailbox(core, on_full, self._dispatcher.put)
         mailbox.credentials = credentials_of(servers)
+        mailbox.metrics = None if metrics is None else Measured(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
