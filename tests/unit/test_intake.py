@@ -18,7 +18,7 @@ from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.intake import judge
 from chp_server.core.updates.verdicts import (
-    CROWDED,
+    KEY_IN_OPEN_RECORD,
     UNHEARD,
     Accept,
     Commit,
@@ -72,9 +72,9 @@ STAGED = {"commit": [JOB, "job", 1, [["0", 1]], None]}
     [
         (batch(ONE, 5, "/c"), Accept),
         (batch(TWO, 1, "/c"), Accept),
-        (batch(TWO, 1, "/b"), CROWDED),
+        (batch(TWO, 1, "/b"), KEY_IN_OPEN_RECORD),
         (batch(ONE, 5, "/b"), Accept),
-        (plain(b"/b", b"w" * 16), CROWDED),
+        (plain(b"/b", b"w" * 16), KEY_IN_OPEN_RECORD),
         (plain(b"/a", b"w" * 16), Plain),
         (plain(b"/a", b"u" * 16), Duplicate),
         (plain(b"/new/1", b"w" * 16), Plain),

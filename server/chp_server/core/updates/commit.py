@@ -29,7 +29,7 @@ from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
 from .records import in_parts
 from .unwritten import FOR_EVER, Unwritten
-from .verdicts import CROWDED, Accept, BatchId, Commit, Duplicate, Plain, Refuse, Verdict
+from .verdicts import KEY_IN_OPEN_RECORD, Accept, BatchId, Commit, Duplicate, Plain, Refuse, Verdict
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
 
@@ -72,7 +72,7 @@ class Committer:
         if open_record.plain.keys and frames[0] == RESERVED_KEY:
             self.flush_plain(now)
         verdict = judge(frames, self.view, open_record, now)
-        if verdict is CROWDED:
+        if verdict is KEY_IN_OPEN_RECORD:
             self.commit(turn, now, wall_s)
             verdict = judge(frames, self.view, open_record, now)
         if isinstance(verdict, Accept):

@@ -28,7 +28,7 @@ from .committed import Committed
 from .openrecord import HEADER_BYTES_MAX, OpenRecord
 from .unwritten import Unwritten
 from .verdicts import (
-    CROWDED,
+    KEY_IN_OPEN_RECORD,
     PARTED,
     UNHEARD,
     Accept,
@@ -92,7 +92,7 @@ def _judge_plain(frames: list[bytes], view: View, open_record: OpenRecord) -> Ve
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
     if open_record.origins and state.map.revisions.get(key) == state.number + 1:
-        return CROWDED
+        return KEY_IN_OPEN_RECORD
     if uuid and (uuid in open_record.plain or uuid in state.uuids):
         return Duplicate(None)
     if value or room.read_only:
@@ -134,7 +134,7 @@ def _judge_next(batch: BatchId, body: bytes, view: View, open_record: OpenRecord
     except BadInput as error:
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
-        return CROWDED
+        return KEY_IN_OPEN_RECORD
     return Accept(batch, segment, body, older)
 
 

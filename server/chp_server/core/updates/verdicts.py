@@ -3,7 +3,7 @@
 Accept       it is done, in the open record          Plain       the same of a set of CHP/1
 Commit       staged updates become a record          Refuse      it is not done, for good
 Duplicate    it was done, or refused, before         Expected    it is not its session's next
-CROWDED      the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
+KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class Expected:
 class Other(Enum):
     """Verdicts that say nothing more."""
 
-    CROWDED = "another client has written one of these keys in the open record"
+    KEY_IN_OPEN_RECORD = "another client has written one of these keys in the open record"
     UNHEARD = "another server is about to hand over what it did alone, and this batch may follow on that"
 
 
-# Were a crowded batch done in the open record, both clients would be told the same revision, and the first could set
+# Were such a batch done in the open record, both clients would be told the same revision, and the first could set
 # the key on the condition that it still has it, over a value that it never saw.
-CROWDED: Final = Other.CROWDED
+KEY_IN_OPEN_RECORD: Final = Other.KEY_IN_OPEN_RECORD
 UNHEARD: Final = Other.UNHEARD
 Verdict = Accept | Plain | Commit | Refuse | Duplicate | Expected | Other
 
