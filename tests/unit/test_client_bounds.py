@@ -25,7 +25,7 @@ class TestAsking:
                 talk.heartbeat(n(1), **told)
             talk.heartbeat(n(1), **told)
             talk.wait(0.1)
-        assert talk.stats["mends_put_off"] > 0
+        assert talk.stats["resyncs_put_off"] > 0
         return asked
 
     @pytest.mark.parametrize("told", [{"count": 9}, {"revsum": 9}])

@@ -115,7 +115,7 @@ class Agent:
             if not batch.sleeping:
                 os.eventfd_write(self._bell, 1)
         except BaseException:  # Ctrl-C: this is the application's thread
-            batch.mend(draft, core.own.has)
+            batch.trim_interrupted(draft, core.own.has)
             os.eventfd_write(self._bell, 1)
             raise
 

@@ -208,7 +208,7 @@ class OpenBatch:
         both = min(len(self.keys), len(self.values))
         del self.keys[both:], self.values[both:]
 
-    def mend(self, draft: Draft, taken: Callable[[Ticket], bool]) -> None:
+    def trim_interrupted(self, draft: Draft, taken: Callable[[Ticket], bool]) -> None:
         """Locked: somebody was interrupted while he did the agent's work with `draft`; the agent does it, if need be.
 
         `taken` tells whether the core has what has this ticket.

@@ -20,10 +20,10 @@ class Timing:
     sync_retry_s: float = 2.0  # without a chunk
     resend_s: float = 2.0  # without an acknowledgement
     refused_retry_s: float = 1.0
-    mend_s: float = 0.1  # before a copy that was mended and differs again is mended once more; then twice as long
-    mend_s_max: float = 30.0
+    resync_s: float = 0.1  # before a copy that was mended and differs again is mended once more; then twice as long
+    resync_s_max: float = 30.0
     deaf_s: float = 5.0  # without a word on P+1 of a server that lives, while nobody else is heard
 
     def put_off_s(self, first_s: float, times: int, chance: Chance) -> float:
         """How long to wait before what failed so often is tried again: longer each time, and some by chance."""
-        return min(self.mend_s_max, first_s * 2.0 ** min(times - 1, 20)) * (0.5 + chance())
+        return min(self.resync_s_max, first_s * 2.0 ** min(times - 1, 20)) * (0.5 + chance())

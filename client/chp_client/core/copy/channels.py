@@ -181,7 +181,7 @@ class Channels:
         try:
             more = channel.on_chunk(header, items, self.session, now)
         except ChpError as error:
-            self._mend(channel, server, now)
+            self._resync(channel, server, now)
             return error
         if more:
             body = packb({"chp": VERSION, "id": header.request, "more": more})
@@ -207,16 +207,16 @@ class Channels:
             )
             channel.live = False
             channel.differs = channel.differs or verdict is Verdict.REFETCH
-            self._mend(channel, server, now)
+            self._resync(channel, server, now)
 
-    def _mend(self, channel: Channel, server: Link, now: float) -> None:
+    def _resync(self, channel: Channel, server: Link, now: float) -> None:
         """Ask for what is missing: at once, but ever later if that does not help."""
         channel.troubles += 1
         if channel.troubles == 1:
             self.ask(channel, server.index, channel.at, now)
             return
-        wait_s = self._timing.put_off_s(self._timing.mend_s, channel.troubles - 1, self._chance)
-        self._stats["mends_put_off"] += 1
+        wait_s = self._timing.put_off_s(self._timing.resync_s, channel.troubles - 1, self._chance)
+        self._stats["resyncs_put_off"] += 1
         self._give_up(channel)
         # as one that was not answered: see `retry`
         channel.ask(0, server.index, 0, now + wait_s - self._timing.sync_retry_s)
