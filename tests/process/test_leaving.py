@@ -43,11 +43,11 @@ def test_the_server_outlives_chp1_subscribers_that_leave_at_once(tmp_path: Path)
 
 
 def joined(channels: Any, n: int) -> bool:
-    return bool(channels.plain_joins == n)
+    return bool(channels.chp1_joins == n)
 
 
 def marked(sockets: Any, n: int) -> bool:
-    return bool(sockets._plain == n)
+    return bool(sockets._chp1_joins == n)
 
 
 def test_the_mark_is_raised_when_nobody_has_left_lately() -> None:
@@ -62,4 +62,4 @@ def test_the_mark_is_raised_when_nobody_has_left_lately() -> None:
                 plain.connect(f"{host}:{int(port) + 1}")
                 wait_for("the subscription", partial(joined, channels, joins))
                 wait_for("the mark", partial(marked, sockets, joins))
-            wait_for("its end", lambda: not channels.plain)
+            wait_for("its end", lambda: not channels.chp1)

@@ -34,7 +34,7 @@ def says(server: str, state: str, **facts: Any) -> Reply:
     usual = {
         "name": f"{role}-1", "role": role, "state": state, "epoch": 3, "sequence": 1042, "in_sync": True,
         "since_s": 720.0, "uptime_s": 90000.0, "peer": {"alive": True, "name": "other", "silent_s": 0.1},
-        "channels": {"/rates/": 12, "": 2}, "plain_subscriptions": 1, "sessions": 14, "keys": 41000,
+        "channels": {"/rates/": 12, "": 2}, "chp1_subscriptions": 1, "sessions": 14, "keys": 41000,
         "pending": 0, "pending_bytes": 0, "counts": {"updates": 100, "refused_revision": 3, "garbage_collector": 1},
         "journal": {"store": "sqlite:/var/lib/chp", "bytes": 5 << 20, "sync": "always", "sync_p50_s": 0.0011,
                     "sync_p99_s": 0.0042},

@@ -21,10 +21,10 @@ from chp_server.core.updates.verdicts import (
     KEY_IN_OPEN_RECORD,
     UNHEARD,
     Accept,
+    AcceptChp1,
     Commit,
     Duplicate,
     Expected,
-    Plain,
     Refuse,
     Verdict,
 )
@@ -60,7 +60,7 @@ def seen(committer: Committer) -> tuple[Any, ...]:
     return (
         list(state.rest(0.0))[-1], dict(state.map.values), dict(state.map.revisions), repr(state.staging.transactions),
         dict(open_record.origins), list(open_record.whose), list(open_record.bodies), open_record.bytes,
-        len(open_record.plain), room.taken, room.full, dict(committer.unwritten.kept), dict(committer.counts),
+        len(open_record.chp1), room.taken, room.full, dict(committer.unwritten.kept), dict(committer.counts),
     )  # fmt: skip
 
 
@@ -75,9 +75,9 @@ STAGED = {"commit": [JOB, "job", 1, [["0", 1]], None]}
         (batch(TWO, 1, "/b"), KEY_IN_OPEN_RECORD),
         (batch(ONE, 5, "/b"), Accept),
         (plain(b"/b", b"w" * 16), KEY_IN_OPEN_RECORD),
-        (plain(b"/a", b"w" * 16), Plain),
+        (plain(b"/a", b"w" * 16), AcceptChp1),
         (plain(b"/a", b"u" * 16), Duplicate),
-        (plain(b"/new/1", b"w" * 16), Plain),
+        (plain(b"/new/1", b"w" * 16), AcceptChp1),
         (batch(ONE, 1, "/a"), Duplicate),
         (batch(ONE, 2, "/a"), Duplicate),
         (batch(ONE, 6, "/c"), Expected),

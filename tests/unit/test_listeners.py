@@ -54,7 +54,7 @@ def test_a_cancel_of_what_one_never_had_changes_nothing() -> None:
         *[cancels(B)] * 3, *[cancels(B, b"/a/")] * 3, cancels(B, b"/never/"), cancels(b""), cancels(b"", b"/a/")
     )
     server.hears(at=100.0)
-    assert server.kept() == {"/a/": 1} and server.status()["plain_subscriptions"] == 1
+    assert server.kept() == {"/a/": 1} and server.status()["chp1_subscriptions"] == 1
 
 
 def test_a_second_subscription_is_greeted_and_is_not_counted() -> None:
@@ -70,8 +70,8 @@ def test_a_connection_that_ends_takes_its_own_along_and_no_more() -> None:
     server.hears(joins(A), joins(B), joins(A, channel_topic("/b/")), joins(A, b"/plain"))
     server.hears([A], cancels(b""), cancels(b"", channel_topic("/b/")))
     server.hears(at=0.2 + LINGER_S)
-    assert server.kept() == {"/a/": 1} and server.status()["plain_subscriptions"] == 0
-    assert not server.commits.channels.plain
+    assert server.kept() == {"/a/": 1} and server.status()["chp1_subscriptions"] == 0
+    assert not server.commits.channels.chp1
 
 
 def test_a_channel_lingers_for_a_reader_that_comes_back() -> None:
@@ -115,13 +115,13 @@ def test_one_connection_has_its_share_of_channels() -> None:
 def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(topics_of_one_max=2)
     server.hears(*(joins(A, prefix) for prefix in (b"/1", b"/2", b"/3", b"/4")))
-    assert list(server.commits.channels.plain) == [b"/1", b"/2", b""]
+    assert list(server.commits.channels.chp1) == [b"/1", b"/2", b""]
     monkeypatch.setattr(channels_module, "PREFIXES_MAX", 4)
     server.hears(joins(B, b"/5"), joins(b"12", b"/6"), joins(b"13", b"/6"), joins(b"14", b"x" * 1025))
-    assert list(server.commits.channels.plain) == [b"/1", b"/2", b"", b"/5"]
+    assert list(server.commits.channels.chp1) == [b"/1", b"/2", b"", b"/5"]
     server.hears([A], [B], [b"12"])
     server.hears(at=0.2 + LINGER_S)
-    assert list(server.commits.channels.plain) == [b""], "the last of them wants /6, so everything"
+    assert list(server.commits.channels.chp1) == [b""], "the last of them wants /6, so everything"
 
 
 def test_those_who_listen_are_counted_over_all_topics() -> None:

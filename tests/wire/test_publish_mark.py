@@ -14,7 +14,7 @@ ZEROS = b"\0" * 8
 
 
 def test_a_subscriber_goes_on_hearing_after_the_last_chp1_client_has_left() -> None:
-    limits = replace(DEFAULT, publish_mark=100, publish_mark_plain=100_000)
+    limits = replace(DEFAULT, publish_mark=100, publish_mark_chp1=100_000)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with TestServer(limits) as server, context:
         host, _, port = server.address.rpartition(":")
@@ -34,7 +34,7 @@ def test_a_subscriber_goes_on_hearing_after_the_last_chp1_client_has_left() -> N
                 pass
         plain.close()
         core = server.server.core  # type: ignore[union-attr]
-        while core.commits.channels.plain:
+        while core.commits.channels.chp1:
             follower.recv_multipart()  # heartbeats: the time passes
         for i in range(SETS, SETS + 3):
             writer.send_multipart([b"/a", ZEROS, b"", b"", b"%d" % i])
@@ -45,7 +45,7 @@ def test_a_subscriber_goes_on_hearing_after_the_last_chp1_client_has_left() -> N
 
 
 def test_a_chp1_subscriber_that_comes_after_another_has_its_room_too() -> None:
-    limits = replace(DEFAULT, publish_mark=10, publish_mark_plain=100_000)
+    limits = replace(DEFAULT, publish_mark=10, publish_mark_chp1=100_000)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with TestServer(limits) as server, context:
         host, _, port = server.address.rpartition(":")
@@ -60,7 +60,7 @@ def test_a_chp1_subscriber_that_comes_after_another_has_its_room_too() -> None:
             socket.rcvhwm = 1
             socket.subscribe(b"/")
             socket.connect(f"{host}:{int(port) + 1}")
-            while server.server.core.commits.channels.plain_joins <= number:  # type: ignore[union-attr]
+            while server.server.core.commits.channels.chp1_joins <= number:  # type: ignore[union-attr]
                 writer.poll(10)
         for i in range(SLOW_SETS):  # nobody reads meanwhile
             writer.send_multipart([b"/%d" % i, ZEROS, b"", b"", b"x" * 10_000])

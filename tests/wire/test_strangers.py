@@ -224,7 +224,7 @@ def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
     reader.until(lambda: "/a/1" in reader.values)
     while receive(plain)[0] != b"/a/1":
         pass
-    assert hand.status()["channels"] == {"/a/": 1} and hand.status()["plain_subscriptions"] == 1
+    assert hand.status()["channels"] == {"/a/": 1} and hand.status()["chp1_subscriptions"] == 1
     liar.close()
 
 
@@ -243,9 +243,7 @@ def test_readers_that_come_and_go_take_nothing_with_them_but_their_own(
     for other in others:
         other.close()
     reader.until_compared()
-    until(
-        lambda: hand.status()["channels"] == {"/a/": 1} and not hand.status()["plain_subscriptions"], "they have left"
-    )
+    until(lambda: hand.status()["channels"] == {"/a/": 1} and not hand.status()["chp1_subscriptions"], "they have left")
     hand.session().put({"/a/1": b"1"})
     reader.until(lambda: "/a/1" in reader.values)
 

@@ -122,8 +122,8 @@ class Channels:
         self._subtrees = Subtrees()  # of those
         self._touched: dict[str, Channel] = {}  # those for which the open record has something
         self.listeners = Listeners(limits)
-        self.plain: dict[bytes, None] = {}
-        self.plain_joins = 0
+        self.chp1: dict[bytes, None] = {}
+        self.chp1_joins = 0
         self.refused = 0
         self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
 
@@ -152,15 +152,15 @@ class Channels:
             self.let_go(now, room=0)
         return len(self.by_topic) < most
 
-    def subscribe_plain(self, prefix: bytes, who: bytes) -> None:
+    def subscribe_chp1(self, prefix: bytes, who: bytes) -> None:
         """A connection of CHP/1 wants the keys with a prefix: all of them if it, or all together, want too many."""
         if prefix == b"HUGZ" or len(prefix) > self._limits.key_bytes_max:  # no key begins with that
             return
-        crowd = len(self.plain) >= PREFIXES_MAX and prefix not in self.plain
+        crowd = len(self.chp1) >= PREFIXES_MAX and prefix not in self.chp1
         if not self.listeners.has(who, prefix) and (crowd or not self.listeners.room(who)):
             prefix = b""
-        self.plain[prefix] = None
-        self.plain_joins += 1
+        self.chp1[prefix] = None
+        self.chp1_joins += 1
         self.listeners.join(who, prefix)
 
     def let_go(self, now: float, room: int = LINGERING_MAX) -> None:
@@ -168,7 +168,7 @@ class Channels:
         for topic in self.listeners.abandoned(now, room):
             channel = self.by_topic.pop(topic, None)
             if channel is None:
-                self.plain.pop(topic, None)
+                self.chp1.pop(topic, None)
             else:
                 self._subtrees.remove(channel.subtree)
                 self._touched.pop(channel.subtree, None)
@@ -313,7 +313,7 @@ class Channels:
         Where the number moves on without an update, a HUGZ says so: a subscriber to everything can then drop the
         greetings and heartbeats that carry the number.
         """
-        if not self.plain:
+        if not self.chp1:
             return []
         prefixes = self._prefixes()
         everything = "" in prefixes
@@ -327,7 +327,7 @@ class Channels:
         return out
 
     def _prefixes(self) -> tuple[str, ...]:
-        return tuple(prefix for topic in self.plain if (prefix := _text_prefix(topic)) is not None)
+        return tuple(prefix for topic in self.chp1 if (prefix := _text_prefix(topic)) is not None)
 
 
 def alive(number: int) -> Frames:

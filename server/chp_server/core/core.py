@@ -184,9 +184,9 @@ class ServerCore:
             raise
 
     @property
-    def plain_joins(self) -> int:
+    def chp1_joins(self) -> int:
         """How many subscriptions of CHP/1 there have been."""
-        return self.commits.channels.plain_joins
+        return self.commits.channels.chp1_joins
 
     def _collect(self, frames: list[bytes]) -> None:
         here = self.here

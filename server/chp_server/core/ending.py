@@ -31,7 +31,7 @@ class Endings:
         over = here.state.map.next_deadline()
         if not (scan or self.ready or here.state.leases.ending) and (over is None or over > here.now):
             return
-        commits.flush_plain(here.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
+        commits.flush_chp1(here.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
         self._keys()
         if scan or self.ready:
             self._leases()

@@ -38,7 +38,7 @@ def _subscribe(here: Standing, topic: bytes, who: bytes) -> None:
     here.commit()
     channels, number = here.commits.channels, here.state.number
     if topic[:1] != STX:
-        channels.subscribe_plain(topic, who)
+        channels.subscribe_chp1(topic, who)
     elif is_session_topic(topic) or channels.subscribe(topic, here.state, who, here.now) is not None:
         here.turn.publish.append(greeting(topic, number, here.greeting()))
     elif topic_subtree(topic) is not None:

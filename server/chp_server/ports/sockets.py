@@ -70,7 +70,7 @@ class Sockets:
     ) -> None:
         self._config, self._limits = config, limits
         self.doors = None if keyring is None else Doors(context, keyring)
-        self._plain = 0
+        self._chp1_joins = 0
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
@@ -108,16 +108,16 @@ class Sockets:
         if self._config.ipc is not None:
             self._files = files.listen(clients, self._config.ipc_address)
 
-    def mark_for(self, plain_joins: int, now: float) -> None:
-        """Let more messages wait for each subscriber, as `plain_joins` subscriptions by now are to get one a key.
+    def mark_for(self, chp1_joins: int, now: float) -> None:
+        """Let more messages wait for each subscriber, as `chp1_joins` subscriptions by now are to get one a key.
 
         A connection begins with the mark that the socket had when it was bound, so this is said again for every
         subscription of the kind. The mark is only ever raised, and not until nobody has left for QUIET_S, in which
         libzmq finishes with a connection (docs/decisions/0005).
         """
-        if plain_joins != self._plain and not self.subscribers.left(now):
-            self._plain = plain_joins
-            self.updates.set(zmq.SNDHWM, self._limits.publish_mark_plain)
+        if chp1_joins != self._chp1_joins and not self.subscribers.left(now):
+            self._chp1_joins = chp1_joins
+            self.updates.set(zmq.SNDHWM, self._limits.publish_mark_chp1)
 
     def close(self) -> None:
         """Close them all."""

@@ -41,7 +41,7 @@ _GAUGES = {
     "leases": "open leases",
     "transactions": "staged transactions that wait for their commit",
     "staged_bytes": "bytes that wait for their commit",
-    "plain_subscriptions": "CHP/1 subscriptions",
+    "chp1_subscriptions": "CHP/1 subscriptions",
     "syncs": "snapshots and resumes under way",
     "pending": "sets a passive holds until it has seen them published",
     "pending_bytes": "bytes of those",

@@ -228,7 +228,7 @@ class Server:
             taken = take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers, self._now)
             for frames in taken:
                 self._guard(handle, frames)
-        sockets.mark_for(self.core.plain_joins, self._now)
+        sockets.mark_for(self.core.chp1_joins, self._now)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
         socket, limits = self._sockets.snapshot, self._limits

@@ -112,7 +112,7 @@ class View:
 
     def subscribers(self) -> int | None:
         """How many subscriptions it publishes to."""
-        channels, plain = self.facts.get("channels"), self.facts.get("plain_subscriptions")
+        channels, plain = self.facts.get("channels"), self.facts.get("chp1_subscriptions")
         if not isinstance(channels, dict):
             return None
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))

@@ -35,7 +35,7 @@ from ..turn import Copy, Frames
 from ..updates.leases import listed
 from .feeds import Feeds
 from .images import Alive, Images, packed
-from .syncs import Stream, Syncs, gathered, plain_parts, reply, resume_parts, snapshot_parts
+from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts
 
 STATUS = STX + b"status" + ETX
 Options = dict[str, Any]
@@ -69,18 +69,18 @@ class Requests:
             case [command, subtree, options] if command == ICANHAZ:
                 yield from self._extended(identity, subtree, options)
             case _:
-                yield from self._plain(identity, parse_icanhaz(request))
+                yield from self._chp1(identity, parse_icanhaz(request))
 
-    def _plain(self, identity: bytes, subtree: str) -> Asking:
+    def _chp1(self, identity: bytes, subtree: str) -> Asking:
         here = self._here
         yield Vote()
         if not here.serving:
             return
-        self._open(Stream(identity, 0, self._classic(subtree), 1 << 30, False, here.now, subtree))
+        self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, here.now, subtree))
 
-    def _classic(self, subtree: str) -> Iterator[list[Frames]]:
+    def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
         here = self._here
-        yield from plain_parts(self._image_of(subtree), subtree, here.wall, lambda: here.now)
+        yield from chp1_parts(self._image_of(subtree), subtree, here.wall, lambda: here.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> Asking:
         options = unpackb(options_frame, "the options of ICANHAZ?", QUESTION)

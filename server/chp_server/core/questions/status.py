@@ -41,7 +41,7 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "transactions": len(state.staging.transactions),
         "staged_bytes": state.staging.bytes,
         "channels": commits.channels.shown(),
-        "plain_subscriptions": sum(commits.channels.listeners.counts[prefix] for prefix in commits.channels.plain),
+        "chp1_subscriptions": sum(commits.channels.listeners.counts[prefix] for prefix in commits.channels.chp1),
         "syncs": len(requests.syncs),
         "images": len(requests.images),
         "topics": requests.readers.status(link.filler.lacks),

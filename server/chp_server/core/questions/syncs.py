@@ -125,7 +125,7 @@ def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[bytes]
     return header, [part.encode() for part in parts if part is not None]
 
 
-def plain_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
+def chp1_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
     """KVSYNCs in portions, and the KTHXBAI, as RFC 12 has them: for a CHP/1 reader."""
     yield from gathered(image)
     portion: list[Frames] = []

@@ -29,7 +29,7 @@ from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
 from .records import in_parts
 from .unwritten import FOR_EVER, Unwritten
-from .verdicts import KEY_IN_OPEN_RECORD, Accept, BatchId, Commit, Duplicate, Plain, Refuse, Verdict
+from .verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
 
@@ -69,8 +69,8 @@ class Committer:
         open_record = self.open
         if open_record.bytes and open_record.full(len(frames[-1])):
             self.commit(turn, now, wall_s)
-        if open_record.plain.keys and frames[0] == RESERVED_KEY:
-            self.flush_plain(now)
+        if open_record.chp1.keys and frames[0] == RESERVED_KEY:
+            self.flush_chp1(now)
         verdict = judge(frames, self.view, open_record, now)
         if verdict is KEY_IN_OPEN_RECORD:
             self.commit(turn, now, wall_s)
@@ -109,8 +109,8 @@ class Committer:
 
     def _apply(self, verdict: Verdict, now: float) -> None:
         """What is not done by it leaves its traces all the same, or gathers."""
-        if isinstance(verdict, Plain):
-            self.open.plain.add(verdict.key, verdict.value, verdict.uuid, verdict.properties, verdict.ttl_ms)
+        if isinstance(verdict, AcceptChp1):
+            self.open.chp1.add(verdict.key, verdict.value, verdict.uuid, verdict.properties, verdict.ttl_ms)
             self.open.bytes += len(verdict.key) + len(verdict.value) + len(verdict.properties)
             if verdict.value or self.room.read_only:
                 self.room.taken += len(verdict.key) + len(verdict.value)
@@ -163,7 +163,7 @@ class Committer:
 
     def add_segment(self, segment: Segment, now: float) -> None:
         """The server's own updates: what has expired."""
-        self.flush_plain(now)
+        self.flush_chp1(now)
         self._add(segment, segment.encode(), now)
 
     def add_ended(self, keys: list[str], now: float) -> None:
@@ -206,10 +206,10 @@ class Committer:
         self.committed.apply(segment, body, self.committed.state.number + 1, now)
         self.open.add(segment, body, batch)
 
-    def flush_plain(self, now: float) -> None:
+    def flush_chp1(self, now: float) -> None:
         """The CHP/1 sets that have gathered become a segment."""
-        if self.open.plain.keys:
-            segment = self.open.plain.take()
+        if self.open.chp1.keys:
+            segment = self.open.chp1.take()
             self._add(segment, segment.encode(), now)
 
     def recommit(
@@ -244,8 +244,8 @@ class Committer:
     def commit(self, turn: Turn, now: float, wall_s: float) -> None:
         """Make one record of what is open; its answers are owed from then on."""
         open_record = self.open
-        if open_record.plain.keys:
-            self.flush_plain(now)
+        if open_record.chp1.keys:
+            self.flush_chp1(now)
         if open_record.bodies or open_record.origins:
             self._commit_open(turn, now, wall_s)
         if open_record.whose:
@@ -268,7 +268,7 @@ class Committer:
         record.messages = open_record.take_messages(last, header.wall_ms)
         state.note_record(last, record.digest, origins, first, now)
         self.committed.keep(record, turn)
-        if channels.plain:
+        if channels.chp1:
             turn.publish += channels.kvpubs(open_record.segments, first, last)
         turn.publish += channels.publish(header, body, crc, len(open_record.bodies))
         self.counts["updates"] += open_record.items

@@ -32,11 +32,11 @@ from .verdicts import (
     PARTED,
     UNHEARD,
     Accept,
+    AcceptChp1,
     BatchId,
     Commit,
     Duplicate,
     Expected,
-    Plain,
     Refusal,
     Refuse,
     Verdict,
@@ -71,7 +71,7 @@ class View:
 def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) -> Verdict:
     """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none."""
     if frames[0] != RESERVED_KEY:
-        return _judge_plain(frames, view, open_record)
+        return _judge_chp1(frames, view, open_record)
     no, session_id = unpack(frames[1]), frames[2]
     if no == 0:
         raise BadFrame("batch 0 of a session; the first has the number 1")
@@ -87,19 +87,19 @@ def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) 
     return _judge_next((session_id, no), frames[4], view, open_record)
 
 
-def _judge_plain(frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
+def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
     """An empty value deletes, and a UUID that was applied before is a duplicate."""
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
     if open_record.origins and state.map.revisions.get(key) == state.number + 1:
         return KEY_IN_OPEN_RECORD
-    if uuid and (uuid in open_record.plain or uuid in state.uuids):
+    if uuid and (uuid in open_record.chp1 or uuid in state.uuids):
         return Duplicate(None)
     if value or room.read_only:
         size = len(key) + len(value)
         if why := room.why_no_set(key, size, state):
             return Refuse(None, "full", why, size)
-    return Plain(key, value, uuid, properties, ttl_ms)
+    return AcceptChp1(key, value, uuid, properties, ttl_ms)
 
 
 def _judge_again(batch: BatchId, view: View) -> Duplicate:

@@ -15,7 +15,7 @@ from chp.limits import Limits
 from ..state.recordlog import Messages
 from ..state.state import ReplicatedState
 from ..topics.topics import Topics
-from .plain import PlainSets
+from .chp1 import Chp1Sets
 from .verdicts import BatchId
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
@@ -28,7 +28,7 @@ class OpenRecord:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.plain = PlainSets()
+        self.chp1 = Chp1Sets()
         self.begin()
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class OpenRecord:
         if not self.bytes:
             return False
         limits = self.limits
-        items = self.items + len(self.plain.keys) >= limits.record_items_max
+        items = self.items + len(self.chp1.keys) >= limits.record_items_max
         crowd = len(self.whose) >= ORIGINS_MAX or len(self.bodies) >= limits.record_segments_max
         return items or crowd or self.bytes + self._message_bytes + size > limits.batch_bytes_max
 

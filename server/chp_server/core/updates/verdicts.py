@@ -1,6 +1,6 @@
 """What a KVSET comes to: the values that intake.py judges by, and commit.py acts on.
 
-Accept       it is done, in the open record          Plain       the same of a set of CHP/1
+Accept       it is done, in the open record          AcceptChp1   the same of a set of CHP/1
 Commit       staged updates become a record          Refuse      it is not done, for good
 Duplicate    it was done, or refused, before         Expected    it is not its session's next
 KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
@@ -35,7 +35,7 @@ class Accept:
 
 
 @dataclass(slots=True)
-class Plain:
+class AcceptChp1:
     """A set of CHP/1."""
 
     key: str
@@ -92,7 +92,7 @@ class Other(Enum):
 # the key on the condition that it still has it, over a value that it never saw.
 KEY_IN_OPEN_RECORD: Final = Other.KEY_IN_OPEN_RECORD
 UNHEARD: Final = Other.UNHEARD
-Verdict = Accept | Plain | Commit | Refuse | Duplicate | Expected | Other
+Verdict = Accept | AcceptChp1 | Commit | Refuse | Duplicate | Expected | Other
 
 
 class Refusal(Exception):

@@ -11,7 +11,7 @@ from chp import columns
 from chp.batch import Segment
 
 
-class PlainSets:
+class Chp1Sets:
     """The open segment."""
 
     def __init__(self) -> None:
