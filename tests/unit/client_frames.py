@@ -64,9 +64,9 @@ class Talk:
             SECRET, self.subtrees, addresses, self.now, limits=limits, **{"timing": Timing(), **options}
         )
         self.requests: list[tuple[int, str, dict[str, Any]]] = []
-        self.plain: list[tuple[int, list[bytes]]] = []
+        self.chp1_asked: list[tuple[int, list[bytes]]] = []
         self.sent: list[tuple[int, int, bytes, Segment]] = []  # server, batch number, session, what
-        self.sent_plain: list[tuple[int, list[bytes]]] = []
+        self.sent_chp1: list[tuple[int, list[bytes]]] = []
         self.settled: list[tuple[Any, Ack | Exception]] = []
         self.changes: list[Changed] = []
         self.states: list[State] = []
@@ -88,13 +88,13 @@ class Talk:
             if len(frames) == 3:
                 self.requests.append((i, frames[1].decode(), msgpack.unpackb(frames[2])))
             else:
-                self.plain.append((i, frames))
+                self.chp1_asked.append((i, frames))
         for i, frames in effects.publish:
             if frames[0] == b"\x02\x03":
                 body = Segment(*msgpack.unpackb(frames[4]))
                 self.sent.append((i, int.from_bytes(frames[1], "big"), frames[2], body))
             else:
-                self.sent_plain.append((i, frames))
+                self.sent_chp1.append((i, frames))
         self.settled += effects.settled
         self.changes += effects.changes
         self.states += effects.states

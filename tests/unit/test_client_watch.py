@@ -198,9 +198,9 @@ class TestWhereAWatchBegins:
     def test_a_server_of_chp1_has_no_log(self) -> None:
         talk, queue = Talk(), WatchQueue("", False, 3, n(1))
         talk.core.catch_up(queue, "", n(1))
-        talk.core.classic.following = True
+        talk.core.chp1.following = True
         talk.core.ask_missed(talk.now)
-        talk.core.classic.following = False
+        talk.core.chp1.following = False
         talk.take()
         with pytest.raises(NotRetained):
             self.told(talk, queue)

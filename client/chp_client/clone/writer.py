@@ -264,7 +264,7 @@ class Writer:
         """A batch of no keys: what is acknowledged of it comes behind all that was acknowledged before."""
         if not self._holds:
             raise BadInput("this Clone only writes, and has nothing to read; sync one that holds the subtree")
-        if self._mailbox.core.classic.following:
+        if self._mailbox.core.chp1.following:
             raise BadInput("a server of CHP/1 acknowledges nothing, so nothing can be synced; use a pair of CHP/2")
         with self._batch.lock:
             self._mailbox.make_room(None)

@@ -6,7 +6,7 @@ answer, and joins what they answer; none of them knows the core:
     leadership   which server is followed: a table           links       what is known of each server
     channels     how the channels get complete there         holding     what is held, own sets on top
     session      own sets until they are acknowledged        own         both together, for what is set and refused
-    classic      the same for servers of CHP/1               freshness   what the copy is worth: a table
+    chp1         the same for servers of CHP/1               freshness   what the copy is worth: a table
     leases       which are to be refreshed
 """
 
@@ -25,7 +25,7 @@ from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
 from chp.versions import spoken, unspoken
 
-from .classic import Classic
+from .chp1 import Chp1
 from .copy.channel import Channel
 from .copy.channels import Answer, Channels
 from .copy.holding import PULSE, Holding
@@ -72,10 +72,10 @@ class ClientCore:
         self.joining = Channels(self.holding, self.session.own_batches, limits=limits, chance=chance, **shared)
         self.joining.session = self.outbox.public
         self.leadership = Leadership(links, self.timing, now)
-        self.classic = Classic(links, self.holding, self.session, limits=limits, **shared)
+        self.chp1 = Chp1(links, self.holding, self.session, limits=limits, **shared)
         self.leases = Leases()
         self.own = OwnSets(
-            self.leadership, self.holding, self.joining, self.session, self.classic, stats=self.stats, out=out
+            self.leadership, self.holding, self.joining, self.session, self.chp1, stats=self.stats, out=out
         )
         self.freshness = Freshness(max_lag_s)
         self.closed = False
@@ -97,8 +97,8 @@ class ClientCore:
     @property
     def active_address(self) -> str | None:
         """The server that is followed."""
-        if self.classic.following:
-            return self.classic.address
+        if self.chp1.following:
+            return self.chp1.address
         return None if self.active is None else self.active.address
 
     @property
@@ -204,9 +204,9 @@ class ClientCore:
         topic = frames[0]
         if topic[:1] != STX:
             try:
-                self.classic.on_update(link, frames, now, needed=self.active is None)
+                self.chp1.on_update(link, frames, now, needed=self.active is None)
             finally:
-                self._heed_classic(now)
+                self._heed_chp1(now)
             return
         number = unpack(frames[1])
         channel = self.joining.by_topic.get(topic)
@@ -305,7 +305,7 @@ class ClientCore:
         if link.protocol != 2:
             link.protocol = 2
             self.out.effects.unsubscribe.append((link.index, HUGZ))
-            self.classic.lost(link)
+            self.chp1.lost(link)
 
     def _greeted_by_heartbeat(self, link: Link, channel: Channel, now: float) -> None:
         """A greeting may be lost, and comes once; a HEARTBEAT shows as well that the server has our subscriptions.
@@ -337,7 +337,7 @@ class ClientCore:
         if anew:
             self.stats["histories_restarted"] += 1
             self.session.settle_held(all_of_them=True)  # its numbers may never be reached
-        self.classic.stop()
+        self.chp1.stop()
         self.leadership.follow(link)
         self.freshness.measure_anew()
         self.out.effects.notes.append(f"following {link.address} in epoch {link.epoch}")
@@ -357,9 +357,9 @@ class ClientCore:
             raise BadFrame(f"a reply of {len(frames)} frames came, not 5")
         if frames[0][:1] != STX:
             try:
-                self.classic.on_reply(link, frames, now)
+                self.chp1.on_reply(link, frames, now)
             finally:
-                self._heed_classic(now)
+                self._heed_chp1(now)
             return
         header, items = decode(frames[4])
         if not isinstance(header, Answer | headers.Refused):
@@ -391,15 +391,15 @@ class ClientCore:
 
     def ask_missed(self, now: float) -> None:
         """Ask the active for what watches have missed."""
-        if self.classic.following:
+        if self.chp1.following:
             self.out.effects.missed += self.joining.backlogs.fail()
         elif self.active is not None:
             self.joining.ask_missed(self.active, now)
 
     # -- time
 
-    def _heed_classic(self, now: float) -> None:
-        self.own.settle_classic(now)
+    def _heed_chp1(self, now: float) -> None:
+        self.own.settle_chp1(now)
         self._update_state(now)
 
     def _update_state(self, now: float) -> None:
@@ -407,7 +407,7 @@ class ClientCore:
         if self.closed:
             return
         active = self.leadership.active
-        heard_at = self.classic.heard_at if active is None else active.heard_at
+        heard_at = self.chp1.heard_at if active is None else active.heard_at
         was_synced = self.freshness.state is State.SYNCED
         state = self.freshness.told(self._is_heard(now) and self.holding.live, heard_at)
         if state is not None:
@@ -417,15 +417,15 @@ class ClientCore:
 
     def _is_heard(self, now: float) -> bool:
         """Whether the server that is followed is, on each channel."""
-        if self.classic.following:
-            return self.classic.is_alive(now)
+        if self.chp1.following:
+            return self.chp1.is_alive(now)
         active, since = self.leadership.active, now - self.leadership.silence_s()
         return active is not None and active.heard_at >= since and self.holding.are_heard(since)
 
     def next_deadline(self) -> float:
         """When `on_timer` should be called, if nothing else happens."""
-        if self.classic.following:
-            return min(self.leases.next_due(), self.classic.next_deadline())
+        if self.chp1.following:
+            return min(self.leases.next_due(), self.chp1.next_deadline())
         lead, synced = self.leadership, self.freshness.state is State.SYNCED
         due = min(lead.next_deadline(synced), self.joining.next_deadline(), self.session.next_deadline())
         if lead.active is not None:
@@ -437,9 +437,9 @@ class ClientCore:
         """Do what has fallen due."""
         lead = self.leadership
         self._refresh_leases(now)
-        self.classic.on_timer(now)
-        if self.classic.following:
-            self._heed_classic(now)
+        self.chp1.on_timer(now)
+        if self.chp1.following:
+            self._heed_chp1(now)
             self.ask_missed(now)
             return
         if lead.active is not None:

@@ -87,7 +87,7 @@ def _who(seen: list[View]) -> tuple[View, View]:
         return active[0], passive[0]
     if len(seen) == 1 and seen[0].reachable and seen[0].has_peer:
         raise Misused("a hand-over needs both servers of the pair; name them with --servers or CHP_SERVERS")
-    fault = Refused if any(v.reachable or v.classic for v in seen) else NoServer
+    fault = Refused if any(v.reachable or v.only_chp1 for v in seen) else NoServer
     raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
 
 

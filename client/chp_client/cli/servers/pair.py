@@ -43,7 +43,7 @@ class View:
 
     server: str
     problem: str = ""  # why there is nothing to show
-    classic: bool = False  # it is there, but follows RFC 12 and no more
+    only_chp1: bool = False  # it is there, but follows RFC 12 and no more
     number: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class View:
     @property
     def state(self) -> str:
         """ACTIVE, PASSIVE, STARTING, CHP/1, or UNREACHABLE."""
-        if self.classic:
+        if self.only_chp1:
             return "CHP/1"
         if not self.reachable:
             return "UNREACHABLE"
@@ -140,7 +140,7 @@ def view(server: str, answer: Answer) -> View:
     """An answer, or the lack of one, as a view."""
     if isinstance(answer, Reply):
         return View(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
-    return View(server, problem=answer.text, classic=isinstance(answer, SpeaksOnlyChp1))
+    return View(server, problem=answer.text, only_chp1=isinstance(answer, SpeaksOnlyChp1))
 
 
 def views(answers: Mapping[str, Answer], named: bool) -> list[View]:
@@ -155,8 +155,8 @@ def verdict(seen: list[View]) -> Verdict:
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
-        classic = [v for v in seen if v.classic]
-        return Verdict(DEGRADED, "degraded", _why_away(classic)) if classic else _nobody(away)
+        only_chp1 = [v for v in seen if v.only_chp1]
+        return Verdict(DEGRADED, "degraded", _why_away(only_chp1)) if only_chp1 else _nobody(away)
     if not active:
         found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
         trouble = next((v.trouble for v in seen if v.trouble), "")

@@ -18,7 +18,7 @@ from chp.batch import Segment
 from chp.numbers import UNKNOWN
 
 from ...errors import Conflict, refusal
-from ..classic import Classic
+from ..chp1 import Chp1
 from ..copy.channels import Channels
 from ..copy.holding import Holding
 from ..events import Sink, ack_of
@@ -37,13 +37,13 @@ class OwnSets:
         holding: Holding,
         channels: Channels,
         session: Session,
-        classic: Classic,
+        chp1: Chp1,
         *,
         stats: Counter[str],
         out: Sink,
     ) -> None:
         self._leadership, self._holding, self._channels = leadership, holding, channels
-        self._session, self._classic = session, classic
+        self._session, self._chp1 = session, chp1
         self._stats, self._out = stats, out
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool, size: int) -> None:
@@ -61,19 +61,19 @@ class OwnSets:
 
     def pump(self, now: float) -> None:
         """Send what each collector has not had yet."""
-        if self._classic.following:
-            self._classic.pump()
-            self.settle_classic(now)
+        if self._chp1.following:
+            self._chp1.pump()
+            self.settle_chp1(now)
         else:
             self._session.pump()
 
-    def settle_classic(self, now: float) -> None:
+    def settle_chp1(self, now: float) -> None:
         """What servers of CHP/1 echoed, and what they can't be told."""
-        while self._classic.acked:
-            self._settle(*self._classic.acked.pop(0), "applied")
-        while self._classic.unsupported:
+        while self._chp1.acked:
+            self._settle(*self._chp1.acked.pop(0), "applied")
+        while self._chp1.unsupported:
             text = "the server speaks CHP/1, which has no conditions and no leases"
-            self._refuse(self._classic.unsupported.pop(0), "unsupported", text, now)
+            self._refuse(self._chp1.unsupported.pop(0), "unsupported", text, now)
 
     def acked(self, header: headers.Ack, number: int, now: float) -> None:
         """An ACK of the active, at its number."""

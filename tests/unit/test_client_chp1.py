@@ -44,10 +44,10 @@ def joined(*items: tuple[str, int, bytes], number: int = 0, servers: int = 1) ->
 def test_a_hugz_without_a_greeting_is_a_server_of_chp1() -> None:
     talk = Classic("/a/")
     talk.hugz()
-    assert b"/a/" in talk.topics[0] and talk.plain == [], "the subscription may not be there yet"
+    assert b"/a/" in talk.topics[0] and talk.chp1_asked == [], "the subscription may not be there yet"
     talk.now += 1.0
     talk.hugz()
-    assert talk.plain == [(0, [b"ICANHAZ?", b"/a/"])]
+    assert talk.chp1_asked == [(0, [b"ICANHAZ?", b"/a/"])]
 
 
 def test_a_hugz_that_says_chp2_is_not() -> None:
@@ -93,7 +93,7 @@ def test_it_asks_one_server_and_the_other_again_and_again() -> None:
     talk.found()
     talk.found(server=1)
     talk.wait(600)
-    asked = [i for i, _ in talk.plain]
+    asked = [i for i, _ in talk.chp1_asked]
     assert len(asked) > 500 and set(asked) == {0, 1} and asked[:4] == [0, 1, 0, 1]
     assert talk.core.state is State.CONNECTING
 
@@ -103,7 +103,7 @@ def test_silence_makes_it_stale_and_the_other_server_is_joined() -> None:
     talk.wait(3.0)
     assert talk.core.state is State.SYNCED
     talk.wait(2.0)
-    assert talk.core.state is State.STALE and talk.plain[-1][0] == 1
+    assert talk.core.state is State.STALE and talk.chp1_asked[-1][0] == 1
     talk.hugz(1, server=1)
     talk.answer(2, ("/a", 2, b"2"), server=1)
     assert talk.map == {"/a": b"2"} and talk.core.state is State.SYNCED
@@ -115,7 +115,7 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
     talk.found(server=1)
     talk.now += 1.5
     talk.kvpub("/a", 2, b"1", server=1)
-    assert talk.plain[-1] == (1, [b"ICANHAZ?", b""])
+    assert talk.chp1_asked[-1] == (1, [b"ICANHAZ?", b""])
 
 
 def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come() -> None:
@@ -158,7 +158,7 @@ def test_a_server_whose_hugz_counts_otherwise_is_not_asked_for_ever() -> None:
     talk = joined(("/a", 1, b"1"), number=1)
     for i in range(20):
         talk.hugz(100 + i)
-        if len(talk.plain) > 1:
+        if len(talk.chp1_asked) > 1:
             talk.answer(1, ("/a", 1, b"1"))
     assert talk.stats["holes"] == 1
 
@@ -167,18 +167,18 @@ class TestSets:
     def test_a_set_is_plain_kvsets_to_both_collectors_with_a_uuid_each(self) -> None:
         talk = joined(servers=2)
         talk.found(server=1)
-        talk.sent_plain.clear()
+        talk.sent_chp1.clear()
         talk.set({"/a": b"1", "/b": None}, t=[[0], [1500]])
-        first, second, *others = [frames for i, frames in talk.sent_plain if i == 0]
+        first, second, *others = [frames for i, frames in talk.sent_chp1 if i == 0]
         assert others == [] and first[0] == b"/a" and first[1] == b"\0" * 8 and first[3:] == [b"ttl=1.5\n", b"1"]
         assert second[0] == b"/b" and second[3:] == [b"", b""]
         assert len(first[2]) == 16 and first[2] != second[2]
-        assert [f for i, f in talk.sent_plain if i == 1] == [first, second]
+        assert [f for i, f in talk.sent_chp1 if i == 1] == [first, second]
 
     def test_its_echo_is_its_acknowledgement(self) -> None:
         talk = joined()
         talk.set({"/a": b"1", "/b": b"2"})
-        uuids = [frames[2] for _, frames in talk.sent_plain]
+        uuids = [frames[2] for _, frames in talk.sent_chp1]
         talk.kvpub("/a", 1, b"1", uuid=uuids[0])
         assert talk.settled == []
         talk.kvpub("/b", 2, b"2", uuid=uuids[1])
@@ -197,20 +197,20 @@ class TestSets:
         talk.set({"/a": b"1"})
         talk.found()
         talk.answer(0)
-        assert talk.sent_plain == []
+        assert talk.sent_chp1 == []
         talk.up()
-        assert len(talk.sent_plain) == 1
+        assert len(talk.sent_chp1) == 1
 
     def test_what_has_no_echo_is_sent_again_with_the_same_uuids_after_a_join(self) -> None:
         talk = joined(servers=2)
         talk.found(server=1)
         talk.set({"/a": b"1", "/b": b"2"})
-        before = [f for i, f in talk.sent_plain if i == 0]
+        before = [f for i, f in talk.sent_chp1 if i == 0]
         talk.kvpub("/a", 1, b"1", uuid=before[0][2])
-        talk.sent_plain.clear()
+        talk.sent_chp1.clear()
         talk.wait(4.5)
         talk.answer(1, server=1)
-        assert (1, before[1]) in talk.sent_plain and (1, before[0]) not in talk.sent_plain
+        assert (1, before[1]) in talk.sent_chp1 and (1, before[0]) not in talk.sent_chp1
 
     @pytest.mark.parametrize("extras", [{"c": [[0], [1]]}, {"l": b"L" * 16}])
     def test_what_chp1_cannot_say_is_refused(self, extras: dict[str, object]) -> None:
@@ -225,7 +225,7 @@ class TestSets:
         talk.found()
         assert b"" in talk.topics[0] and talk.core.state is State.SYNCED
         talk.set({"/a": b"1"})
-        talk.kvpub("/a", 1, b"1", uuid=talk.sent_plain[-1][1][2])
+        talk.kvpub("/a", 1, b"1", uuid=talk.sent_chp1[-1][1][2])
         assert len(talk.settled) == 1 and talk.map == {}
 
 
@@ -243,6 +243,6 @@ def test_nobody_can_tell_the_next_uuid_from_those_before() -> None:
     """A stranger's KVSET with that uuid would come first, and ours be the duplicate."""
     talk = joined()
     talk.set({f"/{i}": b"v" for i in range(4)})
-    uuids = [frames[2] for _, frames in talk.sent_plain]
+    uuids = [frames[2] for _, frames in talk.sent_chp1]
     assert len({uuid[:8] for uuid in uuids}) == len({uuid[8:] for uuid in uuids}) == 4
     assert not any(talk.core.outbox.session[:8] in uuid or talk.core.outbox.public[:8] in uuid for uuid in uuids)

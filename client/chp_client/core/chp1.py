@@ -43,7 +43,7 @@ UPDATE_BYTES = 300  # what an update that is held back takes beside its key and 
 UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, columns.UNLEASE})  # in CHP/1
 
 
-class Classic:
+class Chp1:
     """The part of the core that follows CHP/1 servers; idle as long as there is none."""
 
     def __init__(
