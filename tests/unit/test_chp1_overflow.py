@@ -1,14 +1,13 @@
 """A CHP/1 client that gets more updates during a snapshot than it may hold back asks for another one."""
 
-from tests.unit.test_client_classic import Classic
-
 from chp_client.core.events import State
+from tests.unit.test_client_chp1 import Chp1Talk
 
 UPDATES = {f"/{i}": b"x" * 100 for i in range(5, 15)}
 
 
 def test_what_is_not_held_back_is_not_missed() -> None:
-    talk = Classic(limits={"join_buffer_bytes": 1000})
+    talk = Chp1Talk(limits={"join_buffer_bytes": 1000})
     talk.found()
     for number, (key, value) in enumerate(UPDATES.items(), 5):
         talk.kvpub(key, number, value)

@@ -10,7 +10,7 @@ from chp_client.errors import Refused
 from tests.unit.client_frames import ACTIVE, Talk, n
 
 
-class Classic(Talk):
+class Chp1Talk(Talk):
     """A talk with CHP/1 servers."""
 
     def hugz(self, number: int = 0, server: int = 0, **more: bytes) -> None:
@@ -32,8 +32,8 @@ class Classic(Talk):
         self.take()
 
 
-def joined(*items: tuple[str, int, bytes], number: int = 0, servers: int = 1) -> Classic:
-    talk = Classic(servers=servers)
+def joined(*items: tuple[str, int, bytes], number: int = 0, servers: int = 1) -> Chp1Talk:
+    talk = Chp1Talk(servers=servers)
     for i in range(servers):
         talk.up(i)
     talk.found()
@@ -42,7 +42,7 @@ def joined(*items: tuple[str, int, bytes], number: int = 0, servers: int = 1) ->
 
 
 def test_a_hugz_without_a_greeting_is_a_server_of_chp1() -> None:
-    talk = Classic("/a/")
+    talk = Chp1Talk("/a/")
     talk.hugz()
     assert b"/a/" in talk.topics[0] and talk.chp1_asked == [], "the subscription may not be there yet"
     talk.now += 1.0
@@ -51,13 +51,13 @@ def test_a_hugz_without_a_greeting_is_a_server_of_chp1() -> None:
 
 
 def test_a_hugz_that_says_chp2_is_not() -> None:
-    talk = Classic()
+    talk = Chp1Talk()
     talk.hugz(properties=b"chp=2\n")
-    assert talk.topics[0] == Classic().topics[0] and talk.core.links[0].protocol == 0
+    assert talk.topics[0] == Chp1Talk().topics[0] and talk.core.links[0].protocol == 0
 
 
 def test_a_snapshot_replaces_the_map_and_what_came_meanwhile_follows() -> None:
-    talk = Classic()
+    talk = Chp1Talk()
     talk.found()
     talk.kvpub("/a", 3, b"old")
     talk.kvpub("/c", 5, b"after")
@@ -89,7 +89,7 @@ def test_keys_deleted_while_away_are_gone_after_the_next_snapshot() -> None:
 
 
 def test_it_asks_one_server_and_the_other_again_and_again() -> None:
-    talk = Classic(servers=2)
+    talk = Chp1Talk(servers=2)
     talk.found()
     talk.found(server=1)
     talk.wait(600)
@@ -120,7 +120,7 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
 
 def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come() -> None:
     """Three frames stop the classic programs; a server of CHP/2 whose greeting was lost has to be asked some day."""
-    talk = Classic(servers=2)
+    talk = Chp1Talk(servers=2)
     for server in (0, 1):
         talk.up(server)
     talk.wait(2.0)
@@ -193,7 +193,7 @@ class TestSets:
         assert talk.map == {"/a": b"mine"}
 
     def test_sets_made_before_the_link_is_up_arrive(self) -> None:
-        talk = Classic()
+        talk = Chp1Talk()
         talk.set({"/a": b"1"})
         talk.found()
         talk.answer(0)
@@ -220,7 +220,7 @@ class TestSets:
         assert isinstance(error, Refused) and "CHP/1" in str(error)
 
     def test_a_write_only_client_listens_for_its_echoes(self) -> None:
-        talk = Classic(write_only=True)
+        talk = Chp1Talk(write_only=True)
         talk.up()
         talk.found()
         assert b"" in talk.topics[0] and talk.core.state is State.SYNCED

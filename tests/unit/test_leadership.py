@@ -14,16 +14,16 @@ from chp_client.core import leadership as module
 from chp_client.core.events import State
 from chp_client.core.freshness import Freshness
 from chp_client.core.leadership import TABLE, Event, Leadership, Move, Standing
-from chp_client.core.link import Link
+from chp_client.core.serverview import ServerView
 from chp_client.core.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 SILENCE_S = 1.0
 
 
-def place(standing: Standing, *, late: bool) -> tuple[Leadership, Link, Link, float]:
+def place(standing: Standing, *, late: bool) -> tuple[Leadership, ServerView, ServerView, float]:
     """Of epoch 5; the server followed (or that was), another, and the time."""
-    links = [Link(0, "a", heartbeat_s=0.1), Link(1, "b")]
+    links = [ServerView(0, "a", heartbeat_s=0.1), ServerView(1, "b")]
     lead, now = Leadership(links, Timing(silence_s=SILENCE_S), 0.0), 100.0
     assert lead.told(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
     lead.follow(links[0])

@@ -35,7 +35,7 @@ from ..ask.admission import Admission
 from ..ask.port import TCP_GIVES_UP
 from ..clone.watch import WatchQueue
 from ..core.events import Ack, Effects, State
-from ..core.link import AWAY, CONNECTED, SPEAKS
+from ..core.serverview import AWAY, CONNECTED, SPEAKS
 from ..core.speaking import Voice
 from .dispatch import Dispatcher
 from .mailbox import Mailbox

@@ -30,9 +30,9 @@ from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 from .copy.channel import Channel, changed_by
 from .copy.holding import Holding
 from .events import Sink
-from .link import Link
 from .sending.outbox import Batch
 from .sending.session import Session
+from .serverview import ServerView
 from .timing import NEVER, Timing
 
 ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
@@ -48,7 +48,7 @@ class Chp1:
 
     def __init__(
         self,
-        links: list[Link],
+        links: list[ServerView],
         holding: Holding,
         session: Session,
         *,
@@ -63,7 +63,7 @@ class Chp1:
         self.following = False
         self.acked: list[tuple[Batch, int]] = []  # taken out of the outbox, with their numbers; for the core to settle
         self.unsupported: list[Batch] = []  # the same, and refused: CHP/1 has no form for them
-        self._link: Link | None = None  # the server asked or followed
+        self._link: ServerView | None = None  # the server asked or followed
         self._subscribed: dict[int, float] = {}
         self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
         self._fresh: Hashmap | None = None
@@ -82,7 +82,7 @@ class Chp1:
 
     # -- from P+1
 
-    def on_update(self, link: Link, frames: Sequence[bytes], now: float, *, needed: bool) -> None:
+    def on_update(self, link: ServerView, frames: Sequence[bytes], now: float, *, needed: bool) -> None:
         """A HUGZ or KVPUB; `needed`: no server of CHP/2 is followed."""
         if frames[0] == HUGZ:
             self._hugz(link, frames, now, needed)
@@ -103,7 +103,7 @@ class Chp1:
         else:
             self._apply(update, now)
 
-    def _hugz(self, link: Link, frames: Sequence[bytes], now: float, needed: bool) -> None:
+    def _hugz(self, link: ServerView, frames: Sequence[bytes], now: float, needed: bool) -> None:
         hugz = parse_hugz(frames)
         if link.protocol == 2 or parse_properties(hugz.properties).get("chp") == "2":
             return  # its greeting will come, or has
@@ -178,7 +178,7 @@ class Chp1:
         silence_s = max(self._timing.silence_s, SILENT_HUGZ * 1.0)
         return self._link is not None and now - self._link.heard_at <= silence_s
 
-    def _join(self, link: Link, now: float) -> None:
+    def _join(self, link: ServerView, now: float) -> None:
         """Ask this server for everything."""
         self._link = link
         self._held.clear()
@@ -198,7 +198,7 @@ class Chp1:
             self._fresh = Hashmap()
             self._out.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
 
-    def on_reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+    def on_reply(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:
         """A KVSYNC or KTHXBAI."""
         if not self._todo or link is not self._link or self._fresh is None:
             return
@@ -246,7 +246,7 @@ class Chp1:
                     link.sent = batch.no
                     self._send(link, batch)
 
-    def _send(self, link: Link, batch: Batch) -> None:
+    def _send(self, link: ServerView, batch: Batch) -> None:
         segment = batch.columns()
         extras = segment.extras or {}
         if not UNSUPPORTED.isdisjoint(extras):
@@ -296,7 +296,7 @@ class Chp1:
 
     # -- time
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: ServerView) -> None:
         """This server speaks CHP/2 now, or one that does is followed."""
         if self._subscribed.pop(link.index, None) is not None:
             topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
@@ -341,7 +341,7 @@ class Chp1:
         elif self._left and now - self._echo_at >= ECHO_S:
             self._resend(now)
 
-    def _next_server(self) -> Link:
+    def _next_server(self) -> ServerView:
         """The next of the servers that speak CHP/1 or have not been heard."""
         links = self._links
         start = links.index(self._link) if self._link is not None else -1

@@ -32,10 +32,10 @@ from .copy.holding import PULSE, Holding
 from .events import Effects, Sink, State
 from .freshness import Freshness
 from .leadership import Leadership, Move
-from .link import AWAY, SPEAKS, Link
 from .sending.leases import Leases
 from .sending.ownsets import OwnSets
 from .sending.session import Session
+from .serverview import AWAY, SPEAKS, ServerView
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
@@ -61,7 +61,7 @@ class ClientCore:
         self.limits, self.timing = limits, timing or Timing()
         self.stats: Counter[str] = Counter()
         self.out = out = Sink()
-        self.links = links = [Link(i, address) for i, address in enumerate(servers)]
+        self.links = links = [ServerView(i, address) for i, address in enumerate(servers)]
         shared: dict[str, Any] = {"timing": self.timing, "stats": self.stats, "out": out}
         self.session = Session(session, links, **shared)
         self.outbox = self.session.outbox
@@ -85,7 +85,7 @@ class ClientCore:
     # -- questions
 
     @property
-    def active(self) -> Link | None:
+    def active(self) -> ServerView | None:
         """The server of CHP/2 that is followed."""
         return self.leadership.active
 
@@ -198,7 +198,7 @@ class ClientCore:
         self.stats["garbage"] += 1
         self.out.effects.notes.append(f"{self.links[i].address}: {error}")
 
-    def _update(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+    def _update(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:
         if not frames or len(frames) != 5:
             raise BadFrame(f"a message of {len(frames)} frames came, not 5")
         topic = frames[0]
@@ -231,7 +231,7 @@ class ClientCore:
 
     def _on_channel(
         self,
-        link: Link,
+        link: ServerView,
         channel: Channel,
         header: headers.Batch | headers.Heartbeat,
         items: list[Any],
@@ -254,7 +254,7 @@ class ClientCore:
         self.joining.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
 
-    def _own_echo(self, link: Link, channel: Channel, body: bytes, now: float) -> bool:
+    def _own_echo(self, link: ServerView, channel: Channel, body: bytes, now: float) -> bool:
         """Whether it was a record of nothing but own batches, which need not be unpacked to be confirmed."""
         header = self.joining.echo(channel, body, now) if link is self.leadership.active else None
         if header is None:
@@ -278,7 +278,7 @@ class ClientCore:
 
     # -- greetings
 
-    def _greeting(self, link: Link, topic: bytes, header: headers.Greeting, now: float) -> None:
+    def _greeting(self, link: ServerView, topic: bytes, header: headers.Greeting, now: float) -> None:
         if not spoken(header.version):
             self._not_spoken(link, header.version, now)
             return
@@ -292,7 +292,7 @@ class ClientCore:
         if topic == self.session.topic:
             self.own.pump(now)
 
-    def _not_spoken(self, link: Link, version: object, now: float) -> None:
+    def _not_spoken(self, link: ServerView, version: object, now: float) -> None:
         """A server of a version that we don't speak is not followed, and sent nothing."""
         link.protocol, link.heard_at = 2, now
         if not link.unspoken:
@@ -301,13 +301,13 @@ class ClientCore:
         if link is self.active:
             self._leave(now)
 
-    def _speaks_chp2(self, link: Link) -> None:
+    def _speaks_chp2(self, link: ServerView) -> None:
         if link.protocol != 2:
             link.protocol = 2
             self.out.effects.unsubscribe.append((link.index, HUGZ))
             self.chp1.lost(link)
 
-    def _greeted_by_heartbeat(self, link: Link, channel: Channel, now: float) -> None:
+    def _greeted_by_heartbeat(self, link: ServerView, channel: Channel, now: float) -> None:
         """A greeting may be lost, and comes once; a HEARTBEAT shows as well that the server has our subscriptions.
 
         For our own channel it takes two of them: the first may have been on its way when we subscribed to it.
@@ -323,7 +323,7 @@ class ClientCore:
 
     # -- whom to follow
 
-    def _told(self, link: Link, state: int, number: int, now: float, restarted: bool = False) -> None:
+    def _told(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> None:
         move = self.leadership.told(link, state, number, now, restarted)
         if move is Move.LEAVE:
             self.out.effects.notes.append(f"{link.address} is no longer active")
@@ -331,7 +331,7 @@ class ClientCore:
         elif move is not Move.STAY:
             self._follow(link, move is Move.ANEW, now)
 
-    def _follow(self, link: Link, anew: bool, now: float) -> None:
+    def _follow(self, link: ServerView, anew: bool, now: float) -> None:
         if self.active is not None:
             self.stats["failovers"] += link is not self.active
         if anew:
@@ -352,7 +352,7 @@ class ClientCore:
 
     # -- answers on P
 
-    def _reply(self, link: Link, frames: Sequence[bytes], now: float) -> None:
+    def _reply(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:
         if len(frames) != 5:
             raise BadFrame(f"a reply of {len(frames)} frames came, not 5")
         if frames[0][:1] != STX:
@@ -379,7 +379,7 @@ class ClientCore:
                 self._garbage(link.index, error)
             self._after(channel, now)
 
-    def _request_refused(self, link: Link, channel: Channel, header: headers.Refused, now: float) -> None:
+    def _request_refused(self, link: ServerView, channel: Channel, header: headers.Refused, now: float) -> None:
         self.joining.refused(channel, header, link, now)
         if header.code != "passive":
             return
@@ -473,7 +473,7 @@ class ClientCore:
         self.session.put_off(until)
         self.joining.put_off(until)
 
-    def _retry(self, active: Link, now: float) -> None:
+    def _retry(self, active: ServerView, now: float) -> None:
         self.ask_missed(now)
         self.joining.retry(active, now)
         if self.session.is_overdue(now):

@@ -24,7 +24,7 @@ from enum import Enum, auto
 from chp.headers import State
 from chp.numbers import epoch_of
 
-from .link import Link
+from .serverview import ServerView
 from .timing import Timing
 
 
@@ -71,14 +71,14 @@ TABLE: dict[Event, tuple[Move, Move, Move]] = {  # by Standing; what follows nob
 class Leadership:
     """Who is followed, in which epoch, and when the others are asked."""
 
-    def __init__(self, links: list[Link], timing: Timing, now: float) -> None:
-        self.active: Link | None = None
+    def __init__(self, links: list[ServerView], timing: Timing, now: float) -> None:
+        self.active: ServerView | None = None
         self.epoch = 0
         self._links = links
         self._timing = timing
         self.vote_at = now + timing.silence_s
 
-    def told(self, link: Link, state: int, number: int, now: float, restarted: bool = False) -> Move:
+    def told(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> Move:
         """A server said which state it is in, and how far it is; what is to be done, by `follow` or `leave`."""
         if link.unspoken:
             return Move.STAY
@@ -87,7 +87,7 @@ class Leadership:
         event = self._event(link, restarted, now)
         return Move.STAY if event is None else TABLE[event][self.standing(now).value]
 
-    def _event(self, link: Link, restarted: bool, now: float) -> Event | None:
+    def _event(self, link: ServerView, restarted: bool, now: float) -> Event | None:
         ours = link is self.active
         if link.state != State.ACTIVE:
             return Event.GONE if ours else None
@@ -104,7 +104,7 @@ class Leadership:
         heard = max((link.heard_at for link in self._links if link.epoch >= self.epoch), default=float("-inf"))
         return now - heard > 3 * self.silence_s()
 
-    def follow(self, link: Link) -> None:
+    def follow(self, link: ServerView) -> None:
         """Whom `told` said to follow."""
         self.active, self.epoch = link, link.epoch
 
@@ -134,12 +134,12 @@ class Leadership:
         """The copy is current no longer: ask the others as soon as the active is silent."""
         self.vote_at = min(self.vote_at, now)
 
-    def electorate(self, now: float) -> list[Link]:
+    def electorate(self, now: float) -> list[ServerView]:
         """It is time for a vote: whom to ask for a snapshot, every server but the silent one."""
         self.vote_at = now + self._timing.vote_s
         return [link for link in self._links if link is not self.active and self._may_be_asked(link, now)]
 
-    def _may_be_asked(self, link: Link, now: float) -> bool:
+    def _may_be_asked(self, link: ServerView, now: float) -> bool:
         """Whether a request of CHP/2 arrives now (and does not wait in a queue), and harms nobody.
 
         A server of CHP/2 greets at once; if the greeting was lost, it is taken for one when no HUGZ of CHP/1 has come.
@@ -147,7 +147,7 @@ class Leadership:
         known = link.protocol == 2 or (link.protocol == 0 and now - link.up_at >= self._timing.unheard_s)
         return link.collector_up and known and not link.unspoken
 
-    def deaf(self, now: float) -> list[Link]:
+    def deaf(self, now: float) -> list[ServerView]:
         """Whose SUB socket is to be connected anew: it lives, as its collector shows, and nobody is heard for long.
 
         A subscriber that was full when the server raised its mark hears nothing more on that connection (SPEC.md,

@@ -24,8 +24,8 @@ from chp.numbers import describe
 from chp.versions import VERSION
 
 from ..events import Sink
-from ..link import Link
 from ..sending.outbox import Batch, echoed
+from ..serverview import ServerView
 from ..timing import AGAIN, NEVER, Chance, Timing
 from .backlog import Backlogs
 from .channel import CREDIT, Channel, Verdict, own_number
@@ -62,7 +62,7 @@ class Channels:
 
     # -- own sets
 
-    def undo(self, batch: Batch, later: set[str], server: Link | None, now: float) -> None:
+    def undo(self, batch: Batch, later: set[str], server: ServerView | None, now: float) -> None:
         """A batch that was shown came to nothing: bring the confirmed values back; `later` own sets stay shown."""
         for channel in self.all:
             keys = {key for key in batch.keys if key.startswith(channel.subtree)}
@@ -72,7 +72,7 @@ class Channels:
                 channel.live = False
                 self.ask(channel, server.index, 0, now)
 
-    def renumbered(self, batches: Sequence[Batch], session: bytes, server: Link, now: float) -> None:
+    def renumbered(self, batches: Sequence[Batch], session: bytes, server: ServerView, now: float) -> None:
         """Own batches have new numbers, in another session; what is shown and among none of them is lost."""
         self.session = session
         waiting = [channel.replica.pending.keys() for channel in self.all]
@@ -94,7 +94,7 @@ class Channels:
 
     # -- whom to ask
 
-    def follow(self, server: Link, anew: bool, now: float) -> None:
+    def follow(self, server: ServerView, anew: bool, now: float) -> None:
         """This server is followed; `anew`: its numbers may mean something else."""
         for channel in self.all:
             channel.stop()
@@ -146,7 +146,7 @@ class Channels:
         self._send_request(server, channel, channel.at, 1)
         self._stats["votes"] += 1
 
-    def refetch(self, server: Link, now: float) -> None:
+    def refetch(self, server: ServerView, now: float) -> None:
         """Fetch everything anew, as after a lag: what is queued is dropped unread."""
         for channel in self.all:
             if not self.write_only and channel.sync is None:
@@ -159,7 +159,7 @@ class Channels:
         """What a request was made for, if it was not given up."""
         return self._requests.get(request)
 
-    def voted(self, channel: Channel, request: int, server: Link) -> bool:
+    def voted(self, channel: Channel, request: int, server: ServerView) -> bool:
         """Whether this answers a vote: who serves is active."""
         if channel.sync is not None and channel.sync.id == request:
             return False
@@ -167,7 +167,9 @@ class Channels:
         self._votes.pop(server.index, None)
         return True
 
-    def answered(self, channel: Channel, header: Answer, items: list[Any], server: Link, now: float) -> ChpError | None:
+    def answered(
+        self, channel: Channel, header: Answer, items: list[Any], server: ServerView, now: float
+    ) -> ChpError | None:
         """What comes of a request; what was wrong with it, after which it is made again."""
         sync = channel.sync
         if sync is None or sync.server != server.index:
@@ -188,7 +190,7 @@ class Channels:
             self._out.effects.request.append((server.index, [ICANHAZ, channel.subtree.encode(), body]))
         return None
 
-    def refused(self, channel: Channel, header: headers.Refused, server: Link, now: float) -> None:
+    def refused(self, channel: Channel, header: headers.Refused, server: ServerView, now: float) -> None:
         """A request was refused; why is kept for who asks how the server looks."""
         del self._requests[header.number]
         if header.code == "passive":
@@ -199,7 +201,7 @@ class Channels:
         if channel.sync is not None and channel.sync.id == header.number:  # `retry` asks again
             channel.sync.progress_at = now - self._timing.sync_retry_s + self._timing.refused_retry_s
 
-    def obey(self, channel: Channel, verdict: Verdict, server: Link | None, now: float) -> None:
+    def obey(self, channel: Channel, verdict: Verdict, server: ServerView | None, now: float) -> None:
         """What a channel made of a message."""
         if verdict is not Verdict.FINE and server is not None:
             self._out.effects.notes.append(
@@ -209,7 +211,7 @@ class Channels:
             channel.differs = channel.differs or verdict is Verdict.REFETCH
             self._resync(channel, server, now)
 
-    def _resync(self, channel: Channel, server: Link, now: float) -> None:
+    def _resync(self, channel: Channel, server: ServerView, now: float) -> None:
         """Ask for what is missing: at once, but ever later if that does not help."""
         channel.troubles += 1
         if channel.troubles == 1:
@@ -223,14 +225,14 @@ class Channels:
 
     # -- what comes on a channel
 
-    def greeted(self, channel: Channel, server: Link, news: bool, now: float) -> None:
+    def greeted(self, channel: Channel, server: ServerView, news: bool, now: float) -> None:
         """The server that is followed has our subscription."""
         channel.heard_at, channel.refusals = now, 0
         if news and not channel.live and channel.sync is None:
             self.ask(channel, server.index, channel.at, now)
 
     def not_subscribed(
-        self, channel: Channel, server: Link, header: headers.Refused, now: float, put_off: bool
+        self, channel: Channel, server: ServerView, header: headers.Refused, now: float, put_off: bool
     ) -> None:
         """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
         why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
@@ -265,7 +267,7 @@ class Channels:
         items: list[Any],
         *,
         body: bytes,
-        server: Link,
+        server: ServerView,
         now: float,
     ) -> None:
         """A BATCH or HEARTBEAT of the server that is followed."""
@@ -285,7 +287,7 @@ class Channels:
     # -- what watches have missed
 
     def missed(
-        self, server: Link, request: int, header: Answer | headers.Refused, items: list[Any], now: float
+        self, server: ServerView, request: int, header: Answer | headers.Refused, items: list[Any], now: float
     ) -> None:
         """What answers the question of a watch for what it missed; else of a request given up."""
         log = self.backlogs.of(request)
@@ -299,7 +301,7 @@ class Channels:
         if result is not None:
             self._out.effects.missed.append((log.handle, result))
 
-    def ask_missed(self, server: Link, now: float) -> None:
+    def ask_missed(self, server: ServerView, now: float) -> None:
         """Ask the active for what watches have missed."""
         for log in self.backlogs.due(server.index, now):
             log.asked(self._next_id(), server.index, now + self._timing.sync_retry_s)
@@ -323,7 +325,7 @@ class Channels:
             again += [channel.heard_at + silence_s + 0.001 for channel in self.all]
         return min(again)
 
-    def retry(self, server: Link, now: float) -> None:
+    def retry(self, server: ServerView, now: float) -> None:
         """Make the requests again that were not answered."""
         for channel in self.all:
             if channel.sync is not None and now - channel.sync.progress_at >= self._timing.sync_retry_s:
@@ -337,7 +339,7 @@ class Channels:
             if channel.sync is not None:
                 channel.sync.progress_at = max(channel.sync.progress_at, until - self._timing.sync_retry_s)
 
-    def hear_again(self, server: Link, silence_s: float, silent: bool, now: float) -> None:
+    def hear_again(self, server: ServerView, silence_s: float, silent: bool, now: float) -> None:
         """Subscribe again to a channel on which nothing comes, though its server may live.
 
         What a server knows of our subscriptions may have been taken from it, by a cancel that somebody else sent.
@@ -352,7 +354,7 @@ class Channels:
                 self._stats["reconnects"] += 1
             self.subscribe_again(server, channel.topic)
 
-    def subscribe_again(self, server: Link, topic: bytes) -> None:
+    def subscribe_again(self, server: ServerView, topic: bytes) -> None:
         """Take a subscription back and give it again."""
         self._stats["subscribed_again"] += 1
         self._out.effects.unsubscribe.append((server.index, topic))

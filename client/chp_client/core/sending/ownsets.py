@@ -23,7 +23,7 @@ from ..copy.channels import Channels
 from ..copy.holding import Holding
 from ..events import Sink, ack_of
 from ..leadership import Leadership
-from ..link import Link
+from ..serverview import ServerView
 from .outbox import Batch, keys_of
 from .session import Session
 
@@ -81,7 +81,7 @@ class OwnSets:
             self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
         self.pump(now)
 
-    def refused(self, link: Link, header: headers.Refused, now: float) -> None:
+    def refused(self, link: ServerView, header: headers.Refused, now: float) -> None:
         """A REFUSED on our own channel."""
         no, code, detail = header
         if code == "expected":
@@ -111,7 +111,7 @@ class OwnSets:
             later = keys_of(self._session.shown_after(batch.no))
             self._channels.undo(batch, later, self._leadership.active, now)
 
-    def _expected(self, link: Link, wanted: object, now: float) -> None:
+    def _expected(self, link: ServerView, wanted: object, now: float) -> None:
         if not self._session.expected(link, wanted, now):
             return
         self._out.effects.notes.append(f"{link.address} does not know this session; opening a new one")

@@ -4,7 +4,8 @@ ACK                  settled                          REFUSED "expected"   sent 
 REFUSED "session"    a new session: what is left is renumbered and sent again
 REFUSED, any other   settled with an error; if it was shown, the confirmed values are fetched back
 
-It knows the servers (`Link`: what was sent to each), and no channel: what a batch's keys still lack is told to it.
+It knows the servers (`ServerView`: what was sent to each), and no channel: what a batch's keys still lack is
+told to it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from chp.keys import session_topic
 
 from ..copy.channel import Channel
 from ..events import Ack, Sink
-from ..link import Link
+from ..serverview import ServerView
 from ..timing import NEVER, Timing
 from .outbox import Batch, Outbox
 
@@ -31,7 +32,7 @@ RESEND_S_MAX = 30.0
 class Session:
     """The batches of one client, from their submission until their tickets are settled."""
 
-    def __init__(self, session: bytes, links: list[Link], timing: Timing, stats: Counter[str], out: Sink) -> None:
+    def __init__(self, session: bytes, links: list[ServerView], timing: Timing, stats: Counter[str], out: Sink) -> None:
         self.outbox = Outbox(session)
         self.topic = session_topic(self.outbox.public)  # of our acknowledgements
         self._links = links
@@ -90,13 +91,13 @@ class Session:
                     self._out.effects.publish.append((link.index, outbox.frames(batch)))
                 link.sent = no
 
-    def resend(self, link: Link, start: int) -> None:
+    def resend(self, link: ServerView, start: int) -> None:
         """Send again from a number on, or from the first that is not acknowledged."""
         self._stats["resends"] += max(0, link.sent - max(start, self.outbox.first) + 1)
         link.sent = max(start, self.outbox.first) - 1
         self.pump()
 
-    def followed(self, link: Link, now: float) -> None:
+    def followed(self, link: ServerView, now: float) -> None:
         """Another server, or the same anew, is followed: it gets all that is not acknowledged."""
         if self.outbox.batches:
             self.resend(link, self.outbox.first)
@@ -130,7 +131,7 @@ class Session:
         if self.outbox.first > oldest:  # or an answer that was lost would never be asked for again
             self.progress_at = now
 
-    def expected(self, link: Link, wanted: object, now: float) -> bool:
+    def expected(self, link: ServerView, wanted: object, now: float) -> bool:
         """REFUSED `expected`: sent again from there; whether a new session is wanted instead.
 
         It is where a server lost what it, or its peer, had acknowledged.

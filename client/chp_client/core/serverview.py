@@ -29,7 +29,7 @@ NOT_HEARD = {
 
 
 @dataclass(slots=True)
-class Link:
+class ServerView:
     """What is known of one server."""
 
     index: int
