@@ -139,3 +139,32 @@ def test_the_page_on_the_architecture_names_every_module() -> None:
             assert row, f"the page has no row for {shown}/"
             named = set(re.findall(r"\b(\w+)\.py", row[1]))
             assert named == there, f"{shown}: {there ^ named} is named or there, not both"
+
+
+def defined() -> dict[str, set[str]]:
+    """What each module and each class defines, by the module's last name and the class's; its fields too."""
+    found: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.Module):
+                owner = node.name if isinstance(node, ast.ClassDef) else name.rpartition(".")[2]
+                inside = {each.name for each in node.body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+                found.setdefault(owner, set()).update(inside)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.setdefault("", set()).add(node.attr)
+    return found
+
+
+def test_what_the_journeys_name_exists() -> None:
+    """Of `A.b`, A is a class or a module that has b; a name alone is that of a class, a function or a field."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]
+    names = [name for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", journeys) if not name.endswith(".py")]
+    there = defined()
+    everything = set().union(*there.values()) | {name for name in there if name[:1].isupper()}
+    settings = {"peer_timeout_s", "clone.set", "dict.update"}  # of configuration; what an application writes
+    for name in set(names) - settings:
+        owner, _, last = name.rpartition(".")
+        assert last in (there.get(owner, ()) if owner else everything), f"{name} is nowhere"
+    assert len(set(names)) > 60, "and they are many"
