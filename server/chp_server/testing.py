@@ -24,10 +24,12 @@ from typing import Any, Self
 from chp.limits import DEFAULT, Limits
 
 from .access.keyring import Keyring
+from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
 from .store.opening import open_journal
 
+__all__ = ["Cores", "Pair", "TestServer", "free_port"]
 MEET_S = 30.0  # much longer than two servers need on a busy machine
 PORTS = 2750  # places for a server's four
 

@@ -118,7 +118,7 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
     """They are told, and ask (standing.py); who knows it stands around it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
-    assert knowing == {"performing", "snapshots", "copies", "space", "reactor"}
+    assert knowing == {"performing", "snapshots", "copies", "space", "reactor", "cores"}
 
 
 def test_only_packages_lie_in_the_three_folders() -> None:

@@ -11,7 +11,7 @@ from chp_server.core.pair import follow
 from chp_server.core.pair.follow import Follower
 from chp_server.core.state.recordlog import Record, RecordLog
 from chp_server.core.turn import Turn
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0
 

@@ -11,8 +11,7 @@ from chp.headers import State
 from chp_server.core.core import ServerCore
 from chp_server.core.turn import Fact
 from chp_server.shell import facts, logs
-
-from .cores import Cores
+from chp_server.testing import Cores
 
 ONE = b"1" * 16
 LINE, NEW_LINE = b"stranger", b"new line"

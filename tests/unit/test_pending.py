@@ -5,7 +5,7 @@ from dataclasses import replace
 from chp.limits import DEFAULT
 from chp_server.core.pair.binary_star import Event
 from chp_server.core.pair.pending import Pending, batch_identity
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 LIMITS = replace(DEFAULT, pending_batches_max=5, pending_bytes_max=100, pending_age_s_max=10.0)
 

@@ -7,7 +7,7 @@ from chp.errors import BadFrame
 from chp.headers import State
 from chp_server.core.pair.pulse import BEAT, STUCK_S, Beat, Pulse
 from chp_server.core.state.history import Proof
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 AT = Proof(b"s" * 16, 7, b"o" * 16, 9)
 

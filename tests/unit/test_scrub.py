@@ -12,7 +12,7 @@ from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_server.core.pair.scrub import SCRUB, SCRUBBED, SLICE_KEYS, Scrub, sums
 from chp_server.core.state.state import ReplicatedState
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 CLIENT = b"c" * 16
 

@@ -7,7 +7,7 @@ from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.pair.suffix import CONFLICT, REPLAYED
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
 

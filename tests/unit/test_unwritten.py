@@ -11,8 +11,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.room import MIB, Measured
 from chp_server.core.turn import Turn
 from chp_server.core.updates.unwritten import Unwritten
-
-from .cores import Cores
+from chp_server.testing import Cores
 
 ONE = b"1" * 16
 KEPT = 64 * MIB

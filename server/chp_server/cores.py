@@ -1,10 +1,13 @@
-"""Two server cores and the link between them, by hand: `turn` lets each take one, and carries what they say.
+"""Two server cores and the link between them, by hand and without a socket, a thread or a clock.
 
-pair = Cores()                        P is active, B follows and is in sync
-pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      to one server, or to "PB"
-pair.linked = False                   nothing passes between the two
-pair.run(2.0)                         both take turns for so long; pair.stopped is left out
-pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
+    pair = Cores()                        P is active, B follows and is in sync
+    pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      a KVSET to one server, or to "PB"
+    pair.linked = False                   nothing passes between the two
+    pair.run(2.0)                         time passes for both; pair.stopped is left out
+    pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
+
+It is for tests of what must hold of a pair whatever happens in between, and of clients in other languages: two seconds
+of a failover are some milliseconds, and the same each time. For programs that use Clone, `testing.Pair` has sockets.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from chp.batch import ACK, REFUSED, Segment, split
+from chp import columns
+from chp.batch import Segment, decode
+from chp.headers import Ack, Refused
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
-from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.pair.binary_star import Event
-from chp_server.core.turn import Save, Turn
+
+from .core.core import CoreConfig, ServerCore
+from .core.pair.binary_star import Event
+from .core.turn import Save, Turn
 
 STEP_S = 0.05
 
@@ -84,8 +90,8 @@ class Cores:
     def put(self, servers: str, session: bytes, no: int, items: Mapping[str, bytes | None], **extras: Any) -> None:
         """A KVSET to the servers that are named; a value None deletes."""
         gone = [i for i, value in enumerate(items.values()) if value is None]
-        columns = {**extras, "d": gone} if gone else extras
-        body = Segment(list(items), [value or b"" for value in items.values()], columns or None).encode()
+        given = {**extras, columns.DELETES: gone} if gone else extras
+        body = Segment(list(items), [value or b"" for value in items.values()], given or None).encode()
         for name in servers:
             self.cores[name].collect([RESERVED_KEY, pack(no), session, b"", body])
 
@@ -97,13 +103,14 @@ class Cores:
         """What a session was told, in the order in which it left."""
         out: list[tuple[Any, ...]] = []
         for name, frames in self.said:
-            header = split(frames[4])[0]
             if name not in of or frames[0] != session_topic(public_session(session)):
                 continue
-            if header[0] == ACK:
-                out += [(no, "ack", r, header[2]) for first, last, r in header[1] for no in range(first, last + 1)]
-            elif header[0] == REFUSED:
-                out.append(tuple(header[1:4]))
+            header, _ = decode(frames[-1])
+            if isinstance(header, Ack):
+                for first, last, revision in header.runs:
+                    out += [(no, "ack", revision, header.durability) for no in range(first, last + 1)]
+            elif isinstance(header, Refused):
+                out.append(tuple(header))
         return out
 
     def outcomes(self) -> dict[str, str]:
