@@ -19,7 +19,7 @@ from chp_server.core.topics.filling import FILL, Filling, answer
 from chp_server.core.topics.topics import Topics
 from chp_server.core.updates.verdicts import Refusal
 from chp_server.store.message_shelf import MessageShelf
-from tests.unit.cores import Cores
+from chp_server.testing import Cores
 
 SESSION = b"s" * 16
 

@@ -256,7 +256,7 @@ class Writer:
         """A message for a topic, in the order of what is set."""
         with self._batch.lock:
             self._mailbox.make_room(timeout)
-            if self._mailbox.core.classic.following:
+            if self._mailbox.core.chp1.following:
                 raise BadInput("a server of CHP/1 has no topics; use a pair of CHP/2")
             return self._batch.publish(topic, key, data).ticket
 
