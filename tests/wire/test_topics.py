@@ -112,3 +112,18 @@ def test_the_same_for_tasks() -> None:
 
     with TestServer() as server:
         asyncio.run(run(server.address))
+
+
+def test_a_reader_that_has_all_is_not_forgotten() -> None:
+    """The server looks once a second who takes nothing: who waits for messages is told that there are none."""
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        topic = clone.topic("t")
+        topic.publish(b"first").wait(10)
+        found = topic.reading(None, until=None, wait=True)
+        next(found)
+        assert [next(found) for _ in range(3)] == [None] * 3
+        assert server.server is not None
+        assert server.server.core.requests.readers.status(0)["readers"] == 1, "by the same connection all the time"
+        topic.publish(b"second").wait(10)
+        assert next(batch for batch in found if batch is not None).values == [b"second"]
+        found.close()

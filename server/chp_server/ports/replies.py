@@ -195,7 +195,7 @@ class Replies:
         for identity, reader in list(self._readers.items()):
             self._settle(reader, now)
             if not reader.watched and not reader.held:
-                if not self._requests.syncs.serves(identity):
+                if not self._requests.serves(identity):
                     self._forget(identity)
             elif now - reader.since > idle_s:
                 self._give_up(identity, reader, f"it has taken nothing for {idle_s:.0f} s")

@@ -310,6 +310,10 @@ class Requests:
             return True
         return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)
 
+    def serves(self, identity: bytes) -> bool:
+        """Whether something for this reader is under way, though nothing waits for it now."""
+        return self.syncs.serves(identity) or self.readers.delivery.serves(identity)
+
     def gone(self, identity: bytes) -> None:
         """A reader has left."""
         self.syncs.close(identity)

@@ -74,6 +74,10 @@ class Delivery:
             reading.credit = min(reading.credit + more, self._limits.sync_credit_max)
             reading.touched = now
 
+    def serves(self, identity: bytes) -> bool:
+        """Whether somebody reads here, were it that nothing comes."""
+        return any(key[0] == identity for key in self._readings)
+
     def close(self, identity: bytes, request_id: int | None = None) -> None:
         """A reader has left, or ends one reading."""
         for key in [key for key in self._readings if key[0] == identity and request_id in (None, key[1])]:
