@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
-GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES = range(12)
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS = range(13)
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
-    "MESSAGES",
+    "MESSAGES", "ACCESS",
 )  # fmt: skip
 APPLIED, JOURNALED, REPLICATED = range(3)
 DURABILITY_NAMES = ("applied", "journaled", "replicated")
@@ -226,6 +226,22 @@ class StateHead(NamedTuple):
         return _line("STATE", what, describe(self.number))
 
 
+class Access(NamedTuple):
+    """Rules, as somebody gave them, or whose new sessions are; in journals and between servers only."""
+
+    prev: int
+    first: int
+    last: int
+    wall_ms: int
+    user: str  # who gave them
+    owners: list[Any]  # [the first part of a public session, user]
+    rules: dict[str, Any] | None = None  # None: they are as before
+
+    def describe(self, what: str = "") -> str:
+        """`ACCESS #2.8`."""
+        return _line("ACCESS", f"#{describe(self.first)}", what)
+
+
 class Messages(NamedTuple):
     """Messages of a topic, from an offset on; none: the topic has no more now. `topic_next` is what the next one gets.
 
@@ -243,7 +259,19 @@ class Messages(NamedTuple):
 
 
 Header = (
-    Greeting | Batch | Heartbeat | Sync | Records | Kthxbai | Ack | Refused | Reply | Epoch | StateHead | Messages
+    Greeting
+    | Batch
+    | Heartbeat
+    | Sync
+    | Records
+    | Kthxbai
+    | Ack
+    | Refused
+    | Reply
+    | Epoch
+    | StateHead
+    | Messages
+    | Access
 )  # in the order of their kinds
 H = TypeVar("H", bound=tuple[Any, ...])
 

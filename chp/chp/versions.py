@@ -5,10 +5,12 @@ to `VERSION`; with any other it has no dealings, and says so with both numbers. 
 its two: what only a later one knows is REFUSED, since the other server would drop it.
 
     1   RFC 12        2   0.1 of this project, never released        3   stores and histories are proved
+    4   rules of access, which an older passive would not have
 """
 
-VERSION = 3
+VERSION = 4
 OLDEST = 3
+ACCESS_SINCE = 4  # rules
 COLUMN_SINCE: dict[str, int] = {}  # sparse columns that came after OLDEST, and with which version
 
 

@@ -144,7 +144,7 @@ def duplicates_applied(mp: pytest.MonkeyPatch) -> None:
     def judge(original: Any, frames: list[bytes], view: intake.View, open_record: OpenRecord, now: float) -> Any:
         verdict = original(frames, view, open_record, now)
         if isinstance(verdict, Duplicate) and verdict.batch is not None:
-            return intake._judge_next(verdict.batch, frames[4], view, open_record)
+            return intake._judge_next(verdict.batch, frames, view, open_record)
         return verdict
 
     wrap(mp, commit, "judge", judge)

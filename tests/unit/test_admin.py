@@ -15,6 +15,7 @@ from chp.errors import BadInput
 from chp.keys import ETX, RESERVED_KEY, STX
 from chp.messages import hugz
 from chp.numbers import number, pack
+from chp.versions import VERSION
 from chp_client import Refused
 from chp_client.admin import Admin, AdminError, Reply, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
@@ -105,8 +106,8 @@ def test_a_server_tells_its_status(fake: Callable[..., Fake]) -> None:
         assert admin.ask(server.address, "status") == Reply(server.address, number(3, 7), {"state": "active"})
         admin.ask(server.address, "backup", path="/x")
     assert [(command, options["chp"], options.get("path")) for command, options in server.requests] == [
-        ("status", 3, None),
-        ("backup", 3, "/x"),
+        ("status", VERSION, None),
+        ("backup", VERSION, "/x"),
     ]
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from chp.versions import VERSION
 from chp_client.cli.servers.doctor import BAD, GOOD, WARN, Finding, findings
 from chp_client.cli.servers.pair import View
 
 NOW_MS = 1_795_375_822_658.0
-PEER = {"alive": True, "name": "b", "state": "passive", "version": 3, "settings_differ": {}}
+PEER = {"alive": True, "name": "b", "state": "passive", "version": VERSION, "settings_differ": {}}
 ROOM = {
     "full": False, "read_only": False, "why": "", "memory": 100, "memory_max": 1000, "disk_free": 900,
     "disk_free_min": 64,
@@ -42,7 +43,7 @@ def test_a_pair_that_is_well() -> None:
         ({"counts": {"unknown_keys": 3}}, WARN, "turned away 3 connections"),
         ({"insecure": True}, WARN, "--insecure"),
         ({"peer": {**PEER, "alive": False}}, BAD, "does not hear its peer"),
-        ({"peer": {**PEER, "version": 4}}, WARN, "speaks version 4, this 3"),
+        ({"peer": {**PEER, "version": VERSION + 1}}, WARN, f"speaks version {VERSION + 1}, this {VERSION}"),
         ({"peer": {**PEER, "settings_differ": {"scrub_s": [600, 0]}}}, WARN, "has scrub_s 600, its peer 0"),
         ({"misfit": {"name": "b", "text": "it has another store"}}, BAD, "another store"),
         ({"state": "passive"}, BAD, "nobody active"),

@@ -20,13 +20,13 @@ from . import plugins
 from .data import history, locking, read, recording, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
-from .servers import bench, dev, doctor, keys, operate, status
+from .servers import access, bench, dev, doctor, keys, operate, status
 from .settings import examples, shared
 from .topics import messages, topic
 
 ORDER = (
     "get", "set", "del", "ls", "du", "watch", "pub", "sub", "topic", "lock", "elect", "dump", "load", "record",
-    "replay", "status", "top", "bench", "switch", "leases", "backup", "restore", "keygen",
+    "replay", "status", "top", "bench", "switch", "leases", "backup", "restore", "access", "keygen",
 )  # fmt: skip
 
 
@@ -183,6 +183,7 @@ for _module in (
     doctor,
     operate,
     bench,
+    access,
     keys,
     dev,
 ):

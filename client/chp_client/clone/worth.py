@@ -123,7 +123,8 @@ class Worth:
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copy is complete and current; `TimeoutError` says how the servers look.
 
-        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there.
+        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there; with
+        "access" if the rules keep from its user what it is to hold.
         """
         mailbox, core = self._mailbox, self._core
         with mailbox.lock:
@@ -137,7 +138,8 @@ class Worth:
     def check_admitted(self) -> None:
         """Raises `Refused` if no server lets this client in (for the parts of this package)."""
         if self._core.state is not State.SYNCED and (denied := self._core.denied()):
-            raise Refused("; ".join(f"{address} {why}" for address, why in denied), "key", dict(denied))
+            code = "key" if any(link.denied for link in self._core.links) else "access"
+            raise Refused("; ".join(f"{address}: {why}" for address, why in denied), code, dict(denied))
 
     def on_state(self, listener: Listener) -> None:
         """Call `listener(state)` at each change of state, on a thread of its own."""

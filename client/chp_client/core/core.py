@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chp import headers
+from chp.access import NONCE_BYTES
 from chp.batch import Segment, decode
 from chp.errors import BadFrame, ChpError
-from chp.keys import STX
+from chp.keys import ETX, STX
 from chp.limits import DEFAULT, Limits
 from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
@@ -175,9 +176,9 @@ class ClientCore:
             link.wire = wire
 
     def denied(self) -> list[tuple[str, str]]:
-        """The servers that do not let us in, and why; none of them, while another may."""
-        found = [(link.address, link.denied) for link in self.links if link.denied]
-        return found if all(link.denied or (link.protocol == 0 and link.wire == AWAY) for link in self.links) else []
+        """The servers that do not let us in, or to what we want, and why; none of them, while another may."""
+        found = [(link.address, link.closed) for link in self.links if link.closed]
+        return found if all(link.closed or (link.protocol == 0 and link.wire == AWAY) for link in self.links) else []
 
     def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB of server `i`; what is malformed is counted and dropped."""
@@ -210,6 +211,10 @@ class ClientCore:
             return
         number = unpack(frames[1])
         channel = self.joining.by_topic.get(topic)
+        if channel is None and topic[-NONCE_BYTES - 1 : -NONCE_BYTES] == ETX:
+            put_off = link is self.active or self.active is None
+            self.joining.told_alone(link, topic[:-NONCE_BYTES], frames[4], now, put_off)
+            return
         if channel is not None and self.outbox.batches and self._own_echo(link, channel, frames[4], now):
             return
         header, items = decode(frames[4])
@@ -381,6 +386,8 @@ class ClientCore:
 
     def _request_refused(self, link: ServerView, channel: Channel, header: headers.Refused, now: float) -> None:
         self.joining.refused(channel, header, link, now)
+        if header.code == "access":
+            link.forbidden[channel.topic] = str(header.detail)[:400]
         if header.code != "passive":
             return
         if link is self.active:
@@ -444,10 +451,10 @@ class ClientCore:
             return
         if lead.active is not None:
             self.joining.hear_again(lead.active, lead.silence_s(), lead.silent(now), now)
+        if lead.active is not None and (lead.active.forbidden or not lead.silent(now)):
+            self._retry(lead.active, now)  # who may not read may write, or is to be told that it may not
         if lead.silent(now):
             self._ask_others(now)
-        elif lead.active is not None:
-            self._retry(lead.active, now)
         self._update_state(now)
 
     def _refresh_leases(self, now: float) -> None:

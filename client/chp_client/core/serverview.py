@@ -53,6 +53,7 @@ class ServerView:
     refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
     wire: str = AWAY
     denied: str = ""  # why it does not let us in
+    forbidden: dict[bytes, str] = field(default_factory=dict)  # topics that the rules of access keep from us, and why
     unresolved: str = ""  # why the name of its host can't be resolved
     unspoken: str = ""  # why we have no dealings with it: its version is not ours
 
@@ -80,7 +81,13 @@ class ServerView:
         news = topic not in self.greeted
         self.greeted.add(topic)
         self.refused.pop(topic, None)
+        self.forbidden.pop(topic, None)
         return news
+
+    @property
+    def closed(self) -> str:
+        """Why nothing is to be had here: it does not let us in, or the rules keep something from us."""
+        return self.denied or next(iter(self.forbidden.values()), "")
 
     @property
     def refuses(self) -> str:

@@ -29,7 +29,7 @@ SAID_MAX = 1000  # keys
 EVENTS_MAX = 2000  # of a monitor, a second
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 ENDPOINT = "inproc://zeromq.zap.01"
-_FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 Frames = list[bytes]
 
 
@@ -72,7 +72,7 @@ class Doors:
     def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
         """Hear of the handshakes that fail before anybody is asked."""
         endpoint = f"inproc://doors.{port}"
-        socket.monitor(endpoint, _FAILED)
+        socket.monitor(endpoint, FAILED)
         monitor = socket.context.socket(zmq.PAIR)
         monitor.rcvhwm = 0  # full, it would stop libzmq's own thread
         monitor.connect(endpoint)
@@ -120,13 +120,13 @@ class Doors:
                     event, *_ = monitor.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                why = (
-                    "no key"
-                    if int.from_bytes(event[2:6], sys.byteorder) == NO_KEY
-                    else "broken off, or another server's key"
-                )
-                self.counts["handshakes_failed"] += 1
-                log.limited("a handshake failed", port=port, why=why)
+                self.failed(port, int.from_bytes(event[2:6], sys.byteorder))
+
+    def failed(self, port: str, value: int) -> None:
+        """A handshake failed: of P+1 others hear it, as libzmq has one monitor for a socket."""
+        why = "no key" if value == NO_KEY else "broken off, or another server's key"
+        self.counts["handshakes_failed"] += 1
+        log.limited("a handshake failed", port=port, why=why)
 
     def close(self) -> None:
         """Close the sockets."""

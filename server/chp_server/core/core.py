@@ -25,6 +25,8 @@ from chp.numbers import describe, next_epoch, number, sequence_of
 
 from ..store.journal import cut_short
 from . import subscribing
+from .access.changes import Changes
+from .access.gate import signer, with_user
 from .beating import Beating
 from .channels import alive
 from .ending import Endings
@@ -60,7 +62,8 @@ class ServerCore:
         self.pulse = Pulse(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
         self.resting, self.endings = Resting(here), Endings(here)
         self.link = PeerLink(here, self.resting)
-        self.requests = Requests(here, self.link)
+        self.changes = Changes(here)
+        self.requests = Requests(here, self.link, self.changes)
         self.told: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # what the shell says of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
@@ -139,6 +142,8 @@ class ServerCore:
         else:
             self.link.filler.end_turn(asks=False)
         self.releasing.end_turn()
+        if self.changes.owed:
+            self.changes.tell(self.committer.acks.told, self.requests.answer)
         if here.now >= self.beating.due:
             self.beating.end_turn()
         if self.state.busy:
@@ -175,7 +180,7 @@ class ServerCore:
     def collect(self, frames: list[bytes]) -> None:
         """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
         try:
-            known = by_public_id(frames) if frames[0] == RESERVED_KEY else frames
+            known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
             self.pending.taken.append(known) if self.pending.queues(known, self.state) else self._collect(known)
         except BadInput as error:
             self._garbage("collector", error)
@@ -202,6 +207,7 @@ class ServerCore:
 
     def request(self, frames: list[bytes]) -> None:
         """P: a message from the snapshot port, behind its identity."""
+        self.here.gate.speaker = signer(frames)
         try:
             self._do(self.requests.message(frames))
         except BadInput as error:
@@ -342,6 +348,7 @@ class ServerCore:
         self.committer.unwritten.clear()
         self.releasing.clear()
         self.requests.clear()
+        self.changes.owed.clear()
         while self.pending.taken:
             self._collect(self.pending.taken.popleft())
         self.beating.greet_all()

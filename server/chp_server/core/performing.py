@@ -17,7 +17,11 @@ from itertools import compress, repeat
 from operator import itemgetter
 from typing import Protocol
 
+from chp.batch import encode
+from chp.headers import Refused
+
 from ..store.journal import Journal, JournalFull, Loaded
+from .channels import greeting
 from .core import ServerCore
 from .pair.meeting import FOREIGN_STORE
 from .questions.requests import asks_status
@@ -128,6 +132,24 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
 
 
 # -- what comes in
+
+
+def admit(core: ServerCore, user: str, topic: bytes) -> str:
+    """Why a user may not have a subscription on P+1; "" if it may. Asked again for those it has when `rules` change."""
+    return core.here.gate.unheard(core.state.access, user, topic)
+
+
+def rules_number(core: ServerCore) -> int:
+    """The number of the record that the rules came with; 0 as long as there are none."""
+    return core.state.access.changed
+
+
+def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str) -> Frames:
+    """What is sent to who is not admitted, and to nobody else."""
+    core.here.gate.speaker = user
+    core.here.deny(f"subscribe to {topic[:64]!r}")
+    refused = encode(Refused(0, "access", why))
+    return greeting(topic, core.state.number, refused)
 
 
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:

@@ -23,6 +23,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
+from .access.gate import Gate
 from .listeners import Pace
 from .pair.arbitration import Arbitration
 from .pair.binary_star import Event
@@ -73,6 +74,7 @@ class CoreConfig:
     has_arbiter: bool = False
     name: str = ""
     secret: bytes = b""  # of this run; only the peer is told it
+    keyed: bool = False  # it is known who sends what: clients have keys, and so has the peer
     exposed: bool = False  # other hosts reach it, and there is no access control
     heartbeat_s: float = 0.25
     peer_timeout_s: float = 1.0
@@ -149,6 +151,7 @@ class Standing:
         self.turn = Turn()
         self.commits = Committed(limits)
         self.room = Room(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
+        self.gate = Gate()
         self.committer = Committer(self.commits, self.room, config.durability)
         self.pending = Pending(limits)
         self.counts: Counter[str] = Counter()
@@ -214,6 +217,11 @@ class Standing:
     def await_suffix(self) -> None:
         """The peer was active too: it gives way, gets our state, and hands over what it did."""
         self.committer.await_suffix(self.now + SUFFIX_S * self.config.peer_timeout_s)
+
+    def deny(self, what: str) -> None:
+        """The rules deny something to who speaks: counted, and told."""
+        self.counts["denied"] += 1
+        self.turn.fact("denied", "warning", user=self.gate.speaker, what=what)
 
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""

@@ -12,6 +12,7 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from chp import addresses
 from chp.limits import Limits
 
 from ..access import doors
+from ..access.admitting import Admitting, signed
 from ..access.doors import Doors
 from ..access.keyring import Keyring
 from ..settings.config import Config
@@ -79,11 +81,12 @@ class Sockets:
         self.updates = _make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
-        self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max)
+        failed = None if self.doors is None else partial(self.doors.failed, "P+1")
+        self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max, failed)
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
-        self.intake = Intake(self.collector, limits)
+        self.intake = Intake(self.collector, limits, signs=self.doors is not None)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
         self.peer_out = peer_dealer(context, 100_000, self.doors)
@@ -95,7 +98,8 @@ class Sockets:
         for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
             if self.doors is not None:
                 self.doors.lock(socket, doors.CLIENTS if socket in clients else doors.PEER)
-                self.doors.watch(socket, f"P+{i}" if i else "P")
+                if socket is not self.updates:  # subscribers.py does
+                    self.doors.watch(socket, f"P+{i}" if i else "P")
             _bind(socket, self._config.endpoint(i))
         if peer is not None:
             self.peer_out.ipv6 = addresses.is_ipv6(peer)
@@ -138,8 +142,8 @@ def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
         raise OSError(error.errno, str(error), endpoint) from error
 
 
-def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[Frames]:
-    """The messages that have arrived, at most so many and so large.
+def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, *, signs: bool = False) -> Iterator[Frames]:
+    """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
 
     A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes twice as long. Where a
     message came alone, asking for another costs less than the exception that says there is none.
@@ -156,7 +160,7 @@ def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Ite
         while frame.more:
             frame = recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        yield frames
+        yield signed(frames, frame) if signs else frames
         size += sum(map(len, frames))
         if size > bytes_max:
             return
@@ -169,8 +173,8 @@ class Intake:
     somebody may wait for them.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], limits: Limits) -> None:
-        self._socket, self._limits = socket, limits
+    def __init__(self, socket: zmq.Socket[bytes], limits: Limits, *, signs: bool = False) -> None:
+        self._socket, self._limits, self._signs = socket, limits, signs
         self.waiting: list[Frames] = []  # at most one
 
     def take(self) -> list[Frames]:
@@ -178,7 +182,7 @@ class Intake:
         taken, self.waiting = self.waiting, []
         room = self._limits.turn_bytes_max - sum(_size(frames) for frames in taken)
         if room > 0:
-            taken += receive(self._socket, self._limits.turn_messages_max, room)
+            taken += receive(self._socket, self._limits.turn_messages_max, room, signs=self._signs)
             if len(taken) > 1 and sum(map(_size, taken)) > self._limits.turn_bytes_max:
                 self.waiting = [taken.pop()]
         return taken
@@ -188,7 +192,9 @@ def _size(frames: Frames) -> int:
     return sum(map(len, frames))
 
 
-def receive_by(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> Iterator[tuple[int | None, Frames]]:
+def receive_by(
+    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, *, signs: bool = False
+) -> Iterator[tuple[int | None, Frames]]:
     """As `receive`, with the descriptor of the connection that each message came by."""
     size = 0
     for _ in range(messages_max):
@@ -200,7 +206,7 @@ def receive_by(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int) -> 
         while frame.more:
             frame = socket.recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        yield _descriptor(first), frames
+        yield _descriptor(first), signed(frames, frame) if signs else frames
         size += sum(map(len, frames))
         if size > bytes_max:
             return
@@ -213,8 +219,10 @@ def _descriptor(frame: zmq.Frame) -> int | None:
         return None
 
 
-def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[tuple[int | None, bytes]]:
-    """The first frames of what has arrived, and which connection each came by."""
+def _with_descriptors(
+    socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None
+) -> Iterator[tuple[int | None, bytes]]:
+    """The first frames of what has arrived and holds, and which connection each came by."""
     for _ in range(messages_max):
         try:
             first = frame = socket.recv(_NOBLOCK, False)
@@ -222,7 +230,9 @@ def _with_descriptors(socket: zmq.Socket[bytes], messages_max: int) -> Iterator[
             return
         while frame.more:
             frame = socket.recv(_NOBLOCK, False)
-        yield _descriptor(first), first.bytes
+        fd = _descriptor(first)
+        if admitting is None or fd is None or admitting.decides(b"%d" % fd, first):
+            yield fd, first.bytes
 
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
@@ -234,7 +244,11 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
 
 
 def take_subscriptions(
-    socket: zmq.Socket[bytes], messages_max: int, subscribers: Subscribers, now: float
+    socket: zmq.Socket[bytes],
+    messages_max: int,
+    subscribers: Subscribers,
+    now: float,
+    admitting: Admitting | None = None,
 ) -> Iterator[Frames]:
     """What came in on P+1: the connection and its event; or the connection alone, once it has ended.
 
@@ -242,9 +256,12 @@ def take_subscriptions(
     first, before all that another connection with the same one may have sent meanwhile. What a connection had sent that
     has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
     """
-    came = list(_with_descriptors(socket, messages_max))
+    came = list(_with_descriptors(socket, messages_max, admitting))
     subscribers.left(now)
-    yield from ([b"%d" % fd] for fd in subscribers.take_ended())
+    for ended in (b"%d" % fd for fd in subscribers.take_ended()):
+        if admitting is not None:
+            admitting.ended(ended)
+        yield [ended]
     for fd, event in came:
         if fd is None:
             yield [b"", event]

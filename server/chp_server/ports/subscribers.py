@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import zmq
 
+from ..access.doors import FAILED
 from ..shell import logs
 from . import connections
 
@@ -58,9 +60,18 @@ class Reader:
 class Subscribers:
     """All connections to the publishing socket."""
 
-    def __init__(self, socket_: zmq.Socket[bytes], behind_max: int, topics_max: int) -> None:
+    def __init__(
+        self,
+        socket_: zmq.Socket[bytes],
+        behind_max: int,
+        topics_max: int,
+        failed: Callable[[int], None] | None = None,
+    ) -> None:
         self._socket = socket_
-        self._monitor = socket_.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = socket_.get_monitor_socket(
+            zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | (0 if failed is None else FAILED)
+        )
+        self._failed = failed  # to be told of handshakes that fail
         self._behind_max, self._topics_max = behind_max, topics_max
         self._readers: dict[int, Reader] = {}
         self._published = 0  # since the last look
@@ -81,6 +92,9 @@ class Subscribers:
                 if event == zmq.EVENT_ACCEPTED:
                     self.ended.discard(fd)
                     self._came(fd)
+                elif event & FAILED:
+                    if self._failed is not None:
+                        self._failed(fd)  # no descriptor, but why
                 else:
                     self._readers.pop(fd, None)
                     self.ended.add(fd)
@@ -140,6 +154,12 @@ class Subscribers:
         reader.subscribed(topic, more=more)
         if reader.topic_bytes > self._topics_max:
             why = f"it has subscribed to topics of {reader.topic_bytes} bytes; {self._topics_max} are enough"
+            self._cut(fd, reader, why)
+
+    def cut_off(self, fd: int, why: str) -> None:
+        """End a connection."""
+        reader = self._readers.get(fd)
+        if reader is not None:
             self._cut(fd, reader, why)
 
     def _cut(self, fd: int, reader: Reader, why: str) -> None:

@@ -8,8 +8,8 @@ from .logs import Log
 
 SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
     {
-        "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up", "histories parted",
-        "the passive differs", *EVENTS.values(),
+        "denied", "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up",
+        "histories parted", "the passive differs", *EVENTS.values(),
     }
 )  # fmt: skip
 

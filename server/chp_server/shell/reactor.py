@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import zmq
@@ -21,9 +22,21 @@ import zmq
 from chp.limits import DEFAULT, Limits
 from chp.numbers import describe
 
+from ..access.admitting import Admitting
 from ..access.keyring import Keyring
 from ..core.core import CoreConfig, ServerCore
-from ..core.performing import Port, Step, answer_operators, leave, recover, steps, take_inputs
+from ..core.performing import (
+    Port,
+    Step,
+    admit,
+    answer_operators,
+    leave,
+    recover,
+    refuse_subscription,
+    rules_number,
+    steps,
+    take_inputs,
+)
 from ..core.snapshots import Snapshotter
 from ..core.state.recordlog import Row
 from ..core.turn import Copy, Fact, JournalOp, Read, Save, Turn
@@ -47,6 +60,10 @@ from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
+NO_KEYS = (
+    "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
+    "makes them), as the servers before this one"
+)
 BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
 
 
@@ -79,6 +96,8 @@ class Server:
         run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
         self.core = ServerCore(core_config, run, now, limits)
         self.core.told = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
+        asks = partial(admit, self.core), partial(refuse_subscription, self.core)
+        self._admitting = None if keyring is None else Admitting(self._sockets.updates, *asks)
         self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
@@ -86,6 +105,8 @@ class Server:
 
     def _recover(self, now: float) -> None:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
+        if rules_number(self.core) and self._config.keys is None:
+            raise CannotStart(Exit.USAGE, NO_KEYS)
         if loaded.marked:
             missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
             log.warning("the journal was cut short", wanted="what is missing, of the peer", **missing)
@@ -169,6 +190,8 @@ class Server:
             self._arbiter.want(*core.asks_arbiter)
         self.perform(turn)
         clock.lap("journal and sending")
+        if self._admitting is not None:
+            self._admitting.look(rules_number(core), self._sockets.subscribers.cut_off)
         if core.cut_short:
             raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
         if not core.state.late:
@@ -225,7 +248,8 @@ class Server:
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         sockets = self._sockets
         if self._ready is None or sockets.updates in self._ready:
-            taken = take_subscriptions(sockets.updates, self._limits.turn_messages_max, sockets.subscribers, self._now)
+            most = self._limits.turn_messages_max
+            taken = take_subscriptions(sockets.updates, most, sockets.subscribers, self._now, self._admitting)
             for frames in taken:
                 self._guard(handle, frames)
         sockets.mark_for(self.core.chp1_joins, self._now)
@@ -233,7 +257,8 @@ class Server:
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
         socket, limits = self._sockets.snapshot, self._limits
         if self._ready is None or socket in self._ready:
-            for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max)):
+            signs = self._admitting is not None
+            for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, signs=signs)):
                 self._replies.came(frames[0], fd, self._now)
                 self._guard(handle, frames)
 
@@ -387,6 +412,7 @@ def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreCo
         name=config.name,
         secret=secrets.token_bytes(16),
         exposed=config.exposed,
+        keyed=config.keys is not None,
         heartbeat_s=config.heartbeat_s,
         peer_timeout_s=config.peer_timeout_s,
         solo_wait_s=config.solo_wait_s,

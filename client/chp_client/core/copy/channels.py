@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import headers
-from chp.batch import Segment, packb, peek
+from chp.batch import Segment, decode, packb, peek
 from chp.errors import ChpError
 from chp.limits import Limits
 from chp.messages import ICANHAZ
@@ -245,6 +245,14 @@ class Channels:
             channel.refusals += 1
             wait_s = self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
             channel.again_at = now + wait_s
+
+    def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
+        """What nobody else is sent, on our topic with 8 bytes more: the rules of access keep it from us."""
+        header, _ = decode(body)
+        if isinstance(header, headers.Refused) and header.code == "access":
+            link.forbidden[topic] = str(header.detail)[:400]
+            if (channel := self.by_topic.get(topic)) is not None:
+                self.not_subscribed(channel, link, header, now, put_off)
 
     def echo(self, channel: Channel, body: bytes, now: float) -> headers.Batch | None:
         """The header of a record of nothing but own batches, which needs no unpacking to be confirmed; it is now."""

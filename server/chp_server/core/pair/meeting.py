@@ -19,7 +19,7 @@ from chp.errors import BadFrame
 from chp.headers import State
 from chp.numbers import EPOCH_MAX, epoch_of
 from chp.unpacking import QUESTION
-from chp.versions import VERSION, spoken, unspoken
+from chp.versions import ACCESS_SINCE, VERSION, spoken, unspoken
 
 from ..standing import Misfit, Peer, Standing
 from ..state.history import Proof
@@ -45,6 +45,10 @@ EMPTY = (
     "start this one with --bootstrap to open a new one"
 )
 EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
+NO_RULES = (
+    f"it speaks a version of CHP/2 below {ACCESS_SINCE}, which knows no rules of access, and this server has some; "
+    "install the same release on both"
+)
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
 
 
@@ -86,6 +90,8 @@ def heard(body: bytes, here: Standing) -> Peer | Misfit:
         raise BadFrame("a peer's STATE has an id that is not of 16 bytes")
     if server == here.server:
         raise BadFrame("--peer leads back to this server; name the other one's address")
+    if version < ACCESS_SINCE and here.state.access.rules is not None:
+        return Misfit("version", NO_RULES, said["name"][:NAME_MAX], b"", state is State.ACTIVE, now)
     at = Proof(said["store"], said["number"], said["opener"], said["digest"])
     peer = Peer(
         state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0, version,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from chp.batch import decode, packb, unpackb
 from chp.errors import BadFrame, BadInput
-from chp.headers import Batch, Epoch, State, name_of
+from chp.headers import Access, Batch, Epoch, State, name_of
 from chp.limits import DEFAULT
 from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
@@ -264,7 +264,7 @@ class PeerLink:
         if here.bstate is not State.PASSIVE or self.loader is not None:
             return
         header, items = decode(body)
-        if not isinstance(header, Batch | Epoch):
+        if not isinstance(header, Batch | Epoch | Access):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= here.commits.followed:
             return
@@ -278,7 +278,7 @@ class PeerLink:
         here.commits.keep(record, here.turn)
         self._seen(header)
 
-    def _seen(self, header: Batch | Epoch) -> None:
+    def _seen(self, header: Batch | Epoch | Access) -> None:
         here = self._here
         if isinstance(header, Batch):
             for session_id, no in header.origins:

@@ -25,7 +25,20 @@ from ..topics.filling import Read
 from ..topics.handed import Handed
 from ..turn import Save
 from . import follow
-from .suffix import ALREADY, CONFLICT, REPLAYED, Ledger, Piece, Update, account, account_by_state, parted, uuids_of
+from .suffix import (
+    ALREADY,
+    CONFLICT,
+    REPLAYED,
+    RULES,
+    Ledger,
+    Piece,
+    Update,
+    account,
+    account_by_state,
+    account_of_rules,
+    parted,
+    uuids_of,
+)
 
 LONG_AGO = -1e9
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
@@ -65,6 +78,8 @@ class Replay:
             seen = {update.key for update in updates}
             older, unknown = account_by_state(before, common, here.state, here.now, seen=seen, upto=start)
             updates, pieces = older + updates, [uuids_of(before, here.state, pieces), *unknown, *pieces]
+        rules, first = account_of_rules(before, common, here.state)
+        updates, pieces = rules + updates, first + pieces
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
         self._waiting = deque(_messages(pieces, here.limits.part_bytes))
         self._answered_at.clear()
@@ -143,7 +158,10 @@ class Replay:
         here.commit()
         known = self._written_since(ledger.common)
         for item in pieces:
-            piece, updates = ledger.judge(Piece.of(item), here.state, lambda key: known is None or key in known)
+            if (asked := Piece.of(item)).rules is not None:
+                refused += self._take_rules(asked.rules, ledger.common)
+                continue
+            piece, updates = ledger.judge(asked, here.state, lambda key: known is None or key in known)
             refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
                 self._set_again(piece)
@@ -153,6 +171,16 @@ class Replay:
         here.counts["suffix_taken_over"] += done
         here.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
         return refused
+
+    def _take_rules(self, document: dict[str, Any], common: int) -> list[str]:
+        """Rules that a suffix gave, unless others were given here since; a person is to look at these then."""
+        here = self._here
+        if here.state.access.changed > common:
+            here.turn.fact("access in conflict", "warning", common=describe(common), number=describe(here.state.number))
+            return [RULES]
+        here.commit()
+        here.committer.keep_access(here.turn, here.now, here.wall, rules=document)
+        return []
 
     def _set_again(self, piece: Piece) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
@@ -194,4 +222,4 @@ def _split(piece: Piece) -> Iterator[Piece]:
         if size > PIECE_BYTES_MAX and i > start:
             yield Piece(None, piece.whole, piece.segments[start:i], piece.on)
             start, size = i, 0
-    yield Piece(piece.origins, piece.whole, piece.segments[start:], piece.on)
+    yield Piece(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules)

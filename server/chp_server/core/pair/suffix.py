@@ -23,6 +23,7 @@ Pure: the records go in, an account of each update and the pieces to replay come
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -44,6 +45,7 @@ CARRIED = frozenset({  # columns that mean the same in a new record
 })  # fmt: skip
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
 ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH})  # not of a batch that is in conflict in part
+RULES = ""  # no key is empty
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
 Written = Callable[[str], bool]
@@ -68,16 +70,18 @@ class Piece:
     whole: bool  # nothing of it was in conflict
     segments: list[Segment]
     on: dict[str, int] = field(default_factory=dict)  # revisions that keys have at the active after the batch before
+    rules: dict[str, Any] | None = None  # no batch, but the rules of access as they were left
 
     def to_replay(self) -> list[Any]:
         """As REPLAY carries it."""
-        return [self.origins, self.whole, [segment.encode() for segment in self.segments], self.on]
+        said = [self.origins, self.whole, [segment.encode() for segment in self.segments], self.on]
+        return said if self.rules is None else [*said, self.rules]
 
     @staticmethod
     def of(item: list[Any]) -> Piece:
         """Of a REPLAY."""
-        origins, whole, bodies, on = item
-        return Piece(origins, whole, [decode_segment(body) for body in bodies], on)
+        origins, whole, bodies, on, *rules = item
+        return Piece(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
 
     @property
     def conditional(self) -> bool:
@@ -101,6 +105,20 @@ def account(
         if taken is not None:
             pieces.append(taken)
     return list(latest.values()), pieces
+
+
+def account_of_rules(before: ReplicatedState, common: int, after: ReplicatedState) -> tuple[list[Update], list[Piece]]:
+    """As `account`, of the rules of access, which are one value: in the file they are the line without a key."""
+    ours, theirs = before.access, after.access
+    if ours.rules is None or ours.changed <= common:
+        return [], []
+    update = Update(RULES, json.dumps(ours.rules.document).encode(), None, ours.changed, CONFLICT)
+    if theirs.changed <= common:
+        update.outcome = REPLAYED
+    elif theirs.rules is not None and theirs.rules.document == ours.rules.document:
+        update.outcome = ALREADY
+    pieces = [Piece([], True, [], rules=ours.rules.document)] if update.outcome == REPLAYED else []
+    return [update], pieces
 
 
 def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterator[tuple[int, Piece]]:

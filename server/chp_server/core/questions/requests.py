@@ -7,7 +7,7 @@
     ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
     ICANHAZ? subtree {id, more}                room for more chunks
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topics/readers.py)
-    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, backup, restore
+    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, access, backup, restore
 
 A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
 """
@@ -27,6 +27,8 @@ from chp.numbers import epoch_of, pack
 from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
+from ..access.changes import Changes
+from ..access.gate import TOPICS
 from ..pair.peerlink import PeerLink
 from ..standing import Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
@@ -44,8 +46,9 @@ Options = dict[str, Any]
 class Requests:
     """What the snapshot port is asked, and the streams that answer."""
 
-    def __init__(self, here: Standing, link: PeerLink) -> None:
-        self._here, self._link = here, link
+    def __init__(self, here: Standing, link: PeerLink, changes: Changes) -> None:
+        self._here, self._link, self._changes = here, link, changes
+        self._rules = 0  # the number of those that readers of topics were let in by
         self.syncs = Syncs(here.limits)
         self.images = Images(here.limits)
         self.feeds = Feeds(here)
@@ -60,6 +63,7 @@ class Requests:
             "leases": self._leases,
             "backup": lambda identity, options: self._copies("backup", identity, options),
             "restore": lambda identity, options: self._copies("restore", identity, options),
+            "access": self._access,
         }
 
     def message(self, frames: list[bytes]) -> Asking:
@@ -73,10 +77,12 @@ class Requests:
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
         here = self._here
+        if self._denies_copy(identity, 0, subtree):
+            return
         yield Vote()
         if not here.serving:
             return
-        self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, here.now, subtree))
+        self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, here.now, subtree), subtree)
 
     def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
         here = self._here
@@ -98,7 +104,9 @@ class Requests:
                 self.syncs.grant(identity, options["id"], more, self._here.now)
                 self.readers.delivery.grant(identity, options["id"], more, self._here.now)
         elif "topic" in options or "topics" in options:
-            yield from self.readers.ask(identity, options)
+            of = f"{TOPICS}{options['topic']!s:.200}/" if "topic" in options else TOPICS
+            if not self._denies_copy(identity, options["id"], of):
+                yield from self.readers.ask(identity, options)
         else:
             try:
                 yield from self._sync(identity, _subtree(subtree_frame), options)
@@ -116,6 +124,8 @@ class Requests:
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
+        if self._denies_copy(identity, request_id, subtree):
+            return
         if options.get("inspect") is True:
             self._inspect(identity, subtree, request_id, credit)
             return
@@ -137,8 +147,8 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         copy = self._copy(after, proof, subtree, request_id, session_id)
-        whose = (session_id, subtree) if session_id else None
-        self._stream(identity, request_id, copy, credit, None if after and not subtree else subtree, copy=whose)
+        whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
+        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
@@ -148,7 +158,7 @@ class Requests:
             return
         here.commit()
         copy = self._copy(0, [b"", b""], subtree, request_id, b"")
-        self._stream(identity, request_id, copy, credit, subtree)
+        self._stream(identity, request_id, copy, credit, subtree, wants=subtree)
 
     def _stream(
         self,
@@ -156,12 +166,13 @@ class Requests:
         request_id: int,
         parts: Iterator[list[Frames]],
         credit: int,
-        wants: str | None = None,
+        subtree: str,
         *,
+        wants: str | None = None,
         copy: tuple[bytes, str] | None = None,
     ) -> None:
         credit, now = min(credit, self._here.limits.sync_credit_max), self._here.now
-        self._open(Stream(identity, request_id, parts, credit, True, now, wants, copy=copy))
+        self._open(Stream(identity, request_id, parts, credit, True, now, wants, copy=copy), subtree)
 
     def _copy(
         self, after: int, proof: list[bytes], subtree: str, request_id: int, session_id: bytes
@@ -220,8 +231,10 @@ class Requests:
         here, request_id, name = self._here, options["id"], options["image"]
         if type(name) is not bytes or len(name) != 16:
             raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
+        if here.config.keyed:  # it is who asked for it, of the subtree that was asked for, who may read it
+            name = b"\0".join([name, here.gate.speaker.encode(), subtree.encode()])
         if "part" not in options:
-            self._make_image(identity, subtree, options)
+            self._make_image(identity, subtree, name, options)
             return
         image = self.images.part(name, options["part"], here.now) if type(options["part"]) is int else None
         if image is None:
@@ -231,16 +244,16 @@ class Requests:
             form = packed if options.get("packed") else Segment.encode
             end = [None, False, *NOTHING, here.state.whose(image.number)]
             parts = snapshot_parts(image, request_id, end, here.limits, lambda: here.now, form=form)
-            self._stream(identity, request_id, parts, credit)
+            self._stream(identity, request_id, parts, credit, subtree)
 
-    def _make_image(self, identity: bytes, subtree: str, options: Options) -> None:
+    def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
         here, request_id, limits = self._here, options["id"], self._here.limits
         prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
         if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
-        image = self.images.get(options["image"])
+        image = self.images.get(name)
         if image is None:
             if not self.images.make_room(here.now):
                 text = f"{limits.images_max} images are being read; ask again when one is done"
@@ -255,8 +268,8 @@ class Requests:
             if image is None:
                 image = here.state.image(prefix)
                 self._alive.add(image)
-        self.images.keep(options["image"], image, parts, here.now)
-        self._stream(identity, request_id, self._about(image, request_id), 1)
+        self.images.keep(name, image, parts, here.now)
+        self._stream(identity, request_id, self._about(image, request_id), 1, subtree)
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
@@ -270,15 +283,28 @@ class Requests:
         whose = _proof(options) if "proof" in options else None
         if "probe" in options:
             probe = feeds.probe(request_id, after, whose, most=_number(options, "probe", 0))
-            self._stream(identity, request_id, probe, 1)
+            self._stream(identity, request_id, probe, 1, subtree)
         else:
             until = _number(options, "until", self._here.state.number)
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until)
-            self._stream(identity, request_id, records, credit)
+            self._stream(identity, request_id, records, credit, subtree)
 
-    def _open(self, stream: Stream) -> None:
+    def _open(self, stream: Stream, subtree: str) -> None:
+        if self._here.config.keyed:
+            stream.parts = self._while_allowed(stream.parts, stream.request_id, subtree)
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", self._here.limits.syncs_max))
+
+    def _while_allowed(self, parts: Iterator[list[Frames]], request_id: int, subtree: str) -> Iterator[list[Frames]]:
+        """The parts of an answer, until the rules change and deny what is left of it."""
+        here, user, asked_at = self._here, self._here.gate.speaker, self._here.state.access.changed
+        for part in parts:
+            granted = here.state.access
+            if granted.changed != asked_at and (why := here.gate.unread(granted, user, subtree)):
+                if request_id:
+                    yield [reply(pack(here.state.number), encode(headers.Refused(request_id, "access", why)))]
+                return
+            yield part
 
     def _answer(self, identity: bytes, header: headers.Header) -> None:
         here = self._here
@@ -287,6 +313,9 @@ class Requests:
     def pump(self) -> None:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         here = self._here
+        if here.state.access.changed != self._rules:
+            self._rules = here.state.access.changed
+            self.readers.clear()  # who may still read asks again
         self.images.expire(here.now)
         if self.syncs:
             pressed = self._crowded
@@ -323,12 +352,16 @@ class Requests:
     # -- admin
 
     def _administer(self, identity: bytes, command: str, options: Options) -> Asking:
-        handler = self._admin.get(command)
+        handler, here = self._admin.get(command), self._here
+        if self._denies(
+            identity, options["id"], here.gate.undone(here.state.access, command), f"admin {command!r:.40}"
+        ):
+            return
         try:
             if handler is None:
                 known = ", ".join(sorted(self._admin))
                 raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
-            if (command == "restore" or "end" in options) and (why := self._here.room.read_only):
+            if (command == "restore" or "end" in options) and (why := here.room.read_only):
                 raise BadInput(why)
             yield from handler(identity, options) or ()
         except BadInput as error:
@@ -371,6 +404,26 @@ class Requests:
         here.commit()
         here.turn.fact("lease ended", "warning", **facts, because="an operator")
         self.answer(identity, options["id"], facts)
+
+    def _access(self, identity: bytes, options: Options) -> None:
+        """Tell the rules, or give others in their place."""
+        if "rules" in options:
+            self._changes.replace(identity, options)
+        else:
+            self.answer(identity, options["id"], self._changes.told())
+
+    def _denies_copy(self, identity: bytes, request_id: int, subtree: str) -> bool:
+        gate = self._here.gate
+        why = gate.unread(self._here.state.access, gate.speaker, subtree)
+        return self._denies(identity, request_id, why, f"read {subtree!r}")
+
+    def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
+        """Whether the rules deny it: then that is said, but to who asks as in CHP/1, which has no word for it."""
+        if why:
+            self._here.deny(what)
+            if request_id:
+                self._answer(identity, headers.Refused(request_id, "access", why))
+        return bool(why)
 
     def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """What an admin command did."""

@@ -27,6 +27,7 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "store": here.state.store.hex(),
         "role": role if config.has_peer else "alone",
         "insecure": config.exposed,
+        "access": None if state.access.rules is None else {"number": describe(state.access.changed)},
         "state": here.bstate.name.lower(),
         "since_s": round(here.now - here.since, 3),
         "uptime_s": round(here.now - here.started, 3),

@@ -26,6 +26,7 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
+from ..access.granted import Granted
 from ..topics.topics import Topics
 from ..updates.leases import Leases
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
@@ -72,6 +73,7 @@ class ReplicatedState:
         self.history: History = {}
         self.staging = Staging(limits)
         self.topics = Topics(limits)
+        self.access = Granted(limits.sessions_max)
         self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
 
     @property
@@ -340,13 +342,14 @@ class ReplicatedState:
             list(self.staging.committed),
             self.digest,
             self.topics.to_list(),
+            *self.access.to_rest(),
         ]
         head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `rest` said."""
-        number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *topics = rest
+        number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *more = rest
         self.number = number
         self.history = from_list(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
@@ -370,8 +373,9 @@ class ReplicatedState:
         for transaction_id in ended:
             self.staging.note_ended(transaction_id)
         self.topics = Topics(self.limits)
-        if topics:  # a state from before there were any says nothing of them
-            self.topics.load(topics[0])
+        if more:  # a state from before there were any says nothing of them
+            self.topics.load(more[0])
+        self.access.load(more[1:])
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""

@@ -81,6 +81,10 @@ class Acks:
             self.waiting.append((number, self._runs, self._refusals))
             self._runs, self._refusals = {}, []
 
+    def owe(self, number: int) -> None:
+        """Something else waits for what acknowledgements wait for: `told` says when."""
+        self.waiting.append((number, {}, []))
+
     # -- of records
 
     def release(self, turn: Turn, confirmed: int, number: int) -> None:

@@ -28,7 +28,7 @@ from .committed import Committed
 from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
 from .records import in_parts
-from .unwritten import FOR_EVER, Unwritten
+from .unwritten import NO_ROW, Unwritten
 from .verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
@@ -47,6 +47,7 @@ class Committer:
         self.view = View(committed, room, self.unwritten, small)
         self.open = OpenRecord(limits)
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
+        self.new_owners: dict[bytes, str] = {}  # of clients whose first batch under rules is in the open record
         self.ends_left = limits.ending_keys_max  # keys that may still be deleted in this turn as what held them ended
 
     @property
@@ -105,6 +106,8 @@ class Committer:
         self.committed.apply(segment, body, revision, now)
         self.open.add(segment, body, batch)
         self.open.origins[session_id] = no  # one entry a client a turn: its batches are in order
+        if verdict.user:
+            self.new_owners.setdefault(session_id[:CLIENT_BYTES], verdict.user)
         self.acks.acknowledge(session_id, no, revision)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
@@ -120,7 +123,7 @@ class Committer:
             if verdict.code == "full":
                 self.room.turned_away(verdict.size)
             if verdict.batch is None:
-                self.counts["refused_full"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
+                self.counts[f"refused_{verdict.code}"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
             else:
                 self._refuse(verdict.batch, verdict.code, verdict.detail, now)
 
@@ -138,7 +141,7 @@ class Committer:
         if code == "full":
             return self.room.spares_disk
         known = session_id in self.committed.state.sessions or session_id in self.open.origins
-        return code in FOR_EVER and not known
+        return code in NO_ROW and not known
 
     def _write_refusal(self, batch: BatchId, code: str, detail: Any, now: float) -> None:
         session_id, no = batch
@@ -154,7 +157,7 @@ class Committer:
 
     def write_refusals(self, now: float) -> None:
         """The other server is to serve: it is to know what was refused for want of room, in case it has some."""
-        for session_id in self.unwritten.for_want_of_room():
+        for session_id in self.unwritten.that_may_be_done():
             if self.open.full(0):
                 return
             self._write_refusals(session_id, now)
@@ -250,7 +253,19 @@ class Committer:
             self._commit_open(turn, now, wall_s)
         if open_record.whose:
             open_record.begin()
+        if self.new_owners:
+            self.keep_access(turn, now, wall_s)
         self.acks.commit(turn, self.committed.state.number)
+
+    def keep_access(
+        self, turn: Turn, now: float, wall_s: float, *, user: str = "", rules: dict[str, Any] | None = None
+    ) -> None:
+        """Make a record of new rules, if any, and of whose the new sessions are; nothing is open."""
+        owners = [[client, whose] for client, whose in self.new_owners.items()]
+        self.new_owners = {}
+        first = self.revision
+        told = headers.Access(first - 1, first, first, round(wall_s * 1000), user, owners, rules)
+        self.committed.keep_access(told, now, turn)
 
     def _commit_open(self, turn: Turn, now: float, wall_s: float) -> None:
         open_record, state, channels = self.open, self.committed.state, self.committed.channels

@@ -17,7 +17,7 @@ from chp import columns
 from chp.batch import Segment, decode, encode, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
-from chp.headers import Batch, Epoch, Header, name_of
+from chp.headers import Access, Batch, Epoch, Header, name_of
 from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
@@ -81,6 +81,18 @@ class Committed:
         self.state.note_epoch(told, digest)
         self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
 
+    def keep_access(self, told: Access, now: float, turn: Turn) -> None:
+        """A record of rules, or of whose sessions are; nobody but the journal and the passive gets it."""
+        body = encode(told)
+        digest = link(self.state.digest, crc32(body))
+        self._note_access(told, digest, now)
+        self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
+
+    def _note_access(self, told: Access, digest: int, now: float) -> None:
+        self.state.access.note(told)
+        self.state.note_record(told.last, digest, [], told.first, now)
+        self.channels.skip(told.last)
+
     def holds(self, proof: Proof) -> bool:
         """Whether a replica that is so far holds nothing that we do not."""
         if not proof.number:
@@ -119,6 +131,8 @@ class Committed:
             self._parts.drop()
             self.state.note_epoch(header, digest)
             self.channels.skip(header.last)
+        elif isinstance(header, Access):
+            self._note_access(header, digest, now)
         elif isinstance(header, Batch):
             whole = self._parts.add(header, [segment_of(item) for item in items])
             if whole is not None:

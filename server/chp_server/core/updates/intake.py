@@ -20,6 +20,7 @@ from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.versions import COLUMN_SINCE, OLDEST, VERSION
 
+from ..access.gate import check_batch, check_plain, signer
 from ..room import Room
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
@@ -84,7 +85,7 @@ def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) 
         if now < view.suffix_due:
             return UNHEARD
         return Expected((session_id, no), "session" if last == 0 else "expected", last + 1)
-    return _judge_next((session_id, no), frames[4], view, open_record)
+    return _judge_next((session_id, no), frames, view, open_record)
 
 
 def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
@@ -93,6 +94,8 @@ def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Ver
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
     if open_record.origins and state.map.revisions.get(key) == state.number + 1:
         return KEY_IN_OPEN_RECORD
+    if state.access.rules is not None and (why := check_plain(state.access, signer(frames), key)):
+        return Refuse(None, "access", why)
     if uuid and (uuid in open_record.chp1 or uuid in state.uuids):
         return Duplicate(None)
     if value or room.read_only:
@@ -111,13 +114,16 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
 
-def _judge_next(batch: BatchId, body: bytes, view: View, open_record: OpenRecord) -> Verdict:
-    state, size, older = view.committed.state, len(body), 0
+def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
+    body, state, older, user = frames[4], view.committed.state, 0, ""
+    size = len(body)
     try:
         segment = decode_segment(body)
         check_decoded(segment.keys)
         if size > view.small:
             _check_size(segment, size, view)
+        if state.access.rules is not None:
+            user = _check_access(batch[0], segment, signer(frames), state)
         view.room.check(segment, size, state)
         if extras := segment.extras:
             _check(segment, extras, size, batch[0][:CLIENT_BYTES], view)
@@ -135,10 +141,17 @@ def _judge_next(batch: BatchId, body: bytes, view: View, open_record: OpenRecord
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
-    return Accept(batch, segment, body, older)
+    return Accept(batch, segment, body, older, user)
 
 
 # -- what a segment may say
+
+
+def _check_access(session_id: bytes, segment: Segment, user: str, state: ReplicatedState) -> str:
+    """By the rules; returns whose the session is from now on, if it was nobody's."""
+    if why := check_batch(state.access, user, session_id, segment, state.staging):
+        raise Refusal("access", why)
+    return user if state.access.owner_of(session_id) is None else ""
 
 
 def _check_size(segment: Segment, size: int, view: View) -> None:

@@ -4,6 +4,7 @@ A refusal is a row, so that whoever serves next refuses the batch again. But any
 what is refused. So a row is saved, and the refusal kept here,
 
     of a session that nothing was done for yet, if no server would ever do the batch: it is ill-formed, or too large
+    the same, if the rules of access deny it: those are written before the rules change
     of any session, for want of room, when the disk has little left
 
 A session's later batch that is done, or refused with a row, is written together with what is kept of it here. Of each
@@ -18,6 +19,7 @@ from typing import Any
 
 WRITTEN_MAX = 64  # the latest batches of a session that are written; of earlier ones no copy is on its way any more
 FOR_EVER = frozenset({"bad", "size"})  # codes of what no server would ever do
+NO_ROW = FOR_EVER | {"access"}
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Unwritten:
         first = max(kept.first, kept.last - WRITTEN_MAX + 1)
         return [(no, kept.code, kept.detail) for no in range(first, kept.last + 1)]
 
-    def for_want_of_room(self) -> list[bytes]:
+    def that_may_be_done(self) -> list[bytes]:
         """The sessions of which another server might do what was refused here."""
         return [session_id for session_id, kept in self.kept.items() if kept.code not in FOR_EVER]
 

@@ -32,6 +32,7 @@ class Accept:
     segment: Segment
     body: bytes
     older: int = 0  # how many of its items were left out, as their keys have a later revision
+    user: str = ""  # whose the session is from now on, if there are rules and it was nobody's
 
 
 @dataclass(slots=True)

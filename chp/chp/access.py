@@ -1,0 +1,210 @@
+"""Who may do what: users and roles with their rules, as one value (SPEC.md, section 36).
+
+    rules = {"users": {NAME: entry}, "roles": {NAME: entry}}
+    entry = {"roles": [...], "read": [PREFIX, ...], "write": [...], "deny-read": [...], "deny-write": [...],
+             "admin": [COMMAND, ...]}                   lists that are empty are left out; a role has no "roles"
+
+A prefix is a subtree: empty (everything), or with a slash at both ends; there are no patterns. What nothing allows is
+not allowed, and what is denied is denied whatever else allows it. A rule is about keys, so a subtree may be read if
+something allows all of it and nothing denies a part of it.
+
+All rules are one value that is replaced as a whole: it is small, and two who change it at once can't mix. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .batch import packb
+from .errors import BadInput
+from .keys import check_subtree
+
+ALLOW, DENY = ("read", "write"), ("deny-read", "deny-write")
+LISTS = (*ALLOW, *DENY, "admin")
+RULES_BYTES_MAX = 32 << 10  # of all, packed: they are asked for and set in one message, which has 64 KiB
+ROLES_MAX = 32  # of one user
+ASK_MAX = 3  # people who are named to whoever is denied
+NONCE_BYTES = 8  # behind a topic of P+1, of what is sent to one subscriber alone
+HUGZ = "HUGZ"  # who may read nothing at all hears this topic, and with it all keys that begin so
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
+Entry = dict[str, list[str]]
+Document = dict[str, dict[str, Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is allowed, and what is denied, of reading or of writing."""
+
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
+
+    def covers(self, prefix: str) -> bool:
+        """Whether every key that begins with a prefix is allowed, were it no key's yet."""
+        return prefix.startswith(self.allow) and not any(
+            prefix.startswith(denied) or denied.startswith(prefix) for denied in self.deny
+        )
+
+    def has(self, key: str) -> bool:
+        """Whether one key is allowed."""
+        return key.startswith(self.allow) and not key.startswith(self.deny)
+
+    def first_not(self, keys: Sequence[str]) -> str | None:
+        """The first key that is not allowed; two comparisons a rule tell that all are, as mostly they do.
+
+        What lies between two keys that begin with a prefix begins with it too.
+        """
+        if not keys:
+            return None
+        low, high = min(keys), max(keys)
+        within = any(low.startswith(prefix) and high.startswith(prefix) for prefix in self.allow)
+        if within and not any(high >= denied and (low <= denied or low.startswith(denied)) for denied in self.deny):
+            return None
+        return next((key for key in keys if not self.has(key)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one user may do, with what its roles give."""
+
+    read: Sides
+    write: Sides
+    admin: frozenset[str]
+
+
+NOTHING = Rights(Sides((), ()), Sides((), ()), frozenset())
+
+
+class Rules:
+    """All rules, checked; never changed."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.rights = lru_cache(maxsize=1024)(self._rights)
+
+    @staticmethod
+    def of(thing: object) -> Rules:
+        """Rules that somebody said, or `BadInput` that names what is wrong with them."""
+        if not isinstance(thing, dict) or not set(thing) <= {"users", "roles"}:
+            raise BadInput("rules are a table of 'users' and one of 'roles', and nothing else")
+        document: Document = {}
+        for kind in ("users", "roles"):
+            table = thing.get(kind, {})
+            if not isinstance(table, dict):
+                raise BadInput(f"{kind!r} is a table, of a name and its rules each")
+            document[kind] = {_name(name, kind): _entry(entry, kind, name) for name, entry in sorted(table.items())}
+        for name, entry in document["users"].items():
+            if missing := sorted(set(entry.get("roles", ())) - document["roles"].keys()):
+                raise BadInput(
+                    f"user {name!r} has the role {missing[0]!r}, which is not there; add it, or mend the name"
+                )
+        if len(packb(document)) > RULES_BYTES_MAX:
+            raise BadInput(f"the rules take more than {RULES_BYTES_MAX} bytes; say more of them by roles")
+        return Rules(document)
+
+    def may(self, user: str, verb: str, where: str) -> bool:
+        """Whether a user may read or write a key, or all of a subtree ("" or with a slash at its end), or do `admin`.
+
+        The one question that every door asks, in one form or another.
+        """
+        rights = self.rights(user)
+        if verb == "admin":
+            return where in rights.admin
+        if verb not in ALLOW:
+            raise BadInput(f"{verb!r:.40} is nothing that a user may; there are read, write and admin")
+        sides = rights.read if verb == "read" else rights.write
+        return sides.covers(where) if not where or where.endswith("/") else sides.has(where)
+
+    def to_ask(self) -> str:
+        """Whom a user who is denied something may ask for it."""
+        able = [user for user in self.document["users"] if "access" in self.rights(user).admin]
+        more = f" and {len(able) - ASK_MAX} others" if len(able) > ASK_MAX else ""
+        return ", ".join(able[:ASK_MAX]) + more
+
+    def _rights(self, user: str) -> Rights:
+        entry = self.document["users"].get(user)
+        if entry is None:
+            return NOTHING
+        roles = [self.document["roles"][name] for name in entry.get("roles", ())]
+        said = {name: _together(name, [entry, *roles]) for name in LISTS}
+        write = Sides(said["write"], (*said["deny-write"], HUGZ))
+        return Rights(Sides(said["read"], said["deny-read"]), write, frozenset(said["admin"]))
+
+
+def _together(name: str, entries: Iterable[Entry]) -> tuple[str, ...]:
+    return tuple(sorted({word for entry in entries for word in entry.get(name, ())}))
+
+
+def _name(name: object, kind: str) -> str:
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise BadInput(f"{name!r:.80} is no name in {kind!r}: 1 to 64 letters, digits, '_' and '-'")
+    return name
+
+
+def _entry(entry: object, kind: str, name: str) -> Entry:
+    allowed = {*LISTS, "roles"} if kind == "users" else set(LISTS)
+    if not isinstance(entry, dict) or not entry.keys() <= allowed:
+        unknown = sorted(map(str, entry.keys() - allowed))[:1] if isinstance(entry, dict) else ["no table"]
+        raise BadInput(f"{kind} {name!r}: {', '.join(unknown)!r:.80}; there are {', '.join(sorted(allowed))}")
+    found: Entry = {}
+    for what, words in sorted(entry.items()):
+        if not isinstance(words, list):
+            raise BadInput(f"{kind} {name!r}: {what!r} is a list, such as {what} = [...]")
+        if words:
+            found[what] = sorted({_word(what, word, f"{kind} {name!r}") for word in words})
+    if len(found.get("roles", ())) > ROLES_MAX:
+        raise BadInput(f"{kind} {name!r}: at most {ROLES_MAX} roles")
+    return found
+
+
+def _word(what: str, word: object, whose: str) -> str:
+    if what == "roles":
+        return _name(word, "roles")
+    if what == "admin":
+        if not isinstance(word, str) or not _COMMAND.match(word):
+            raise BadInput(f"{whose}: {word!r:.60} is no admin command; such as status, switch, backup, access")
+        return word
+    try:
+        return check_subtree(word)
+    except BadInput as error:
+        raise BadInput(f"{whose}: {what} {error}") from None
+
+
+def granted(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
+    """Rules with more in one list of a user or a role ("users" or "roles"), who may be new."""
+    return _with(document, kind, name, what, sorted({*document[kind].get(name, {}).get(what, ()), *words}))
+
+
+def revoked(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
+    """Rules with less in one list; `BadInput` if something of it is not there."""
+    gone, old = set(words), set(document[kind].get(name, {}).get(what, ()))
+    if missing := sorted(gone - old):
+        raise BadInput(
+            f"{kind[:-1]} {name!r} has no {what} {missing[0]!r} of its own; `chp access show` lists what there is"
+        )
+    return _with(document, kind, name, what, sorted(old - gone))
+
+
+def without(document: Document, kind: str, name: str) -> Document:
+    """Rules without a user or a role."""
+    if name not in document[kind]:
+        raise BadInput(f"there is no {kind[:-1]} {name!r}; `chp access show` lists them")
+    return {**document, kind: {known: entry for known, entry in document[kind].items() if known != name}}
+
+
+def _with(document: Document, kind: str, name: str, what: str, words: list[str]) -> Document:
+    entry = {**document[kind].get(name, {}), what: words}
+    return {**document, kind: {**document[kind], name: {each: said for each, said in entry.items() if said}}}
+
+
+def lines(document: Document) -> list[str]:
+    """Rules as people read and compare them, a line each: `user alice read /pub/`."""
+    return [
+        f"{kind[:-1]} {name} {what} {word or repr(word)}" if what else f"{kind[:-1]} {name}"
+        for kind in ("roles", "users")
+        for name, entry in document[kind].items()
+        for what, word in ([(what, word) for what, words in entry.items() for word in words] or [("", "")])
+    ]

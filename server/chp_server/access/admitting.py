@@ -1,0 +1,102 @@
+"""Who may hear what on P+1, where there are keys: each subscription is asked about before libzmq knows of it.
+
+The publisher is in ZeroMQ's manual mode then: it tells of a subscription and waits to be told to add it, to the pipe
+that it has just told of. So each is decided when it is taken, and not in the core's order of a turn. One that is denied
+gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, sent to there,
+and taken off again. The client's own filter is by prefix, so it hears that.
+
+When rules change, whoever holds what it may not have any more is cut off. It connects again by itself, subscribes to
+what it had, and gets what it still may.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq
+
+from chp.access import NONCE_BYTES
+
+from ..core.access.gate import Signed
+
+Frames = list[bytes]
+_NOBLOCK = int(zmq.NOBLOCK)
+
+
+@dataclass(slots=True)
+class Held:
+    """What a connection was admitted to, and as whom."""
+
+    user: str
+    topics: set[bytes] = field(default_factory=set)
+
+
+def user_of(frame: zmq.Frame) -> str:
+    """Who sent a frame, by the key of its connection; "" if it has none."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
+
+
+def signed(frames: Frames, frame: zmq.Frame) -> Signed:
+    """A message with its user, by any frame of it."""
+    return Signed(frames, user_of(frame))
+
+
+class Admitting:
+    """The subscriptions of one publisher."""
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        admit: Callable[[str, bytes], str],
+        refusal: Callable[[str, bytes, str], Frames],
+    ) -> None:
+        socket.set(zmq.XPUB_MANUAL, 1)
+        self._socket, self._admit, self._refusal = socket, admit, refusal
+        self._held: dict[bytes, Held] = {}
+        self._rules = 0
+
+    def decides(self, fd: bytes, frame: zmq.Frame) -> bool:
+        """Whether a subscription that was just taken holds; a cancel always does."""
+        event, user = frame.bytes, user_of(frame)
+        topic, held = event[1:], self._held.get(fd)
+        if event[:1] != b"\x01":
+            if held is not None and topic in held.topics:
+                held.topics.remove(topic)
+                self._socket.set(zmq.UNSUBSCRIBE, topic)
+            return True
+        if why := self._admit(user, topic):
+            self._tell(self._refusal(user, topic, why))
+            return False
+        if held is None or held.user != user:  # of an earlier connection with this descriptor
+            held = self._held[fd] = Held(user)
+        held.topics.add(topic)
+        self._socket.set(zmq.SUBSCRIBE, topic)
+        return True
+
+    def _tell(self, refusal: Frames) -> None:
+        """To the pipe that was taken from last, alone."""
+        topic = refusal[0] + os.urandom(NONCE_BYTES)
+        self._socket.set(zmq.SUBSCRIBE, topic)
+        try:
+            self._socket.send_multipart([topic, *refusal[1:]], _NOBLOCK)
+        except zmq.Again:
+            pass  # it asks again
+        self._socket.set(zmq.UNSUBSCRIBE, topic)
+
+    def ended(self, fd: bytes) -> None:
+        """A connection has ended."""
+        self._held.pop(fd, None)
+
+    def look(self, rules: int, cut_off: Callable[[int, str], None]) -> None:
+        """If the rules are others than before: cut off who holds what it may not have any more."""
+        if rules == self._rules:
+            return
+        self._rules = rules
+        for fd, held in list(self._held.items()):
+            if any(self._admit(held.user, topic) for topic in held.topics):
+                cut_off(int(fd), f"user {held.user} may not hear any more what it subscribed to")

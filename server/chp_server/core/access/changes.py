@@ -1,0 +1,80 @@
+"""The admin command `access`: what the rules are, and others in their place (SPEC.md, section 36).
+
+    {}                            -> {"rules", "number", "serving"}
+    {"rules": {...}, "on": n}     -> the same, when both servers have them; refused if they have changed since `n`
+
+Rules are replaced as a whole, on the number that they were read at. So whoever grants or revokes reads, edits and
+gives back, and of two who do it at once one is told to read again. An answer is owed like an acknowledgement: it leaves
+when the passive has confirmed the record, and says no less than that. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from chp.access import Rules
+from chp.errors import BadInput
+from chp.versions import ACCESS_SINCE
+
+from ..standing import Standing
+
+NO_KEYS = "rules need keys: start both servers with --keys DIR, so that it is known who asks"
+
+
+class Changes:
+    """New rules, and who is to be told of them."""
+
+    def __init__(self, here: Standing) -> None:
+        self._here = here
+        self.owed: deque[tuple[int, bytes, int]] = (
+            deque()
+        )  # the number it waits for; whom to answer, and which question
+
+    def told(self) -> dict[str, Any]:
+        """What there is."""
+        granted = self._here.state.access
+        document = None if granted.rules is None else granted.rules.document
+        return {"rules": document, "number": granted.changed, "serving": self._here.serving}
+
+    def replace(self, identity: bytes, options: dict[str, Any]) -> None:
+        """Make these the rules; the answer comes when they are as safe as any set."""
+        here, granted = self._here, self._here.state.access
+        if why := self._not_now():
+            raise BadInput(why)
+        if options.get("on") != granted.changed:
+            raise BadInput("the rules have changed since they were read; read them and try again")
+        rules = Rules.of(options["rules"])
+        if not rules.to_ask():
+            raise BadInput(
+                "nobody could change these rules any more; first give somebody the admin command access, as in `chp "
+                f"access grant {here.gate.speaker or 'NAME'} admin access`"
+            )
+        here.committer.write_refusals(here.now)  # by the rules as they were; what does not fit is refused again
+        here.commit()
+        here.committer.keep_access(here.turn, here.now, here.wall, user=here.gate.speaker, rules=rules.document)
+        here.turn.fact("access changed", "warning", user=here.gate.speaker, number=here.state.number)
+        here.committer.acks.owe(here.state.number)
+        self.owed.append((here.state.number, identity, options["id"]))
+
+    def _not_now(self) -> str:
+        here = self._here
+        if not here.config.keyed:
+            return NO_KEYS
+        if not here.serving:
+            return "this server is not active; change the rules on the one that is"
+        if here.config.has_peer and here.peer is None:
+            return "the other server has not been heard, and may not know of rules; start it first"
+        if here.committer.view.version < ACCESS_SINCE:
+            return (
+                f"rules need version {ACCESS_SINCE} on both servers, and the pair works at "
+                f"{here.committer.view.version}; upgrade the other one"
+            )
+        return ""
+
+    def tell(self, upto: int, answer: Callable[[bytes, int, dict[str, Any]], None]) -> None:
+        """Answer whose rules are safe by now, as everything up to that number has been acknowledged."""
+        while self.owed and self.owed[0][0] <= upto:
+            _, identity, request_id = self.owed.popleft()
+            answer(identity, request_id, self.told())

@@ -1,0 +1,182 @@
+"""What each door asks of the rules: whether who speaks may do what it asks for (SPEC.md, section 36).
+
+    P      a copy, a resume, a feed, a probe, an image       read of its subtree      `unread`
+           an admin command                                  that command             `undone`
+    P+1    a channel, a prefix of CHP/1                      read of all of it        `unheard`
+           the channel of a session                          it is the user's own
+    P+2    a batch, a set of CHP/1                           write of each key; conditions read it        `check_batch`
+           a commit                                          write of what was staged, and of what it replaces
+
+Each answers with "" or with a text for people: what they may not do, and who may change that. Without rules nothing is
+asked; rules are read at the number that is committed, so a KVSET after a revocation is refused. `speaker` is the user
+of the message in hand, as whoever runs the core said ("" for one that is not known). Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chp import columns
+from chp.access import Rights, Rules
+from chp.batch import Segment
+from chp.keys import CLIENT_BYTES, STX, topic_subtree
+
+from .granted import Granted
+
+CLAIMS_MAX = 100_000  # as sessions_max
+OWN = STX + b"@"
+FREE = frozenset({b"HUGZ"})  # of P+1: that a server lives, and nothing of what it holds
+FREE_SUBTREES = frozenset({"/.chp/pulse/"})
+TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
+Frames = list[bytes]
+
+
+class Signed(list[bytes]):
+    """The frames of a KVSET, and the user who sent it; a passive keeps them together."""
+
+    __slots__ = ("user",)
+
+    def __init__(self, frames: Frames, user: str) -> None:
+        super().__init__(frames)
+        self.user = user
+
+
+def with_user(frames: Frames, others: Frames) -> Frames:
+    """Other frames of the same message."""
+    return Signed(others, frames.user) if isinstance(frames, Signed) else others
+
+
+class Standing(Protocol):
+    """What is known of what is staged."""
+
+    def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
+        """The segments of the named parts."""
+
+
+def signer(frames: Frames) -> str:
+    """Who sent a KVSET."""
+    return frames.user if isinstance(frames, Signed) else ""
+
+
+@dataclass(slots=True)
+class Gate:
+    """Who speaks, and which sessions' channels were asked for first by whom."""
+
+    speaker: str = ""
+    claims: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+
+    # -- P
+
+    def unread(self, granted: Granted, user: str, subtree: str) -> str:
+        """Why a copy or feed of a subtree is not to be had."""
+        rules = granted.rules
+        if rules is None or subtree in FREE_SUBTREES or rules.rights(user).read.covers(subtree):
+            return ""
+        return _denied(rules, user, f"read {subtree or 'everything'!r}")
+
+    def undone(self, granted: Granted, command: str) -> str:
+        """Why an admin command is not done."""
+        rules = granted.rules
+        if rules is None or command in rules.rights(self.speaker).admin:
+            return ""
+        return _denied(rules, self.speaker, f"use the admin command {command!r}")
+
+    # -- P+1
+
+    def unheard(self, granted: Granted, user: str, topic: bytes) -> str:
+        """Why a subscription is not admitted."""
+        if topic[:2] == OWN:
+            return self._not_own(granted, user, topic)
+        rules = granted.rules
+        if rules is None or topic in FREE:
+            return ""
+        subtree = topic_subtree(topic) if topic[:1] == STX else _text(topic)
+        if subtree is None:
+            return _denied(rules, user, "subscribe to what is neither a subtree's channel nor a prefix of keys")
+        if subtree in FREE_SUBTREES or rules.rights(user).read.covers(subtree):
+            return ""
+        return _denied(rules, user, f"read {subtree or 'everything'!r}")
+
+    def _not_own(self, granted: Granted, user: str, topic: bytes) -> str:
+        """A session's channel is its user's: of who wrote with it, or else of who asked for it first."""
+        try:
+            client = bytes.fromhex(topic[2:-1].decode("ascii"))[:CLIENT_BYTES]
+        except ValueError:
+            client = b""
+        if len(topic) != 35 or not client:
+            return "a session's channel is subscribed to by its whole name"
+        owner = granted.owners.get(client) or self.claims.get(client)
+        if owner is None:
+            self.claims[client] = owner = user
+            if len(self.claims) > CLAIMS_MAX:
+                self.claims.popitem(last=False)
+        return "" if owner == user or granted.rules is None else "the session is another user's; open one of your own"
+
+
+# -- P+2
+
+
+def check_batch(granted: Granted, user: str, session_id: bytes, segment: Segment, staging: Standing) -> str:
+    """Why a batch is not done."""
+    rules = granted.rules
+    if rules is None:
+        return ""
+    owner, rights = granted.owner_of(session_id), rules.rights(user)
+    if owner not in (None, user):
+        return "the session is another user's; open one of your own"
+    why = _unwritten(rules, rights, user, segment)
+    if not why and segment.extras and columns.COMMIT in segment.extras:
+        why = _uncommitted(rules, rights, user, segment.extras[columns.COMMIT], staging)
+    return why
+
+
+def check_plain(granted: Granted, user: str, key: str) -> str:
+    """Why a set of CHP/1 is not done."""
+    rules = granted.rules
+    if rules is None or rules.rights(user).write.has(key):
+        return ""
+    return _denied(rules, user, f"write {key!r:.200}")
+
+
+def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str:
+    if (key := rights.write.first_not(segment.keys)) is not None:
+        return _denied(rules, user, f"write {key!r:.200}")
+    if not segment.keys and not (rights.write.allow or segment.extras):
+        return _denied(rules, user, "write anything")
+    extras = segment.extras or {}
+    named = [item[0] for item in extras.get(columns.PUBLISH, ())]
+    named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
+    for topic in named:
+        if not rights.write.covers(f"{TOPICS}{topic}/"):
+            return _denied(rules, user, f"write topic {topic!r:.200}")
+    for name in (columns.CONDITIONS, columns.UNLESS_NEWER):  # their answers tell revisions
+        if name in extras:
+            key = rights.read.first_not([segment.keys[i] for i in extras[name][0]])
+            if key is not None:
+                return _denied(rules, user, f"read {key!r:.200}, which the batch has a condition on")
+    return ""
+
+
+def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], staging: Standing) -> str:
+    """Staged parts were looked at when they came; they are again, as rules may have changed, and may be another's."""
+    transaction_id, _, _, parts, replace = commit
+    if replace is not None and not rights.write.covers(replace):
+        return _denied(rules, user, f"replace {replace or 'everything'!r}")
+    for segment in staging.decoded(transaction_id, parts):
+        if why := _unwritten(rules, rights, user, segment):
+            return why
+    return ""
+
+
+def _text(topic: bytes) -> str | None:
+    try:
+        return topic.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _denied(rules: Rules, user: str, what: str) -> str:
+    who = f"user {user!r}" if user else "who has no key"
+    return f"{who} may not {what}; ask {rules.to_ask() or 'who runs the server'}, who may change the rules"

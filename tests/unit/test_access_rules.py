@@ -1,0 +1,95 @@
+"""Users, roles and their rules: what one may, and what is no rule.
+
+covers: chp/access.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chp import access
+from chp.access import Rules
+from chp.errors import BadInput
+
+RULES = Rules.of(
+    {
+        "roles": {"reader": {"read": ["/pub/", "/ref/"], "deny-read": ["/pub/secret/"]}},
+        "users": {
+            "alice": {"roles": ["reader"], "write": ["/pub/"], "deny-write": ["/pub/a/"], "admin": ["status"]},
+            "root": {"read": [""], "write": [""], "admin": ["access", "status"]},
+        },
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "verb", "where", "may"),
+    [
+        ("alice", "read", "/pub/x", True),
+        ("alice", "read", "/pub/secret/x", False),  # a role denies it
+        ("alice", "read", "/pub/", False),  # a part of it is denied
+        ("alice", "read", "/ref/", True),
+        ("alice", "read", "/ref", False),  # /reference begins so too
+        ("alice", "read", "", False),
+        ("alice", "write", "/ref/x", False),
+        ("alice", "write", "/pub/x", True),
+        ("alice", "write", "/pub/a/x", False),
+        ("alice", "write", "/pub/a", True),  # a key, which does not lie in what is denied
+        ("alice", "admin", "status", True),
+        ("alice", "admin", "access", False),
+        ("root", "read", "", True),
+        ("root", "write", "/pub/secret/x", True),
+        ("root", "write", "HUGZ of mine", False),  # who may hear nothing but HUGZ would be sent it
+        ("eve", "read", "/ref/x", False),
+        ("", "admin", "status", False),
+    ],
+)
+def test_what_one_may(user: str, verb: str, where: str, may: bool) -> None:
+    assert RULES.may(user, verb, where) is may
+
+
+def test_a_column_of_keys_is_judged_as_its_keys_are() -> None:
+    write = RULES.rights("alice").write
+    keys = ["/pub/a", "/pub/a/x", "/pub/b", "/pub/z", "/q", "/", "/pub/"]
+    for n in range(1 << len(keys)):
+        some = [key for i, key in enumerate(keys) if n >> i & 1]
+        wrong = [key for key in some if not write.has(key)]
+        assert write.first_not(some) == (wrong[0] if wrong else None), some
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "a table"),
+        ({"user": {}}, "nothing else"),
+        ({"users": {"a b": {}}}, "'a b'"),
+        ({"users": {"bob": {"raed": ["/"]}}}, "raed"),
+        ({"users": {"bob": {"read": "/pub/"}}}, "a list"),
+        ({"users": {"bob": {"read": ["/pub"]}}}, "'/pub/'"),
+        ({"users": {"bob": {"read": ["/pub/*/"], "roles": ["none"]}}}, "'none'"),
+        ({"roles": {"r": {"roles": ["r"]}}}, "roles"),
+        ({"users": {"bob": {"admin": ["Switch now"]}}}, "Switch now"),
+        ({"users": {f"u{n}": {"read": [f"/{n:0900}/"]} for n in range(40)}}, "32768 bytes"),
+    ],
+)
+def test_what_is_no_rule_is_named(document: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says.replace("(", r"\(")):
+        Rules.of(document)
+
+
+def test_granting_and_revoking_edit_a_copy() -> None:
+    before = RULES.document
+    more = access.granted(before, "users", "alice", "read", ["/more/"])
+    assert Rules.of(more).may("alice", "read", "/more/") and not RULES.may("alice", "read", "/more/")
+    assert access.revoked(more, "users", "alice", "read", ["/more/"]) == before
+    with pytest.raises(BadInput, match="'/ref/'"):
+        access.revoked(before, "users", "alice", "read", ["/ref/"])  # that is its role's
+    assert "alice" not in access.without(before, "users", "alice")["users"]
+    assert access.lines(before)[0] == "role reader deny-read /pub/secret/"
+
+
+def test_who_may_change_the_rules_is_named_to_who_is_denied() -> None:
+    assert RULES.to_ask() == "root"
+    assert Rules.of({"users": {f"u{n}": {"admin": ["access"]} for n in range(5)}}).to_ask() == "u0, u1, u2 and 2 others"

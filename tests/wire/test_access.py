@@ -1,0 +1,279 @@
+"""Rules of access on real sockets: every door, with a secret that must not get through any (SPEC.md, section 36).
+
+covers: the gate at P, P+1, P+2 of servers with keys, refusals that only the denied one hears, revocation, `Refused`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from chp import headers
+from chp.batch import Segment, decode, packb
+from chp.keyfiles import KeyPair
+from chp.keys import ETX, RESERVED_KEY, STX, channel_topic, public_session, session_topic
+from chp.messages import ICANHAZ, kvset
+from chp.numbers import pack
+from chp_client import Clone, Refused
+from chp_client.admin import Admin
+from chp_client.clientfile import ClientFile
+from chp_client.core.events import State
+from chp_server.testing import Pair, TestServer
+from tests.wire import keys
+from tests.wire.hand import at, until
+
+WAIT_S = 30.0
+QUIET_S = 0.5
+SECRET, NAME = b"do-not-tell-anybody", "/secret/name-of-it"
+ROOT, BOB = keys.new_pair(), keys.new_pair()
+RULES: dict[str, Any] = {
+    "roles": {},
+    "users": {
+        "root": {"admin": ["access", "status", "switch", "backup", "leases"], "read": [""], "write": [""]},
+        "bob": {"read": ["/pub/"], "write": ["/pub/"]},
+    },
+}
+WITHOUT_BOB = {"roles": {}, "users": {"root": RULES["users"]["root"]}}
+
+
+class Who:
+    """A pair with rules, and users of it."""
+
+    def __init__(self, pair: Pair, base: Path) -> None:
+        self.pair, self.base = pair, base
+        servers = pair.primary, pair.backup
+        known = {server.address: keys.public_of(Path(str(server.config.keys))) for server in servers}
+        self.files = {
+            name: keys.client_file(base / f"{name}.toml", key, known) for name, key in (("root", ROOT), ("bob", BOB))
+        }
+        self.known = known
+
+    def clone(self, name: str, **options: Any) -> Clone:
+        """A user's Clone."""
+        return Clone.from_file(self.files[name], **options)
+
+    def give(self, rules: dict[str, Any]) -> int:
+        """New rules, by root; the number at which they hold."""
+        with Admin(ClientFile.read(self.files["root"]), WAIT_S) as admin:
+            now = admin.ask(self.pair.primary.address, "access").facts["number"]
+            return int(admin.ask(self.pair.primary.address, "access", rules=rules, on=now).facts["number"])
+
+    @contextmanager
+    def socket(self, kind: int, offset: int, key: KeyPair = BOB) -> Iterator[zmq.Socket[bytes]]:
+        """A raw socket to the primary."""
+        address = self.pair.primary.address
+        with zmq.Context() as context, keys.socket(context, kind, key, self.known[address]) as socket:
+            socket.connect(at(address, offset))
+            yield socket
+
+
+@pytest.fixture
+def who(tmp_path: Path) -> Iterator[Who]:
+    """Bob may read and write /pub/; root set a secret."""
+    a, b = keys.pair_of_directories(tmp_path, ("root", ROOT), ("bob", BOB))
+    pair = Pair()
+    for server, folder in ((pair.primary, a), (pair.backup, b)):
+        server.config = replace(server.config, keys=str(folder), backup_dir=str(tmp_path / "backups"))
+    with pair:
+        found = Who(pair, tmp_path)
+        found.give(RULES)
+        with found.clone("root") as root:
+            root.wait_until_synced(WAIT_S)
+            root.set(NAME, SECRET).wait(WAIT_S)
+            root.set("/pub/a", b"1").wait(WAIT_S)
+        yield found
+
+
+def heard(socket: zmq.Socket[bytes], seconds: float = QUIET_S) -> list[list[bytes]]:
+    """All that comes in a while."""
+    out, until_s = [], time.monotonic() + seconds
+    while socket.poll(max(0, int((until_s - time.monotonic()) * 1000))):
+        out.append(socket.recv_multipart())
+    return out
+
+
+def tells_nothing(messages: list[list[bytes]]) -> None:
+    """Nothing of the secret, nor the name of its key, nor whether it is there."""
+    for frames in messages:
+        for frame in frames:
+            assert SECRET not in frame and b"name-of-it" not in frame, frame
+
+
+def writes(who: Who) -> None:
+    """Root writes the secret again, so that what listens would hear it."""
+    with who.clone("root", subtree=None) as root:
+        root.set(NAME, SECRET).wait(WAIT_S)
+
+
+TOPICS = [
+    channel_topic("/secret/"), channel_topic(""), channel_topic("/"), b"", b"/", b"/secret/", b"/sec", NAME.encode(),
+    STX, STX + b"/sec", STX + b"/secret/", STX + b"@", STX + ETX + b"x", b"\xff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_no_subscription_hears_the_secret(who: Who, topic: bytes) -> None:
+    with who.socket(zmq.SUB, 1) as sub:
+        sub.subscribe(topic)
+        refusal = sub.recv_multipart()
+        assert refusal[0][: len(topic)] == topic and len(refusal[0]) == len(topic) + 8
+        header, _ = decode(refusal[4])
+        assert isinstance(header, headers.Refused) and header.code == "access", header
+        writes(who)
+        tells_nothing(heard(sub))
+
+
+def test_a_denied_reader_that_comes_and_leaves_does_no_harm(who: Who) -> None:
+    with who.clone("root") as root:
+        root.wait_until_synced(WAIT_S)
+        for _ in range(3):
+            with who.socket(zmq.SUB, 1) as sub:
+                sub.subscribe(channel_topic(""))
+                sub.recv_multipart()
+                sub.unsubscribe(channel_topic(""))
+                sub.subscribe(channel_topic(""))
+                sub.recv_multipart()
+        before = root.stats.get("subscribed_again", 0)
+        with who.clone("root", subtree=None) as other:
+            other.set("/pub/b", b"2").wait(WAIT_S)
+        until(lambda: root.get("/pub/b") == b"2", "root's channel goes on")
+        assert root.state is State.SYNCED and root.stats.get("subscribed_again", 0) == before
+
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"from": 0, "credit": 8},
+    {"from": 0, "credit": 8, "inspect": True},
+    {"from": 1 << 40 | 2, "feed": True, "credit": 8},
+    {"from": 0, "feed": True, "probe": 10},
+    {"from": 0, "image": b"i" * 16, "parts": 1},
+    {"from": 0, "image": b"i" * 16, "part": 0},
+]
+
+
+@pytest.mark.parametrize("options", QUESTIONS)
+@pytest.mark.parametrize("subtree", ["", "/", "/secret/"])
+def test_no_question_is_answered_with_it(who: Who, options: dict[str, Any], subtree: str) -> None:
+    with who.socket(zmq.DEALER, 0) as dealer:
+        dealer.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 4, "id": 5, **options})])
+        answer = dealer.recv_multipart()
+        header, _ = decode(answer[4])
+        assert header[:2] == (5, "access"), header
+        tells_nothing([answer, *heard(dealer)])
+
+
+def test_a_slice_of_somebody_else_s_image_is_not_to_be_had(who: Who) -> None:
+    image = {"chp": 4, "id": 5, "from": 0, "image": b"i" * 16, "credit": 8}
+    with who.socket(zmq.DEALER, 0, ROOT) as root, who.socket(zmq.DEALER, 0) as bob:
+        root.send_multipart([ICANHAZ, b"/secret/", packb({**image, "parts": 1})])
+        root.recv_multipart()
+        bob.send_multipart([ICANHAZ, b"/pub/", packb({**image, "part": 0})])
+        tells_nothing(told := heard(bob))
+        assert told, "he is answered"
+
+
+def test_a_reader_of_chp_1_gets_nothing(who: Who) -> None:
+    with who.socket(zmq.DEALER, 0) as dealer:
+        for subtree in (b"", b"/secret/"):
+            dealer.send_multipart([ICANHAZ, subtree])
+        tells_nothing(heard(dealer))
+        dealer.send_multipart([ICANHAZ, b"/pub/"])
+        assert dealer.recv_multipart()[0] == b"/pub/a"
+
+
+@pytest.mark.parametrize("command", ["status", "switch", "leases", "backup", "restore", "access", "nonsense"])
+def test_no_admin_command_is_done(who: Who, command: str) -> None:
+    with who.socket(zmq.DEALER, 0) as dealer:
+        dealer.send_multipart([ICANHAZ, STX + command.encode() + ETX, packb({"chp": 4, "id": 5, "rules": {}, "on": 0})])
+        header, _ = decode(dealer.recv_multipart()[4])
+        assert isinstance(header, headers.Refused) and header[:2] == (5, "access") and repr(command) in header.detail
+
+
+def test_the_channel_of_another_s_session_is_not_to_be_heard(who: Who) -> None:
+    session = b"root's session.."
+    with who.socket(zmq.PUB, 2, ROOT) as pub, who.socket(zmq.SUB, 1, ROOT) as own, who.socket(zmq.SUB, 1) as sub:
+        topic = session_topic(public_session(session))
+        own.subscribe(topic)
+        own.recv_multipart()
+        body = Segment([NAME], [b"x"], {"c": [[0], [1]]}).encode()
+        sub.subscribe(topic)
+        header, _ = decode(sub.recv_multipart()[4])
+        assert isinstance(header, headers.Refused) and header.code == "access"
+        frames = [RESERVED_KEY, pack(1), session, b"", body]
+        until(lambda: pub.send_multipart(frames) is None and own.poll(100), "it is refused")
+        assert any(NAME.encode() in frame for frames in heard(own) for frame in frames), "its user hears why"
+        tells_nothing(heard(sub))
+
+
+def test_sets_of_chp_1_are_judged_too(who: Who) -> None:
+    with who.socket(zmq.PUB, 2) as pub, who.clone("root") as root:
+        root.wait_until_synced(WAIT_S)
+
+        def sent() -> bool:
+            pub.send_multipart(kvset("/secret/mine", b"x", uuid=b"u" * 16))
+            pub.send_multipart(kvset("/pub/mine", b"x", uuid=b"v" * 16))
+            return "/pub/mine" in root
+
+        until(sent, "what he may write is there")
+        assert "/secret/mine" not in root
+
+
+def test_a_clone_that_is_denied_is_told_at_once_and_what_it_may_works(who: Who) -> None:
+    for options in ({}, {"subtree": "/secret/"}, {"subtrees": ["/pub/", "/secret/"]}):
+        with who.clone("bob", **options) as bob:
+            began = time.monotonic()
+            with pytest.raises(Refused, match="ask root") as refused:
+                bob.wait_until_synced(WAIT_S)
+            assert refused.value.code == "access"
+            assert time.monotonic() - began < WAIT_S / 2
+            tells_nothing([[repr(dict(bob)).encode()]])
+    with who.clone("bob", subtree="/pub/") as bob:
+        bob.wait_until_synced(WAIT_S)
+        bob.set("/pub/bob", b"1").wait(WAIT_S)
+    with who.clone("bob", subtree=None) as bob:
+        with pytest.raises(Refused, match="may not write '/secret/x'") as refused:
+            bob.set("/secret/x", b"1").wait(WAIT_S)
+        assert refused.value.code == "access"
+
+
+def test_a_revocation_cuts_readers_and_refuses_the_next_set(who: Who) -> None:
+    with who.clone("bob", subtree="/pub/") as bob, who.clone("root") as root:
+        bob.wait_until_synced(WAIT_S)
+        root.wait_until_synced(WAIT_S)
+        who.give(WITHOUT_BOB)
+        with pytest.raises(Refused, match="may not write"):
+            bob.set("/pub/x", b"1").wait(WAIT_S)
+        until(lambda: bob.state is not State.SYNCED, "he is cut off")
+        root.set("/pub/later", SECRET).wait(WAIT_S)
+        with pytest.raises(Refused, match="may not read"):
+            bob.wait_until_synced(WAIT_S)
+        assert bob.get("/pub/later") is None and root.state is State.SYNCED
+        who.give(RULES)
+        until(lambda: bob.state is State.SYNCED, "he asks again, and gets what he may")
+        assert bob["/pub/later"] == SECRET
+
+
+def test_rules_hold_after_the_active_died_right_after_they_were_acknowledged(who: Who) -> None:
+    who.give(WITHOUT_BOB)
+    who.pair.primary.kill()
+    with who.clone("root") as root, who.clone("bob", subtree="/pub/") as bob:
+        root.wait_until_synced(WAIT_S)
+        with pytest.raises(Refused, match="may not read"):
+            bob.wait_until_synced(WAIT_S)
+
+
+def test_a_store_with_rules_is_not_served_without_keys(tmp_path: Path) -> None:
+    a, _ = keys.pair_of_directories(tmp_path, ("root", ROOT))
+    store = f"sqlite:{tmp_path / 'journal'}"
+    with TestServer(keys=str(a), store=store) as server:
+        file = keys.client_file(tmp_path / "root.toml", ROOT, {server.address: keys.public_of(a)})
+        with Admin(ClientFile.read(file), WAIT_S) as admin:
+            admin.ask(server.address, "access", rules=WITHOUT_BOB, on=0)
+    with pytest.raises(Exception, match="start with --keys"):
+        TestServer(store=store).start()

@@ -1,0 +1,109 @@
+"""`chp access` on a pair with keys: what it shows, changes, and says when it can't (SPEC.md, section 36).
+
+covers: client/chp_client/cli/servers/access.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chp_client.cli.app import chp
+from chp_server.testing import Pair
+from tests.wire import keys
+
+ROOT, BOB = keys.new_pair(), keys.new_pair()
+RULES = """
+[roles.reader]
+read = ["/pub/"]
+deny-read = ["/pub/internal/"]
+
+[users.root]
+admin = ["access", "status"]
+read = [""]
+write = [""]
+
+[users.bob]
+roles = ["reader"]
+"""
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A pair with keys, and root's and bob's client files."""
+    folder = tmp_path_factory.mktemp("access")
+    a, b = keys.pair_of_directories(folder, ("root", ROOT), ("bob", BOB))
+    pair = Pair()
+    pair.primary.config = replace(pair.primary.config, keys=str(a))
+    pair.backup.config = replace(pair.backup.config, keys=str(b))
+    with pair:
+        servers = {pair.primary.address: keys.public_of(a), pair.backup.address: keys.public_of(b)}
+        for name, key in (("root", ROOT), ("bob", BOB)):
+            keys.client_file(folder / f"{name}.toml", key, servers)
+        yield folder
+
+
+@pytest.fixture
+def run(base: Path) -> Run:
+    def run(who: str, *args: str) -> Result:
+        words = ["--as", str(base / f"{who}.toml")]
+        return CliRunner().invoke(chp, ["access", args[0], *words, *args[1:]], prog_name="chp")
+
+    return run
+
+
+def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path) -> None:
+    assert run("root", "show").output == "there are no rules: whoever is let in may do everything\n"
+    assert run("bob", "test", "bob", "write", "/x").output == "bob may write /x\n"
+    refused = run("root", "grant", "bob", "read", "/pub/")
+    assert refused.exit_code == 4 and "chp access grant root admin access" in refused.output
+
+    (base / "rules.toml").write_text(RULES)
+    dry = run("root", "apply", str(base / "rules.toml"), "--dry-run")
+    assert dry.exit_code == 0 and "+ user bob roles reader" in dry.output.splitlines()
+    assert "no rules" in run("root", "show").output
+    done = run("root", "apply", str(base / "rules.toml"))
+    assert done.output == dry.output, done.output
+    assert run("root", "apply", str(base / "rules.toml")).output == "nothing changes\n"
+
+    assert "role reader deny-read /pub/internal/" in run("root", "show").output.splitlines()
+    shown = json.loads(run("root", "show", "bob", "--json").output)
+    assert shown["users"] == {"bob": {"roles": ["reader"]}} and shown["number"] > 0
+    assert run("root", "test", "bob", "read", "/pub/x").exit_code == 0
+    assert run("root", "test", "bob", "read", "/pub/").exit_code == 1
+
+    assert run("root", "grant", "bob", "write", "/pub/bob/", "/inbox/").output == (
+        "+ user bob write /inbox/\n+ user bob write /pub/bob/\n"
+    )
+    assert run("root", "test", "bob", "write", "/inbox/").output == "bob may write /inbox/\n"
+    assert run("root", "revoke", "bob", "write", "/inbox/").output == "- user bob write /inbox/\n"
+    assert run("root", "revoke", "--role", "reader", "deny-read", "/pub/internal/").exit_code == 0
+    assert run("root", "test", "bob", "read", "/pub/").exit_code == 0
+    assert run("root", "user", "carol", "--role", "reader").output == "+ user carol roles reader\n"
+    assert run("root", "user", "carol", "--remove").output == "- user carol roles reader\n"
+
+    denied = run("bob", "show")
+    assert denied.exit_code == 4 and "ask root" in denied.output and denied.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[users.bob", "is not TOML"),
+        ("[users.bob]\nread = ['/pub']", "'/pub/'"),
+        ("[groups.bob]", "'roles'"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_none_is_named_with_what_is_wrong(run: Run, tmp_path: Path, text: str | None, says: str) -> None:
+    file = tmp_path / "wrong.toml"
+    if text is not None:
+        file.write_text(text)
+    result = run("root", "apply", str(file))
+    assert result.exit_code == 2 and says in result.output and "wrong.toml" in result.output
