@@ -108,14 +108,14 @@ def patch_snapshots() -> None:
             self.sync()
             at(f"{what['kind']}-chunk")
 
-    def dying_commit(self: SqlJournal[Any], keep_after: int, *, alone: bool = False) -> None:
+    def dying_commit(self: SqlJournal[Any], keep_after: int, **how: Any) -> None:
         at(f"{what['kind']}-commit")
-        commit(self, keep_after, alone=alone)
+        commit(self, keep_after, **how)
         at(f"{what['kind']}-done")
 
-    def dying_replace(self: Snapshotter, core: ServerCore) -> None:
+    def dying_replace(self: Snapshotter, core: ServerCore, shared: int = 0) -> None:
         begin("replace")
-        replace(self, core)
+        replace(self, core, shared)
 
     journal: Any = SqlJournal
     snapshotter: Any = Snapshotter

@@ -47,7 +47,7 @@ from ..ports.replies import Replies
 from ..ports.sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
 from ..settings.config import Config
 from ..settings.readers import without_password
-from ..store.journal import Journal, JournalDamaged, JournalFull
+from ..store.journal import Journal, JournalDamaged, JournalError, JournalFull
 from . import logs
 from .arbiter import Arbiter
 from .copies import Copies
@@ -279,6 +279,8 @@ class Server:
     def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
         try:
             handle(frames)
+        except JournalError:  # a status tells what the journal takes
+            raise
         except Exception:
             self._defect()
 
