@@ -105,8 +105,6 @@ class Server:
 
     def _recover(self, now: float) -> None:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
-        if rules_number(self.core) and self._config.keys is None:
-            raise CannotStart(Exit.USAGE, NO_KEYS)
         if loaded.marked:
             missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
             log.warning("the journal was cut short", wanted="what is missing, of the peer", **missing)
@@ -118,6 +116,8 @@ class Server:
 
     def bind(self) -> None:
         """Take the ports (`OSError` if one is not to be had), reach the arbiter, serve metrics."""
+        if rules_number(self.core) and self._config.keys is None:
+            raise CannotStart(Exit.USAGE, NO_KEYS)
         self._sockets.bind()
         if self._arbiter is not None:
             self._arbiter.start()
