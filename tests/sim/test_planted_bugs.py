@@ -36,6 +36,7 @@ from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.leases import Leases
 from chp_server.core.updates.openrecord import OpenRecord
+from chp_server.core.updates.releasing import Releasing
 from chp_server.core.updates.verdicts import Duplicate
 from chp_server.store.message_shelf import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
@@ -108,7 +109,7 @@ def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 
 def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ServerCore, "in_time", lambda self, acks, now: acks)
+    mp.setattr(Releasing, "may_leave", lambda self, acks, now: acks)
 
 
 def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
@@ -242,9 +243,12 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
             None if event.name == "PEER_ACTIVE_HIGHER" and self.active else original(self, event)
         ),
     )
-    mp.setattr(
-        ServerCore, "_release", lambda self: self.committer.acks.release_alone(self.here.turn, self.state.number)
-    )
+
+    def release(self: Releasing) -> None:
+        here = self._here
+        here.committer.acks.release_alone(here.turn, here.state.number)
+
+    mp.setattr(Releasing, "end_turn", release)
 
 
 def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
@@ -307,7 +311,7 @@ def lease_outlives_its_session(mp: pytest.MonkeyPatch) -> None:
 
 
 def lease_not_looked_at_before_acknowledging(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ServerCore, "in_time", lambda self, acks, now: acks)
+    mp.setattr(Releasing, "may_leave", lambda self, acks, now: acks)
 
 
 def sessions_are_told(mp: pytest.MonkeyPatch) -> None:
