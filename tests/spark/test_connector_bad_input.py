@@ -17,7 +17,7 @@ from chp_server.testing import TestServer
 pytestmark = pytest.mark.spark
 WRONG = [
     ({"servers": ""}, r"option servers is ''"),
-    ({"servers": "localhost:5556"}, r"is not tcp://host:port"),
+    ({"servers": "localhost"}, r"is not tcp://host:port"),
     ({"sbutree": "/n/"}, r"option sbutree is not known; did you mean subtree"),
     ({"subtree": "n"}, r"subtree is 'n'"),
     ({"codec": "pickle"}, r"codec is 'pickle': it is one of raw, json, msgpack"),

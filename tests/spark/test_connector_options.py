@@ -42,7 +42,7 @@ def test_defaults_and_names_in_any_case() -> None:
     [
         ({}, "option servers is missing"),
         ({"servers": ""}, "option servers is '': server '' is not tcp"),
-        ({"servers": "localhost:5556"}, "is not tcp://host:port"),
+        ({"servers": "localhost"}, "is not tcp://host:port"),
         ({"provider": "chp", **SERVERS}, "can't be a table of Spark's catalog.*use CREATE TEMPORARY VIEW"),
         ({**SERVERS, "key.tmplate": "x"}, "key.tmplate is not known; did you mean key.template"),
         ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, client_file, subtree"),
@@ -162,6 +162,6 @@ def test_bad_rows_are_named(options: dict[str, str], columns: dict[str, object],
 
 
 def test_servers_of_foreach_batch_as_a_list() -> None:
-    foreach_batch(servers=["tcp://a:5556", "tcp://b:5566"], subtree="/a/")
-    with pytest.raises(BadOption, match="server 'a:1' is not tcp"):
-        foreach_batch(servers=["tcp://a:5556", "a:1"])
+    foreach_batch(servers=["tcp://a:5556", "b:5566"], subtree="/a/")
+    with pytest.raises(BadOption, match="server 'a' is not tcp"):
+        foreach_batch(servers=["tcp://a:5556", "a"])
