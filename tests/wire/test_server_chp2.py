@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from chp.limits import DEFAULT
+from chp.versions import VERSION
 from chp_server.testing import Pair, TestServer
 from tests.wire.hand import (
     ACTIVE,
@@ -47,7 +48,7 @@ def test_every_new_subscription_of_a_channel_is_greeted(hand: Hand) -> None:
         while header[0] == HEARTBEAT:
             header = parts_of(receive(each))[0]
         kind, version, state, number, heartbeat_ms, server, name = header
-        assert (kind, version, state, number, heartbeat_ms) == (GREETING, 3, ACTIVE, EPOCH_1 + 1, 100), n
+        assert (kind, version, state, number, heartbeat_ms) == (GREETING, VERSION, ACTIVE, EPOCH_1 + 1, 100), n
         assert len(server) == 16 and type(name) is str
 
 
@@ -487,7 +488,7 @@ def test_acknowledgements_say_what_they_are_worth(pair: Pair, hands: tuple[Hand,
 def test_a_passive_refuses_greets_as_such_and_sends_no_heartbeats(hands: tuple[Hand, Hand]) -> None:
     one, two = hands
     passive = two.subscriber(topic(""))
-    assert parts_of(receive(passive))[0][:3] == [GREETING, 3, PASSIVE]
+    assert parts_of(receive(passive))[0][:3] == [GREETING, VERSION, PASSIVE]
     (((kind, _, code, state),),) = two.sync("")
     assert (kind, code, state) == (REFUSED, "passive", PASSIVE)
     replica = one.follow("")
