@@ -54,10 +54,14 @@ SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of t
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def found(word: str, *, arbiter: bool = False, mistakes: bool = False) -> str:
+# Where the rare ones were seen last: tried first, to save a minute; the code may move them, and then all are tried
+SEEN_IN = {"busy_and_silent": 125, "marks_not_looked_at": 108}
+
+
+def found(word: str, *, first: int = 0, arbiter: bool = False, mistakes: bool = False) -> str:
     """The first error, among many seeds, that says `word`; each with an arbiter, or with mistakes of a person."""
     said = []
-    for seed in range(SEEDS_TO_TRY):
+    for seed in (first, *range(SEEDS_TO_TRY)):
         made = with_arbiter(plan(seed)) if arbiter else with_mistakes(plan(seed)) if mistakes else plan(seed)
         error = run_plan(made).error
         if word in error:
@@ -484,4 +488,5 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:
     plant(monkeypatch)
-    found(word, arbiter=plant.__name__.startswith("lease"), mistakes=plant in MISTAKES)
+    first = SEEN_IN.get(plant.__name__, 0)
+    found(word, first=first, arbiter=plant.__name__.startswith("lease"), mistakes=plant in MISTAKES)
