@@ -12,6 +12,7 @@ from chp_client import LATEST, AlreadyThere, AsyncClone, Clone, NoSuchTopic, Ref
 from chp_server.store.journal import Options
 from chp_server.store.opening import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
+from tests.wire.test_clone_server import until
 
 
 def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
@@ -78,9 +79,7 @@ def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
         last = clone.topic("last")
         last.create("size", max_messages=5)
         last.publish_many([b"%d" % i for i in range(20)]).wait(10)
-        for _ in range(200):
-            if last.facts()["first"] == 15:
-                break
+        until(lambda: last.facts()["first"] == 15)
         batch = next(last.read(after=9, wait=False))
         assert (batch.offset, batch.missed) == (15, 5)
         assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
