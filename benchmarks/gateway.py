@@ -15,7 +15,7 @@ import selectors
 import socket
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 from .roles import Meter, Pipe, Process, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
@@ -150,7 +150,7 @@ def _ask(kind: str, port: int, connections: int, seconds: float) -> list[float]:
             each.sendall(next(requests))
         while begun:
             for key, _ in selector.select(1.0):
-                one: socket.socket = key.fileobj  # type: ignore[assignment]
+                one = cast(socket.socket, key.fileobj)
                 key.data.extend(one.recv(1 << 16))
                 if not _answered(key.data):
                     continue
@@ -244,7 +244,7 @@ def _read(port: int, wanted: int) -> list[float]:
                 writer.sendall(f"{head}\r\n\r\n{value}".encode())
                 made, due = made + 1, due + 1 / CHANGES
             for key, _ in selector.select(max(0.0, due - time.monotonic()) if made < wanted else 0.1):
-                reader: socket.socket = key.fileobj  # type: ignore[assignment]
+                reader = cast(socket.socket, key.fileobj)
                 data = rest.get(reader, b"") + reader.recv(1 << 18)
                 whole, _, rest[reader] = data.rpartition(b"\n\n")
                 now = time.monotonic()

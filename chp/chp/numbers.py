@@ -44,8 +44,8 @@ def unpack(frame: bytes) -> int:
     """The number in a sequence frame; `BadFrame` unless it is 8 bytes."""
     if len(frame) != 8:
         raise BadFrame(f"the sequence frame has {len(frame)} bytes; send 8, big-endian")
-    (n,) = _U64.unpack(frame)
-    return n  # type: ignore[no-any-return]
+    n: int = _U64.unpack(frame)[0]
+    return n
 
 
 def next_epoch(seen: int, *, odd: bool) -> int:

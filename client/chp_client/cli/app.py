@@ -78,8 +78,9 @@ class ChpGroup(click.Group):
             click.echo(f"chp {ctx.invoked_subcommand}: {where}: {error.strerror or error}", err=True)
             ctx.exit(NOT_FOUND)
 
-    # click's own has overloads for standalone_mode, which is always off here
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
+    def main(  # type: ignore[override]  # click's own has overloads for standalone_mode, which is always off here
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
         """Run a command line and leave with its exit code."""
         extra["standalone_mode"] = False
         _open_what_is_closed()

@@ -33,7 +33,7 @@ _SLOW = _canned("408 Request Timeout", "slow-head", "the head of the request did
 _BROKEN = _canned("400 Bad Request", "bad-http", "this is not HTTP/1.1 that can be read")
 
 
-class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
+class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # Any where httptools has no types
     """One connection."""
 
     bounds = Limits()

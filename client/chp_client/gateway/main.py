@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 import uvicorn
 
@@ -29,11 +30,14 @@ KEEP_ALIVE_S = 75
 class Bounded(uvicorn.Server):
     """uvicorn's server; watches are told first that it ends, for it waits for them."""
 
-    def handle_exit(self, sig: int, frame: object) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self.gateway = gateway
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or Ctrl-C."""
-        app = self.config.app
-        app.gateway.closing.set()  # type: ignore[union-attr]
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+        self.gateway.closing.set()
+        super().handle_exit(sig, frame)
 
 
 EPILOG = """\
@@ -102,7 +106,7 @@ def listen_of(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def server_of(given: argparse.Namespace, limits: Limits | None = None) -> uvicorn.Server:
+def server_of(given: argparse.Namespace, limits: Limits | None = None) -> Bounded:
     """The server that was asked for, not started; `ValueError` or `ChpError` for what can't be."""
     host, port = listen_of(given.listen)
     gateway = Gateway(servers_of(given), given.subtree or [""], write=given.write, limits=limits)
@@ -122,7 +126,7 @@ def server_of(given: argparse.Namespace, limits: Limits | None = None) -> uvicor
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
     )
-    return Bounded(config)
+    return Bounded(config, gateway)
 
 
 def run(args: Sequence[str]) -> int:
@@ -142,7 +146,7 @@ def run(args: Sequence[str]) -> int:
         sys.stderr.write(f"chp-gateway: {text}\n")
         return 3
     with listener:
-        served = server.config.app.gateway.servers  # type: ignore[union-attr]
+        served = server.gateway.servers
         sys.stderr.write(f"chp-gateway: http://{given.listen} serves {', '.join(served)}\n")
         server.run([listener])
     return 0 if server.started else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from functools import partial
 from threading import Event, Thread
 from typing import Any
@@ -71,7 +71,7 @@ class AsyncTopic:
 class _Ahead:
     """A thread that reads, and a queue that the task takes from."""
 
-    def __init__(self, found: Iterator[MessageBatch | None]) -> None:
+    def __init__(self, found: Generator[MessageBatch | None, None, None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[MessageBatch | BaseException | None] = asyncio.Queue()
         self._found = found
@@ -93,7 +93,7 @@ class _Ahead:
         except Exception as error:
             end = error
         finally:
-            self._found.close()  # type: ignore[attr-defined]  # it is a generator: its sockets are this thread's
+            self._found.close()  # its sockets are this thread's
         call_soon(self._loop, partial(self._queue.put_nowait, end))
 
     async def take(self) -> MessageBatch | None:

@@ -7,7 +7,7 @@ and the next one is asked for what comes after the last message that was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -107,7 +107,7 @@ class Place:
 
 def batches(
     servers: Sequence[str], name: str, place: Place, decode: Callable[[bytes], Any] | None, *, wait: bool
-) -> Iterator[MessageBatch | None]:
+) -> Generator[MessageBatch | None, None, None]:
     """What comes from `place` on; None about once a second while nothing does. Without `wait` it ends when all is read.
 
     Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.

@@ -10,7 +10,7 @@ lower. Values go through the Clone's codec. A topic that is not there is made by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from math import inf
 from typing import Any
@@ -124,7 +124,7 @@ class Topic:
                 if batch is not None:
                     yield batch
 
-    def reading(self, after: int | None, *, until: int | None, wait: bool) -> Any:
+    def reading(self, after: int | None, *, until: int | None, wait: bool) -> Generator[MessageBatch | None, None, None]:
         """As `read`, with None now and then (for the parts of this package)."""
         for name, offset in (("after", after), ("until", until)):
             if offset is not None and (type(offset) is not int or not -2 <= offset < 1 << 61):

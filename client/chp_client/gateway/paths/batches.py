@@ -33,7 +33,7 @@ BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)  # of keys and values, so tha
 VALUE_MAX = DEFAULT.value_bytes_max
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
 
-_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 class Rows:
