@@ -124,7 +124,9 @@ class Topic:
                 if batch is not None:
                     yield batch
 
-    def reading(self, after: int | None, *, until: int | None, wait: bool) -> Generator[MessageBatch | None, None, None]:
+    def reading(
+        self, after: int | None, *, until: int | None, wait: bool
+    ) -> Generator[MessageBatch | None, None, None]:
         """As `read`, with None now and then (for the parts of this package)."""
         for name, offset in (("after", after), ("until", until)):
             if offset is not None and (type(offset) is not int or not -2 <= offset < 1 << 61):
