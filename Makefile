@@ -1,9 +1,10 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
-# make test    everything, two test processes at a time; make test-fast: what needs no sockets, in under a minute
+# make test    everything, three test processes at a time, as most of a test is waiting; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
-#              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds), before a release
+#              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds, an hour of everything), before a release
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
+# make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
 # Needs Linux with glibc, Python 3.11 or newer, and make. Everything else is installed into .venv by the first target you run.
@@ -17,7 +18,7 @@ EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
-.PHONY: demo check test test-fast test-browser test-long bench lint sim soak clean
+.PHONY: demo check test test-fast test-browser test-long docs bench lint sim soak clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -41,11 +42,12 @@ check: lint test-fast
 	$(BIN)/python -m tests.sim --seeds 50
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 test-long: $(VENV)/.installed
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m pytest -m long --ignore tests/process/test_everything.py $(ARGS)
 	$(BIN)/python -m tests.sim --seeds 20000
+	$(BIN)/python -m pytest -m long tests/process/test_everything.py
 
 test-browser: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[browser]"
@@ -56,6 +58,10 @@ test-fast: $(VENV)/.installed
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/python docs/site/make.py --out artifacts/site $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

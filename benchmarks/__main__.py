@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import against, machine, report
+from . import against, machine, plots, report
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NAMES = (
@@ -32,7 +32,9 @@ NAMES = (
     "idle",
     "fairness",
     "gateway",
+    "topics",
     "recording",
+    "security",
     "spark",
 )
 
@@ -83,7 +85,7 @@ def _run(name: str, benchmark: Callable[..., dict[str, Any]], arguments: argpars
     result = {"name": name, "quick": quick, "took_s": round(time.monotonic() - begin, 1), **about, **result}
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    report.plot(result, out / f"{name}.png")
+    plots.plot(result, out / f"{name}.png")
     print(report.table(result), flush=True)
     return 0
 

@@ -22,6 +22,7 @@ from .chp1 import relay_helpers
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round, in_turn, percentiles, summary
 from .servers import ChpServer, Redis, free_port, redis_program
+from .writers import clone_of
 
 KEYS = [f"/one/{i:03d}" for i in range(100)]
 VALUE = b"v" * 100
@@ -55,9 +56,14 @@ def awaited(quick: bool) -> dict[str, Any]:
 class Awaited:
     """A server and one client."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, keyed: tuple[Any, str] | None = None) -> None:
         self.server: Any
         self._files = tempfile.TemporaryDirectory(prefix="chp-")
+        if keyed is not None:
+            self.server, address = keyed
+            self.client = Role(awaiter, kind="chp", address=address)
+            self.client.hear()
+            return
         if store == "relay":
             port = free_port()
             self.server = Role(relay_helpers, port=port)
@@ -100,9 +106,7 @@ def awaiter(pipe: Pipe, kind: str, address: str) -> None:
 
 
 def _chp(address: str) -> Callable[[str, bytes], Any]:
-    from chp_client import Clone
-
-    clone = Clone(address)
+    clone = clone_of(address)
     clone.wait_until_synced(timeout=30)
     return lambda key, value: clone.set(key, value).wait(30)
 

@@ -123,7 +123,8 @@ def _paced(clone: Any, names: list[str], column: list[bytes], sets: int, pace: i
 
 def recorder_role(pipe: Pipe, address: str, directory: str) -> None:
     """Record until told to stop."""
-    from chp_client.recording import files, record
+    from chp_client.recorded import files
+    from chp_client.recording import record
 
     stop, begun, done = Event(), Event(), []
 

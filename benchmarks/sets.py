@@ -60,12 +60,12 @@ def _round_up(sets: int) -> int:
 class Lane:
     """A server, a writer and its watchers, kept running over the rounds."""
 
-    def __init__(  # noqa: PLR0917
-        self, store: str, how: str, n: int, size: int, sets: int, reader: str = ""
+    def __init__(  # noqa: PLR0917 (numbers that are always given in this order)
+        self, store: str, how: str, n: int, size: int, sets: int, reader: str = "", keyed: tuple[Any, str] | None = None
     ) -> None:
         self.sets, self.size, self.n = sets, size, n
-        self.server: Any = ChpServer() if store == "chp" else Redis()
-        address = f"tcp://127.0.0.1:{self.server.port}"
+        self.server: Any = keyed[0] if keyed else ChpServer() if store == "chp" else Redis()
+        address = keyed[1] if keyed else f"tcp://127.0.0.1:{self.server.port}"
         kind = {"chp": "chp", "redis": "redis_keys" if how == "keys" else "redis_packed"}[store]
         self.watchers = Role(watchers, kind=reader or kind, address=address, n=n)
         self.watchers.hear()

@@ -62,7 +62,8 @@ def _row(keys: int, act: Callable[[Role, int], object]) -> dict[str, Any]:
         after = _turns(server)
     more = after["longest_ms"] > before["longest_ms"]
     row: Round = {
-        "longest_turn_ms": after["longest_ms"] if more else 0.0,  # 0: none was longer than the filling had
+        "longest_turn_ms": after["longest_ms"] if more else _bound(before, after),
+        "turns_above_50_ms": _more(before, after)["50"],
         "filling_longest_turn_ms": before["longest_ms"],
         "bystander_longest_ms": figures["longest_ms"],
         "bystander_p50_us": figures["p50_us"],
@@ -76,6 +77,15 @@ def _row(keys: int, act: Callable[[Role, int], object]) -> dict[str, Any]:
 def _turns(server: ChpServer) -> dict[str, Any]:
     facts: dict[str, Any] = status(server.address, 60_000)["turns"]
     return facts
+
+
+def _more(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+    return {ms: after["above_ms"][ms] - n for ms, n in before["above_ms"].items()}
+
+
+def _bound(before: dict[str, Any], after: dict[str, Any]) -> float:
+    """What no turn took longer than, where the longest was in the filling: the histogram's bounds are what is known."""
+    return next(float(ms) for ms, n in _more(before, after).items() if n == 0)
 
 
 def bystanding(pipe: Pipe, port: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .roles import Pipe
 from .workload import MARKER, expected
+from .writers import clone_of
 
 LOOK_S = 0.001
 GIVE_UP_S = 60.0
@@ -86,9 +87,7 @@ def _rounds(line: Any, get: Callable[[], Any], held: dict[Any, Any], look_s: flo
 
 def chp(line: Any, address: str, look_s: float) -> None:
     """A Clone that holds everything."""
-    from chp_client import Clone
-
-    with Clone(address) as clone:
+    with clone_of(address) as clone:
         clone.wait_until_synced(timeout=30)
 
         def stats() -> dict[str, int]:

@@ -30,10 +30,15 @@ def writer(pipe: Pipe, kind: str, address: str) -> None:
         pipe.say(begin=begin, end=time.monotonic())
 
 
-def _clone(address: str) -> Any:
+def clone_of(address: str) -> Any:
+    """A Clone of a server, or of those that a client file names; it is not waited for."""
     from chp_client import Clone
 
-    clone = Clone(address)
+    return Clone.from_file(address) if address.endswith(".toml") else Clone(address)
+
+
+def _clone(address: str) -> Any:
+    clone = clone_of(address)
     clone.wait_until_synced(timeout=30)
     return clone
 

@@ -2,7 +2,8 @@
 
     rules = {"users": {NAME: entry}, "roles": {NAME: entry}}
     entry = {"roles": [...], "read": [PREFIX, ...], "write": [...], "deny-read": [...], "deny-write": [...],
-             "admin": [COMMAND, ...]}                   lists that are empty are left out; a role has no "roles"
+             "admin": [COMMAND, ...], "tokens": [SHA-256, ...]}
+                                        lists that are empty are left out; a role has no "roles" and no "tokens"
 
 A prefix is a subtree: empty (everything), or with a slash at both ends; there are no patterns. What nothing allows is
 not allowed, and what is denied is denied whatever else allows it. A rule is about keys, so a subtree may be read if
@@ -17,6 +18,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
+from hmac import compare_digest
 
 from .batch import packb
 from .errors import BadInput
@@ -26,11 +29,15 @@ ALLOW, DENY = ("read", "write"), ("deny-read", "deny-write")
 LISTS = (*ALLOW, *DENY, "admin")
 RULES_BYTES_MAX = 32 << 10  # of all, packed: they are asked for and set in one message, which has 64 KiB
 ROLES_MAX = 32  # of one user
+TOKENS_MAX = 16  # of one user, so that all of them leave room for the rules
+TOKEN_SHOWN = 8  # digits of a token's hash, by which people and an audit name it
 ASK_MAX = 3  # people who are named to whoever is denied
 NONCE_BYTES = 8  # behind a topic of P+1, of what is sent to one subscriber alone
 HUGZ = "HUGZ"  # who may read nothing at all hears this topic, and with it all keys that begin so
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
+_FOUND_BY = 16  # digits of a hash by which it is looked up: who makes tokens up can't choose them
 Entry = dict[str, list[str]]
 Document = dict[str, dict[str, Entry]]
 
@@ -84,6 +91,11 @@ class Rules:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.rights = lru_cache(maxsize=1024)(self._rights)
+        self._tokens = {
+            hashed[:_FOUND_BY]: (hashed, user)
+            for user, entry in document["users"].items()
+            for hashed in entry.get("tokens", ())
+        }
 
     @staticmethod
     def of(thing: object) -> Rules:
@@ -103,7 +115,10 @@ class Rules:
                 )
         if len(packb(document)) > RULES_BYTES_MAX:
             raise BadInput(f"the rules take more than {RULES_BYTES_MAX} bytes; say more of them by roles")
-        return Rules(document)
+        rules = Rules(document)
+        if len(rules._tokens) < sum(len(entry.get("tokens", ())) for entry in document["users"].values()):
+            raise BadInput("two users have the same token; make each a token of its own")
+        return rules
 
     def may(self, user: str, verb: str, where: str) -> bool:
         """Whether a user may read or write a key, or all of a subtree ("" or with a slash at its end), or do `admin`.
@@ -117,6 +132,11 @@ class Rules:
             raise BadInput(f"{verb!r:.40} is nothing that a user may; there are read, write and admin")
         sides = rights.read if verb == "read" else rights.write
         return sides.covers(where) if not where or where.endswith("/") else sides.has(where)
+
+    def user_of(self, hashed: str) -> str:
+        """Whose the token with this hash is; "" if it is nobody's."""
+        known, user = self._tokens.get(hashed[:_FOUND_BY], ("", ""))
+        return user if compare_digest(hashed, known) else ""
 
     def to_ask(self) -> str:
         """Whom a user who is denied something may ask for it."""
@@ -145,7 +165,7 @@ def _name(name: object, kind: str) -> str:
 
 
 def _entry(entry: object, kind: str, name: str) -> Entry:
-    allowed = {*LISTS, "roles"} if kind == "users" else set(LISTS)
+    allowed = {*LISTS, "roles", "tokens"} if kind == "users" else set(LISTS)
     if not isinstance(entry, dict) or not entry.keys() <= allowed:
         unknown = sorted(map(str, entry.keys() - allowed))[:1] if isinstance(entry, dict) else ["no table"]
         raise BadInput(f"{kind} {name!r}: {', '.join(unknown)!r:.80}; there are {', '.join(sorted(allowed))}")
@@ -157,12 +177,18 @@ def _entry(entry: object, kind: str, name: str) -> Entry:
             found[what] = sorted({_word(what, word, f"{kind} {name!r}") for word in words})
     if len(found.get("roles", ())) > ROLES_MAX:
         raise BadInput(f"{kind} {name!r}: at most {ROLES_MAX} roles")
+    if len(found.get("tokens", ())) > TOKENS_MAX:
+        raise BadInput(f"{kind} {name!r}: at most {TOKENS_MAX} tokens; revoke one first")
     return found
 
 
 def _word(what: str, word: object, whose: str) -> str:
     if what == "roles":
         return _name(word, "roles")
+    if what == "tokens":
+        if not isinstance(word, str) or not _HASH.match(word):
+            raise BadInput(f"{whose}: tokens are SHA-256 in 64 hexadecimal digits, as `chp access token` writes them")
+        return word
     if what == "admin":
         if not isinstance(word, str) or not _COMMAND.match(word):
             raise BadInput(f"{whose}: {word!r:.60} is no admin command; such as status, switch, backup, access")
@@ -171,6 +197,11 @@ def _word(what: str, word: object, whose: str) -> str:
         return check_subtree(word)
     except BadInput as error:
         raise BadInput(f"{whose}: {what} {error}") from None
+
+
+def token_hash(token: str) -> str:
+    """What the rules have of a bearer token: 32 random bytes are not to be found by trying, so one hash is enough."""
+    return sha256(b"chp token" + token.encode(errors="replace")).hexdigest()
 
 
 def granted(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
@@ -198,6 +229,13 @@ def without(document: Document, kind: str, name: str) -> Document:
 def _with(document: Document, kind: str, name: str, what: str, words: list[str]) -> Document:
     entry = {**document[kind].get(name, {}), what: words}
     return {**document, kind: {**document[kind], name: {each: said for each, said in entry.items() if said}}}
+
+
+def changes(before: Document | None, after: Document, most: int = 50) -> list[str]:
+    """What new rules change, a line each: `+ user bob read /pub/`."""
+    old, new = (set(lines(document)) if document is not None else set() for document in (before, after))
+    found = [f"- {line}" for line in sorted(old - new)] + [f"+ {line}" for line in sorted(new - old)]
+    return found if len(found) <= most else [*found[:most], f"and {len(found) - most} more"]
 
 
 def lines(document: Document) -> list[str]:

@@ -1,6 +1,6 @@
 """A server's address, which stands for its port P and those after it (SPEC.md, section 1).
 
-tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address
+tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address; a name may be of either kind
 ipc://DIR/P      files of these names, for programs of the same host
 
 People may leave `tcp://` out, and may write both servers, a subtree and a codec as one: chp://a:5556,b:5566/rates/?codec=json
@@ -35,8 +35,19 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def is_ipv6(address: str) -> bool:
-    """Whether a socket needs IPv6 for it: a literal address in brackets. A name is looked up as IPv4."""
+    """Whether a socket needs IPv6 for it: a literal address in brackets. A name may need it, too."""
     return address.startswith("tcp://[")
+
+
+def is_name(address: str) -> bool:
+    """Whether its host is to be looked up: it may have an IPv4 address, an IPv6 one, or both."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    return not (is_file(address) or is_ipv6(address) or re.fullmatch(r"[0-9.]+|\*", host))
+
+
+def in_turn(address: str, tries: int) -> bool:
+    """Whether a socket takes IPv6 for it, at this try: a name is looked up as IPv4 first, then as IPv6, and so on."""
+    return is_ipv6(address) or (is_name(address) and tries % 2 == 1)
 
 
 def is_file(address: str) -> bool:

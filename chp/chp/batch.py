@@ -143,6 +143,7 @@ def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int
 
 
 ITEMS_MAX = DEFAULT.batch_items_max
+_pack_header: Callable[[Sequence[object]], bytes] = Packer().pack  # of all threads: it is one call
 _SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
 
 
@@ -155,12 +156,14 @@ def array_head(n: int) -> bytes:
 
 def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
     """A body from its header and items that are encoded already."""
-    return b"".join((array_head(1 + len(items)), Packer().pack(header), *items))
+    return b"".join((array_head(1 + len(items)), _pack_header(header), *items))
 
 
 def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
     """A body from its header and items that are encoded already."""
-    return join(fields_of(header), items)
+    n = 1 + len(items)
+    head = _SHORT_HEADS[n] if n < 16 else array_head(n)
+    return b"".join((head, _pack_header(fields_of(header)), *items))
 
 
 def decode(body: bytes, weight_max: int | None = BODY) -> tuple[Header, list[Any]]:
@@ -340,6 +343,55 @@ def _placed_ok(column: object, n: int) -> bool:
     )
 
 
+def _group_ok(column: object, n: int) -> bool:
+    if type(column) is not list or len(column) != 3:
+        return False
+    return _topic_ok(column[0]) and _topic_ok(column[1]) and (column[2] is None or type(column[2]) is dict)
+
+
+def _join_ok(column: object, n: int) -> bool:
+    if type(column) is not list or len(column) != 4:
+        return False
+    topic, group, member, name = column
+    return _topic_ok(topic) and _topic_ok(group) and _id_ok(member) and type(name) is str and len(name) <= 256
+
+
+def _slots_ok(thing: object) -> bool:
+    return type(thing) is bytes and len(thing) == 32
+
+
+def _ack_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 4 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
+        and type(each[3]) is list and 0 < len(each[3]) <= 256
+        and all(
+            type(move) is list and len(move) == 3 and _slots_ok(move[0]) and _number_ok(move[1]) and _number_ok(move[2])
+            for move in each[3]
+        )
+        for each in column
+    )  # fmt: skip
+
+
+def _assign_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and _topic_ok(each[0]) and _topic_ok(each[1]) and type(each[2]) is list
+        and all(type(m) is list and len(m) == 2 and _slots_ok(m[0]) and type(m[1]) is bytes for m in each[2])
+        for each in column
+    )  # fmt: skip
+
+
+def _expect_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) <= ITEMS_MAX and all(
+        type(each) is list and len(each) == 2 and type(each[0]) is str and _number_ok(each[1]) for each in column
+    )  # fmt: skip
+
+
+def _once_ok(column: object, n: int) -> bool:
+    if type(column) is not list or len(column) != 3:
+        return False
+    return _name_ok(column[0]) and _number_ok(column[1]) and type(column[2]) is bool
+
+
 def _trim_ok(column: object, n: int) -> bool:
     return type(column) is list and all(
         type(each) is list and len(each) == 2 and _topic_ok(each[0]) and _number_ok(each[1]) for each in column
@@ -369,6 +421,12 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.TOPIC: _made_ok,
     columns.PLACED: _placed_ok,
     columns.TRIM: _trim_ok,
+    columns.GROUP: _group_ok,
+    columns.JOIN: _join_ok,
+    columns.ACK: _ack_ok,
+    columns.ASSIGN: _assign_ok,
+    columns.EXPECT: _expect_ok,
+    columns.ONCE: _once_ok,
 }
 
 COLUMNS = frozenset(_EXTRAS)
@@ -390,6 +448,14 @@ def narrow(segment: Segment, prefix: str) -> Segment | None:
     if high < prefix or (low > prefix and not low.startswith(prefix)):
         return None
     return select(segment, [key.startswith(prefix) for key in keys])
+
+
+def shown(segment: Segment) -> Segment:
+    """What readers of a subtree are shown of a segment in it: the items alone; the segment itself if that is all."""
+    if not segment.extras or segment.extras.keys() <= columns.SHOWN:
+        return segment
+    extras = columns.without(segment.extras, segment.extras.keys() - columns.SHOWN)
+    return Segment(segment.keys, segment.values, extras or None)
 
 
 def select(segment: Segment, mask: list[bool]) -> Segment | None:

@@ -67,7 +67,10 @@ class Hashmap:
 
     def apply(self, segment: Segment, revision: int, now: float) -> None:
         """Apply a segment whose updates all get `revision`; `now` is where its ttls count from."""
-        self.note(segment, revision, now)
+        if segment.extras is None and not self.deadlines:
+            self._record_revisions(segment.keys, revision)
+        else:
+            self.note(segment, revision, now)
         if segment.extras is None:
             self.values.update(zip(segment.keys, segment.values, strict=True))
             return
@@ -80,19 +83,23 @@ class Hashmap:
         if self.deadlines:
             for key in self.deadlines.keys() & set(segment.keys):
                 del self.deadlines[key]
+        if segment.extras is None:
+            self._record_revisions(segment.keys, revision)
+            return
         if deletes_all(segment):
             self._noted += len(segment.keys)
             self._sum -= sum(map(self.revisions.pop, segment.keys, repeat(0)))
             return
-        self._note_revisions(segment.keys, revision)
-        if segment.extras is not None:
-            self._note_extras(segment, now)
+        self._record_revisions(segment.keys, revision)
+        self._record_extras(segment, now)
 
-    def _note_revisions(self, keys: list[str], revision: int) -> None:
+    def _record_revisions(self, keys: list[str], revision: int) -> None:
         revisions = self.revisions
         self._noted += len(keys)
         if self._noted > len(revisions) and len(revisions) <= SUM_KEYS_MAX:
             self._sum_known = False
+        elif not self._sum_known and len(revisions) > SUM_KEYS_MAX:
+            _ = self.revision_sum  # the last time that adding up is short: from here on it is kept
         if self._sum_known:
             written = dict.fromkeys(keys, revision)
             self._sum += revision * len(written) - sum(map(revisions.get, written, repeat(0)))
@@ -100,7 +107,7 @@ class Hashmap:
         else:
             revisions.update(zip(keys, repeat(revision)))
 
-    def _note_extras(self, segment: Segment, now: float) -> None:
+    def _record_extras(self, segment: Segment, now: float) -> None:
         for key in self.deleted_by(segment):
             self._sum -= self.revisions.pop(key, 0)
         ttl = (segment.extras or {}).get(columns.TTLS)
@@ -109,9 +116,9 @@ class Hashmap:
             self.set_deadlines([k for k in segment.keys if k not in gone], now + ttl / 1000, now)
         elif ttl:
             places, times = ttl
-            self._note_each(segment.keys, places, times, now)
+            self._record_each(segment.keys, places, times, now)
 
-    def _note_each(self, keys: list[str], places: list[int], ttls: list[int], now: float) -> None:
+    def _record_each(self, keys: list[str], places: list[int], ttls: list[int], now: float) -> None:
         """Deadlines of their own: keys that share a ttl share the number."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         alike: dict[int, list[str]] = {}
@@ -143,7 +150,7 @@ class Hashmap:
             start += n
         self.values.update(zip(keys, segment.values, strict=True))
         if segment.extras and columns.TTLS in segment.extras:
-            self._note_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
+            self._record_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Undo what `note` did with keys that are not to be here; their values are the caller's."""

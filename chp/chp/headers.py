@@ -72,9 +72,9 @@ class Batch(NamedTuple):
         upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
         return f"#{describe(self.first)}{upto}"
 
-    def after(self, prev: int) -> Batch:
-        """The same, where another number came before."""
-        return Batch(prev, self.first, self.last, self.wall_ms, self.origins, self.more)
+    def after(self, prev: int, origins: list[Any]) -> Batch:
+        """The same on a channel, where another number came before and some wrote; `whose` is of the whole record's."""
+        return Batch(prev, self.first, self.last, self.wall_ms, origins, self.more)
 
     def describe(self, what: str = "") -> str:
         """`BATCH #1.7..9 (after 1.6)`."""
@@ -245,13 +245,17 @@ class Access(NamedTuple):
 class Messages(NamedTuple):
     """Messages of a topic, from an offset on; none: the topic has no more now. `topic_next` is what the next one gets.
 
-    Its items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset.
+    Its items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset. To a
+    member of a group it says which slots it is of, from which offset on each, and what proves the last record in it; an
+    item then has a sixth field if it is not all of those messages: a byte for each, 1 for those that are there.
     """
 
     request: int
     upto: int
     first: int
     topic_next: int
+    spans: list[Any] | None = None  # [slots, from], ...
+    proof: list[Any] | None = None  # number, store, opener
 
     def describe(self, what: str = "") -> str:
         """`MESSAGES up to 17 of 42`."""

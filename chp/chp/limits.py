@@ -20,6 +20,7 @@ class Limits:
     batch_items_max: int = 65_536  # bounds the time one batch holds the server's turn: about 30 ms
     batch_bytes_max: int = 16 * MIB  # bounds the memory one frame can ask of a peer
     frame_bytes_max: int = 17 * MIB  # a batch and its columns' overhead; sockets refuse more (ZMQ_MAXMSGSIZE)
+    body_bytes_max: int = 17 * MIB - (64 << 10)  # of a batch in it: a record has headers beside
     question_bytes_max: int = 64 << 10  # a request on the snapshot port: a subtree and a dozen options
     ttl_s_max: float = 315_360_000.0  # ten years; what is meant to live longer needs no ttl
     properties_bytes_max: int = 4096  # RFC 12 names one property; the rest is somebody's note
@@ -75,6 +76,7 @@ class Limits:
     topics_bytes_max: int = 128 << 10  # that one connection may subscribe to: the 64 subtrees of a Clone, and more
     collector_mark: int = 64  # messages that libzmq reads ahead from each client: of 4 MiB, say, so 256 MiB ...
     peer_mark: int = 4  # ... and from each peer: of 17 MiB; the kernel's buffers hold thousands of small ones
+    subscription_mark: int = 50  # topics that libzmq reads ahead of each: more is let in by the kernel as we take them
     channels_max: int = 10_000
     topics_of_one_max: int = 1000  # of these, and of CHP/1's prefixes, for one connection: a Clone has 64 at most
     sessions_max: int = 100_000
@@ -91,6 +93,8 @@ class Limits:
     applications_max: int = 10_000  # whose last committed version is remembered
     topics_max: int = 1000  # each is some hundred bytes of every state that is sent; it has to fit one answer
     topic_marks_max: int = 1000  # places where a topic may be cut off: what it keeps is exact to a 500th
+    groups_max: int = 1000  # of one topic; each is some hundred bytes of every state, and of the answer about the topic
+    members_max: int = 256  # of one group: each has a slot at least
     messages_kept_bytes: int = 16 * MIB  # of the latest messages, in memory, for the passive; all are in the journal
     messages_page_bytes: int = MIB // 4  # of one message to a reader, or one batch
     readings_max: int = 1024  # of topics at once; as of snapshots

@@ -30,24 +30,24 @@ class Parts:
     """At most one record under way; what `add` is given follows on what it was given before."""
 
     def __init__(self) -> None:
-        self._held: WholeRecord | None = None
+        self._partial: WholeRecord | None = None
 
     def __bool__(self) -> bool:
         """Whether parts are held that wait for others."""
-        return self._held is not None
+        return self._partial is not None
 
     @property
     def last(self) -> int:
         """The number that the next part has to follow on; 0 while none is held."""
-        return 0 if self._held is None else self._held.last
+        return 0 if self._partial is None else self._partial.last
 
     def revision(self, batch: Batch) -> int:
         """The revision of the record that `batch` is, or is the next part of."""
-        return batch.first if self._held is None else self._held.first
+        return batch.first if self._partial is None else self._partial.first
 
     def add(self, batch: Batch, segments: list[Segment]) -> WholeRecord | None:
         """The record that this completes; None while more of it follow."""
-        held, self._held = self._held, None
+        held, self._partial = self._partial, None
         if held is None:
             held = WholeRecord(batch.prev, batch.first, batch.last, batch.wall_ms, batch.origins, segments, batch.whose)
             if not batch.more:
@@ -57,10 +57,10 @@ class Parts:
             held.last, held.whose = batch.last, batch.whose  # the last part tells
             held.origins += [origin for origin in batch.origins if origin not in held.origins]
             held.segments += segments
-        self._held = held if batch.more else None
+        self._partial = held if batch.more else None
         return None if batch.more else held
 
     def drop(self) -> bool:
         """Forget what is held, since the rest won't come; whether there was anything."""
-        held, self._held = self._held is not None, None
+        held, self._partial = self._partial is not None, None
         return held

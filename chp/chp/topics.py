@@ -2,29 +2,38 @@
 
     messages   [keys, values]     keys: a column of text, or nil if none has one; values: a column of bytes
 
-They are packed by who publishes them, looked into once by the active, kept and delivered as those bytes. Pure.
+They are packed by who publishes them, looked into once by the active, kept and delivered as those bytes.
+
+    slot       crc32 of the key & 255; where no message of the batch has a key, the offset's last 8 bits in the reverse
+               order, so that few messages too are shared evenly. Groups share a topic by slots: what has one key is in
+               order. A set of slots is a number of 256 bits. Pure.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from .batch import packb, unpackb
 from .errors import BadFrame, BadInput
 from .limits import DEFAULT
 from .unpacking import SEGMENT
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-KEEPS = ("all", "size", "time")
+NAME_MAX = 200
+NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
+KEEPS = ("all", "acknowledged", "size", "time")
 NUMBERS_MAX = 1 << 53  # of a setting: what JSON can say
+SLOTS_KNOWN_MAX = 100_000  # keys whose slot is remembered
 
 
 class Settings(NamedTuple):
     """What a topic keeps; None: no bound.
 
     all    everything, and beyond a bound nothing more is taken        time   what is younger than `max_age_s`
-    size   the latest, within the bounds
+    size   the latest, within the bounds                acknowledged  as all, but for what every group has acknowledged
     """
 
     keep: str = "all"
@@ -62,6 +71,15 @@ def check_topic(name: object) -> str:
     return name
 
 
+def dead_topic(topic: str, group: str) -> str:
+    """Where messages of a group go that can't be handled; one that is too long is cut, and ends with a checksum."""
+    name = f"{topic}.{group}.dead"
+    if len(name) <= NAME_MAX:
+        return name
+    tail = f".{sha256(name.encode()).hexdigest()[:16]}.dead"
+    return name[: NAME_MAX - len(tail)] + tail
+
+
 def pack_messages(keys: list[str] | None, values: list[bytes]) -> bytes:
     """As they travel."""
     return packb((keys, values))
@@ -82,3 +100,55 @@ def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
     if keys is not None and len(keys) != len(values):
         raise BadFrame("the keys of messages are as many as the values")
     return keys, values
+
+
+Counts = dict[str, list[int]]  # by topic: messages, and their bytes
+
+
+def add_counts(counts: Counts, name: str, messages: int, size: int) -> None:
+    """So many more."""
+    sums = counts.setdefault(name, [0, 0])
+    sums[0] += messages
+    sums[1] += size
+
+
+SLOTS = 256
+ALL_SLOTS = (1 << SLOTS) - 1
+_BY_OFFSET = bytes(int(f"{i:08b}"[::-1], 2) for i in range(SLOTS)) * (DEFAULT.batch_items_max // SLOTS + 2)
+
+
+class _SlotOf(dict[str, int]):
+    """The slot of a key; those of the latest keys are remembered, as a checksum costs twice a look-up."""
+
+    def __missing__(self, key: str) -> int:
+        if len(self) >= SLOTS_KNOWN_MAX:
+            self.clear()
+        slot = self[key] = crc32(key.encode()) & 255
+        return slot
+
+
+_slot_of = _SlotOf()
+
+
+def slots_of(keys: list[str] | None, first: int, n: int) -> bytes:
+    """The slot of each message, a byte each: by its key, or by its offset where none has a key."""
+    if keys is None:
+        at = first % SLOTS
+        return (_BY_OFFSET if n < len(_BY_OFFSET) - SLOTS else _BY_OFFSET * (n // SLOTS + 2))[at : at + n]
+    return bytes(map(_slot_of.__getitem__, keys))
+
+
+@lru_cache(maxsize=4096)
+def slot_mask(slots: int) -> bytes:
+    """A table for `bytes.translate`: 1 for each of these slots, 0 for the others."""
+    return bytes((slots >> i) & 1 for i in range(SLOTS))
+
+
+def pack_slots(slots: int) -> bytes:
+    """A set of slots as it travels: 256 bits, slot 0 the lowest of the first byte."""
+    return slots.to_bytes(SLOTS // 8, "little")
+
+
+def unpack_slots(data: bytes) -> int:
+    """The other way."""
+    return int.from_bytes(data, "little")

@@ -12,31 +12,52 @@ watch, changes, tickets, lease, codecs             what their names say
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
 from chp.numbers import Revision
 
+from .agent.changes import Change, Changes
 from .agent.measured import Metrics
 from .agent.tickets import Ticket
+from .agent.watch import Watch
 from .clientfile import ClientFile
 from .clone.aio import AsyncClone
 from .clone.aioparts import AsyncLease, AsyncWatch
-from .clone.changes import Change, Changes
 from .clone.clone import Clone
 from .clone.lease import Lease
 from .clone.reading import Entry
-from .clone.watch import Watch
 from .clone.worth import Check
 from .codecs import Codec
 from .core.events import Ack, State
-from .errors import AlreadyThere, Closed, Conflict, Forked, Full, Lagging, NoSuchTopic, NotRetained, Refused
+from .errors import (
+    AlreadyThere,
+    Closed,
+    Conflict,
+    Fenced,
+    Forked,
+    Full,
+    Lagging,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotRetained,
+    Refused,
+)
 from .feed.history import Version
+from .shown import shorten
+from .topics.aioconsumer import AsyncBatch, AsyncConsumer, AsyncTogether
 from .topics.aiotopic import AsyncTopic
+from .topics.batch import Batch
+from .topics.consumer import Consumer
 from .topics.reader import Message, MessageBatch
+from .topics.together import Together
 from .topics.topic import LATEST, Topic
 
 __all__ = [
-    "LATEST", "Ack", "AlreadyThere", "AsyncClone", "AsyncLease", "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput",
-    "BadKey", "BadSubtree", "BadTtl", "BadValue", "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone",
-    "Closed", "Codec", "Conflict", "Entry", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch", "Metrics",
-    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Topic", "Version", "Watch",
+    "LATEST", "Ack", "AlreadyThere", "AsyncBatch", "AsyncClone", "AsyncConsumer", "AsyncLease", "AsyncTogether",
+    "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl", "BadValue", "Batch",
+    "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Consumer",
+    "Entry", "Fenced", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch", "Metrics", "NoSuchGroup",
+    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Together", "Topic", "Version", "Watch",
 ]  # fmt: skip
+
+
+shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic, AsyncTopic, ClientFile, Consumer])
 
 
 def __dir__() -> list[str]:

@@ -199,6 +199,14 @@ def value_bytes(value: object) -> bytes:
     return value
 
 
+def batch_body(body: bytes) -> bytes:
+    """What travels as one batch, within its limit: 16 MiB, and near one more for keys and all that is beside values."""
+    if len(body) > DEFAULT.body_bytes_max:
+        most = f"{DEFAULT.body_bytes_max:,} bytes as it is sent"
+        raise BadInput(f"what is done together is one batch of at most {most}, not {len(body):,}; do it in parts")
+    return body
+
+
 def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
     """A column of values and the longest's length, by C-level passes; one by one only if something is not plain."""
     if set(map(type, values)) <= {bytes}:

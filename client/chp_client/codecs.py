@@ -1,17 +1,27 @@
 """What a value is to the application: bytes as they are, text, JSON, or msgpack. Never pickle.
 
-A codec is any object with `encode(value) -> bytes` and `decode(bytes) -> value`; `codec_of` finds one by name.
+A codec is any object with `encode(value) -> bytes` and `decode(bytes) -> value`; `typed.codec_of` finds one by name, or
+of a type of values.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 import msgpack
 
 from chp.errors import BadInput, BadValue
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # of the checker, for the default
+
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")  # of what values are
 
 
 @runtime_checkable
@@ -81,9 +91,6 @@ class Msgpack:
             raise BadValue(f"the value {data[:40]!r} is not msgpack ({error}); read it with codec='raw'") from None
 
 
-_BY_NAME: dict[str, Callable[[], Codec]] = {"text": Text, "json": Json, "msgpack": Msgpack}
-
-
 def undecodable(key: str, error: Exception) -> BadValue:
     """The error for a value that somebody else wrote, with the key it is at."""
     return BadValue(f"key {key!r:.80}: {error}")
@@ -137,18 +144,3 @@ class Decoding:
         if self.on_bad == "skip":
             return SKIPPED
         return self.on_bad(key, data, error)
-
-
-def codec_of(codec: str | Codec) -> Codec | None:
-    """The codec meant; None for "raw", which costs nothing."""
-    if codec == "raw":
-        return None
-    if isinstance(codec, str):
-        if codec not in _BY_NAME:
-            raise BadInput(f"codec {codec!r} is not known; use raw, text, json or msgpack, or an object with both")
-        return _BY_NAME[codec]()
-    if isinstance(codec, type):
-        raise BadInput(f"codec {codec.__name__} is a class; make one: {codec.__name__}()")
-    if not isinstance(codec, Codec):
-        raise BadInput(f"codec {codec!r:.60} has no encode and decode; give a name or an object with both")
-    return codec

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chp import addresses
 from chp.errors import BadInput
@@ -27,10 +27,12 @@ class Target(NamedTuple):
 
     endpoints: list[tuple[str, str, str]]
     subtree: str | None
-    codec: str | Codec
+    codec: str | Codec | type[Any]
 
 
-def target(servers: str | Iterable[str] | None, subtree: str | None, codec: str | Codec, *, several: bool) -> Target:
+def target(
+    servers: str | Iterable[str] | None, subtree: str | None, codec: str | Codec | type[Any], *, several: bool
+) -> Target:
     """What is meant by these arguments; `several`: subtrees are given too. Raises `BadInput`."""
     if servers is not None:
         return _meant(servers, subtree, codec, several)
@@ -43,7 +45,7 @@ def target(servers: str | Iterable[str] | None, subtree: str | None, codec: str 
         raise BadInput(f"{VARIABLE}: {error}") from None
 
 
-def _meant(servers: str | Iterable[str], subtree: str | None, codec: str | Codec, several: bool) -> Target:
+def _meant(servers: str | Iterable[str], subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
     if isinstance(servers, str) and addresses.is_url(servers):
         return _of_url(servers, subtree, codec, several)
     found = addresses.words(servers) if isinstance(servers, str) else checks.listed(servers)
@@ -51,7 +53,7 @@ def _meant(servers: str | Iterable[str], subtree: str | None, codec: str | Codec
     return Target(checks.endpoints_of(named), subtree, codec)
 
 
-def _of_url(text: str, subtree: str | None, codec: str | Codec, several: bool) -> Target:
+def _of_url(text: str, subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
     try:
         url = addresses.parse_url(text)
     except ValueError as error:

@@ -4,8 +4,9 @@
     Forked      used in a child of the process it lives in  Lagging   a watcher, or the Clone, fell too far behind
     Refused     the server took none of a batch of sets, or answers a question with no
     Conflict    ... because a key's revision was another
+    Fenced      ... because what it acknowledges is not the consumer's any more
     NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
-    NoSuchTopic, AlreadyThere  ... because there is no topic of that name, or there is one
+    NoSuchTopic, NoSuchGroup, AlreadyThere  ... because there is no topic or group of that name, or there is one
     Unanswered  no server answered a question, or not to its end
 
 A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
@@ -71,6 +72,10 @@ class NoSuchTopic(Refused):
     """There is no topic of that name."""
 
 
+class NoSuchGroup(Refused):
+    """There is no group of that name."""
+
+
 class AlreadyThere(Refused):
     """What was to be made is there."""
 
@@ -88,8 +93,31 @@ class Conflict(Refused):
         return {key: Revision(revision) for key, revision in found if isinstance(revision, int)}
 
 
+class Fenced(Refused):
+    """A batch acknowledges messages that are somebody else's by now, or acknowledged; nothing of it was done.
+
+    `detail` tells what differed: topic, group, whether the consumer is a `member`, the offset that it went on `from`,
+    and `at`: where the slots are, and whether they are its own.
+    """
+
+
+def _fenced(detail: object) -> Fenced:
+    told = detail if isinstance(detail, dict) else {}
+    at = [each for each in told.get("at", ()) if isinstance(each, list) and len(each) == 3]
+    if told.get("member") is False:
+        why = "this consumer was taken for gone, or the group begun anew, and they are given again"
+    elif any(own for _, _, own in at):
+        why = "they are acknowledged already" if at and at[0][1] > told.get("from", 0) else "they are to come again"
+    else:
+        why = "others have its messages by now"
+    where = f" of group {told.get('group')} of topic {told.get('topic')}" if told else ""
+    return Fenced(f"nothing was done: the messages{where} from {told.get('from', 'there')} on: {why}", "fenced", detail)
+
+
 def refusal(code: str, detail: object) -> Refused:
     """The error for a REFUSED."""
+    if code == "fenced":
+        return _fenced(detail)
     conditions = code == "parted" and isinstance(detail, dict)
     if code == "revision" or conditions:
         found = list(Conflict("", code, detail).revisions.items())[:4]

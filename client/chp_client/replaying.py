@@ -28,7 +28,7 @@ from chp.numbers import describe
 
 from .agent.tickets import Ticket
 from .clone.clone import Clone
-from .recording import (
+from .recorded import (
     DELETE,
     GAP,
     OPERATIONS,

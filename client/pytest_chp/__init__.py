@@ -4,7 +4,7 @@
         chp_clone["/rates/EUR/USD"] = b"1.0832"
         assert my_program.rate("EUR", "USD") == 1.0832      # its `Clone()` follows the same pair
 
-chp_pair    a primary and a backup inside the test's process, in memory, on free ports: `.servers`, `.kill()`
+chp_pair    a primary and a backup inside the test's process, in memory, on free ports: `.servers`, `.kill()`, `.cut()`
 chp_clone   a Clone of everything on it, synced
 
 Each test has a pair of its own, so nothing is left for the next. While it runs CHP_SERVERS names the pair, and

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -> int:
-    spark = session("marketdata", cores=2, quick_start=True)
+    spark = session("marketdata", cores=2, quick_start=True, **{"spark.ui.showConsoleProgress": False})
     try:
         with Clone(servers, "/bars/") as application, Clone(servers, None) as player:
             application.wait_until_synced(PATIENCE_S)

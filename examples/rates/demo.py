@@ -1,7 +1,7 @@
 """The whole thing at work: real exchange rates, computed by Spark, in the memory of every application.
 
     feeder -> files -> Spark job -> Clone -> active server -> 3 applications, each with a Clone
-                                              |  (passive server: holds the same)
+                                              |  (passive server: holds the same)     and the console, in a browser
 
 Half-way the active server is killed (SIGKILL). The passive takes over, nothing that was published is lost, and the
 killed one is started again and catches up. At the end three things are compared, key by key: what Spark published, what
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -46,8 +47,8 @@ class Demo:
 
     def __init__(self, family: Family, folder: Path, shown: Plain) -> None:
         self.family, self.folder, self.shown = family, folder, shown
-        taken: set[int] = set()
-        self.ports = {role: free_ports(4, taken) for role in ("primary", "backup")}
+        self.taken: set[int] = set()  # ports
+        self.ports = {role: free_ports(4, self.taken) for role in ("primary", "backup")}
         self.servers = {role: f"tcp://127.0.0.1:{port}" for role, port in self.ports.items()}
         self.applications: dict[str, Process] = {}
         self.expected_dead: set[str] = {"feeder"}
@@ -58,6 +59,7 @@ class Demo:
         servers = ",".join(self.servers.values())
         self.shown.say(f"start two servers, {len(APPLICATIONS)} applications and Spark (which takes half a minute)")
         running = {role: self.start_server(role) for role in self.servers}
+        self.start_console(servers)
         feeder, job = self.start_feeder(), self.start_job(servers)
         for name, subtree in APPLICATIONS.items():
             arguments = ("--servers", servers, "--subtree", subtree, "--leash")
@@ -87,6 +89,15 @@ class Demo:
         data = ["--data", str(self.folder / role), "--log-format", "json"]
         flags = [f"--{role}", "--bind", self.servers[role], "--peer", self.servers[other], *data]
         return self.family.start(role, [*server_command(), *flags])
+
+    def start_console(self, servers: str) -> None:
+        """Serve the console while the demo runs, if what it needs is installed; the demo goes on without it."""
+        if not all(map(find_spec, ("starlette", "uvicorn"))):
+            return
+        listen = f"127.0.0.1:{free_ports(1, self.taken)}"
+        self.family.python("console", "chp_client.gateway", "--servers", servers, "--listen", listen)
+        self.expected_dead.add("console")
+        self.shown.say(f"the console is at http://{listen}/ until the demo ends")
 
     def start_job(self, servers: str) -> Process:
         """Start Spark, which takes its time; it waits for days."""
@@ -179,11 +190,15 @@ class Demo:
         held: dict[str, str] = {}
         deadline = time.monotonic() + 10
         while held != wanted and time.monotonic() < deadline:
-            seen = len(process.said("items"))
-            process.order("report")
-            self.wait(lambda seen=seen: len(process.said("items")) > seen, f"{name} to report")  # type: ignore[misc]
-            held = subset(json.loads(process.said("items")[-1][1].removeprefix("items ")), "")
+            held = self.report(process)
         return held
+
+    def report(self, process: Process) -> dict[str, str]:
+        """What an application says that it holds, now."""
+        seen = len(process.said("items"))
+        process.order("report")
+        self.wait(lambda: len(process.said("items")) > seen, f"{process.name} to report")
+        return subset(json.loads(process.said("items")[-1][1].removeprefix("items ")), "")
 
     def read_server(self, role: str) -> dict[str, str]:
         """What one server holds, by a fresh Clone that knows no other."""

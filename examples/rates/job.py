@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _options().parse_args(argv)
     options.days.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
-    spark = session("rates", cores=2, quick_start=True)
+    spark = session("rates", cores=2, quick_start=True, **{"spark.ui.showConsoleProgress": False})
     orders = leash.orders(options.leash)  # after Spark, which has a signal handler of its own
     ledger = Ledger()
     sink = noted(publisher(options.servers), ledger)

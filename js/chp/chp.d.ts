@@ -5,17 +5,19 @@ export interface Entry { value: Value; revision: Revision }
 export interface Change { key: string; value: Value | undefined; deleted: boolean; revision: Revision }
 export interface Done { revision: Revision; durability: "" | "applied" | "journaled" | "replicated" }
 export type State = "connecting" | "synced" | "stale" | "closed";
-export interface Options { prefix?: string; onState?: (state: State) => void; timeoutMs?: number }
+export interface Options { subtree?: string; onState?: (state: State) => void; timeoutMs?: number; token?: string }
 export type Row =
-  | { set: string; value: Value; ttl?: number; if?: Revision | "0" }
-  | { delete: string; if?: Revision | "0" };
+  | { set: string; value: Value; ttl?: number; if?: Revision | null }
+  | { delete: string; if?: Revision | null };
 
+/** A server, or the gateway, refused an own set; `code` is as in SPEC.md, section 18. */
 export class Refused extends Error {
-  readonly status: number;
   readonly code: string;
-  readonly now: { key: string; etag: string; value?: string; base64?: string } | null;
+  readonly detail: unknown;
   readonly revisions: Record<string, Revision> | null;
 }
+/** Nobody answered in time, or the Clone was closed; what was set may have been done. */
+export class Unanswered extends Error {}
 
 export function reaches(a: Revision, b: Revision): boolean;
 
@@ -24,7 +26,9 @@ export class Clone implements Iterable<[string, Value]> {
   static open(gateways: string | string[], options?: Options): Promise<Clone>;
   readonly state: State;
   readonly number: Revision;
+  readonly comparedAt: Revision;
   readonly size: number;
+  readonly stats: Record<string, number>;
   get(key: string): Value | undefined;
   has(key: string): boolean;
   entry(key: string): Entry | undefined;
@@ -36,6 +40,6 @@ export class Clone implements Iterable<[string, Value]> {
   set(key: string, value: Value, options?: { ttl?: number; ifRevision?: Revision | null }): Promise<Done>;
   delete(key: string, options?: { ifRevision?: Revision }): Promise<Done>;
   batch(rows: Row[]): Promise<Done>;
-  verify(): Promise<string[]>;
+  verify(): boolean;
   close(): void;
 }

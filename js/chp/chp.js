@@ -1,77 +1,72 @@
-// A Clone for the browser and for Node: all keys of a prefix in this program's memory, live, with awaited sets.
+// A Clone for the browser and for Node (22 or newer): a subtree in this program's memory, live, proved, with awaited sets.
 //
-//   const clone = await Clone.open(["http://127.0.0.1:8080"], { prefix: "/rates/" });
+//   const clone = await Clone.open(["http://127.0.0.1:8080"], { subtree: "/rates/" });
 //   clone.get("/rates/USD");                                   // from memory: never waits
 //   clone.watch(({ key, value }) => console.log(key, value));
 //   await clone.set("/rates/USD", "1.08", { ifRevision: clone.entry("/rates/USD").revision });
 //
-//   GET /v1/watch --> snapshot: gathered beside, takes the copy's place when it is whole ("current")
-//                 --> change: one record, applied as a whole; its id is where the next connection goes on
-//   PUT, DELETE, POST /v1/batch --> each with one Idempotency-Key for all its tries, so it is done once
-//
-// A connection that says nothing for SILENCE_MS (a gateway says something each second) is given up, and the next gateway
-// asked for what comes behind the last id: over restarts and failovers nothing is missed and nothing seen twice. What a
-// gateway can't go on from begins with a snapshot; listeners are then told the difference.
+// It speaks CHP/2 with the pair itself, over a gateway's WebSocket (SPEC.md, section 37): core.js decides, this file has
+// the WebSocket, the clock and the promises. A gateway that says nothing for SILENCE_MS (each says something each 2 s) is
+// given up, and the next one asked: nothing is missed, nothing seen twice, and what was set is done once.
 
-const SILENCE_MS = 5000, RETRY_MS = [50, 100, 250, 500, 1000, 2000], EVENT_MAX = 64 * 1024 * 1024;
-const AGAIN = new Set([408, 425, 429, 502, 503, 504]);
+import { Core, described, numberOf, Refused } from "./core.js";
+
+export { Refused };
+
+const SILENCE_MS = 6000, TICK_MS = 50, ABOUT = 3, DENIED = 1008;
+const RETRY_MS = [50, 100, 250, 500, 1000, 2000];
 const encoder = new TextEncoder();
 
-/** What a gateway refused: `code` is for programs, `revisions` and `now` are there if a condition did not hold. */
-export class Refused extends Error {
-  constructor(status, problem) {
-    super(problem.detail ?? `the gateway answered ${status}`);
-    this.name = "Refused";
-    this.status = status;
-    this.code = problem.code ?? "";
-    this.now = problem.now ?? null;
-    this.revisions = problem.revisions ?? null;
-  }
-}
-
 /** Whether revision a ("epoch.sequence") is at least b; as a number it would be beyond what JavaScript keeps exactly. */
-export function reaches(a, b) {
-  const [ae, as] = a.split(".").map(Number), [be, bs] = b.split(".").map(Number);
-  return ae > be || (ae === be && as >= bs);
+export function reaches(a, b) { return numberOf(a) >= numberOf(b); }
+
+/** What is wrong, where the gateway or this machine says so: not a word of the servers. */
+export class Unanswered extends Error {
+  constructor(text) { super(text); this.name = "Unanswered"; }
 }
 
 export class Clone {
-  #gateways; #prefix; #at = ""; #number = "0.0"; #turn = 0; #failures = 0;
-  #entries = new Map(); #coming = null; #listeners = new Set(); #waiting = new Set();
-  #closed = new AbortController(); #ready; #settle; #onState; #state = "connecting"; #timeoutMs;
+  #gateways; #subtree; #token; #core = null; #socket = null; #open = false; #turn = 0; #failures = 0; #heardAt = 0; #tick = null; #again = null;
+  #listeners = new Set(); #onState; #timeoutMs; #closed = false; #ready; #settle; #room = []; #why = ""; #pending = new Set();
 
   /** Connect; use `open` to wait until the copy is there too. `gateways`: a URL or several of the same pair. */
-  constructor(gateways, { prefix = "", onState = () => {}, timeoutMs = 30_000 } = {}) {
+  constructor(gateways, { subtree = "", onState = () => {}, timeoutMs = 30_000, token = "" } = {}) {
     this.#gateways = [gateways].flat().map((each) => new URL(each).origin);
     if (!this.#gateways.length) throw new TypeError("a Clone needs a gateway's URL, such as http://127.0.0.1:8080");
-    this.#prefix = String(prefix);
+    if (typeof subtree !== "string" || (subtree && !/^\/.*\/$/s.test(subtree))) throw new TypeError('a subtree is "" or begins and ends with a slash, such as "/rates/"');
+    if (typeof WebSocket === "undefined") throw new TypeError("there is no WebSocket here; use Node 22 or newer");
+    this.#subtree = subtree;
     this.#onState = onState;
     this.#timeoutMs = timeoutMs;
+    this.#token = token;
     this.#ready = new Promise((resolve, reject) => { this.#settle = { resolve, reject }; });
     this.#ready.catch(() => {});
-    this.#run();
+    this.#begin();
   }
 
   /** A Clone whose copy is there. */
   static async open(gateways, options = {}) {
     const clone = new Clone(gateways, options);
-    await clone.synced(options.timeoutMs);
+    try { await clone.synced(options.timeoutMs); } catch (error) { clone.close(); throw error; }
     return clone;
   }
 
   /** "connecting", "synced", "stale" (the copy is there, and nobody says whether it is current), "closed". */
-  get state() { return this.#state; }
+  get state() { return this.#closed ? "closed" : (this.#core?.state ?? "connecting"); }
   /** The number up to which the copy is known to be complete. */
-  get number() { return this.#number; }
-  get size() { return this.#entries.size; }
+  get number() { return described(this.#core?.at ?? 0n); }
+  /** The last number at which a server's count, sums and digest were equal to this copy's. */
+  get comparedAt() { return described(this.#core?.comparedAt ?? 0n); }
+  get size() { return this.#core?.entries.size ?? 0; }
+  get stats() { return { ...this.#core?.stats }; }
 
   /** The value: text, or a Uint8Array if it is not UTF-8; undefined if there is none. */
-  get(key) { return this.#entries.get(key)?.value; }
-  has(key) { return this.#entries.has(key); }
+  get(key) { const entry = this.#core?.entries.get(key); return entry && shown(entry.bytes); }
+  has(key) { return this.#core?.entries.has(key) ?? false; }
   /** { value, revision }, or undefined. */
-  entry(key) { return this.#entries.get(key); }
-  keys() { return [...this.#entries.keys()]; }
-  [Symbol.iterator]() { return [...this.#entries].map(([key, { value }]) => [key, value])[Symbol.iterator](); }
+  entry(key) { const entry = this.#core?.entries.get(key); return entry && { value: shown(entry.bytes), revision: described(entry.revision) }; }
+  keys() { return [...(this.#core?.entries.keys() ?? [])]; }
+  *[Symbol.iterator]() { for (const key of this.keys()) yield [key, this.get(key)]; }
 
   /** Call `listener({ key, value, deleted, revision })` for each change; the function that is returned ends it. */
   watch(listener) {
@@ -81,222 +76,181 @@ export class Clone {
 
   /** Until the copy is there. */
   async synced(timeoutMs = this.#timeoutMs) {
-    await within(this.#ready, timeoutMs, () => `no copy within ${timeoutMs} ms from ${this.#gateways.join(", ")}`);
+    await within(this.#ready, timeoutMs, () => `no copy within ${timeoutMs} ms from ${this.#gateways.join(", ")}; ${this.#why || this.#core?.refusal || "no server is heard"}`);
   }
 
-  /** Set a key to text or bytes; { revision, durability } when the pair has it and, under the prefix, so has this copy. */
-  set(key, value, { ttl, ifRevision } = {}) {
-    const query = ttl === undefined ? "" : `&ttl=${encodeURIComponent(ttl)}`;
-    const body = typeof value === "string" ? encoder.encode(value) : value;
-    if (!(body instanceof Uint8Array)) throw new TypeError(`a value is text or a Uint8Array, not ${typeof value}`);
-    return this.#write("PUT", `/v1/keys?key=${encodeURIComponent(key)}${query}`, body, conditions(ifRevision), [key]);
-  }
+  /** Set a key to text or bytes; { revision, durability } when the pair has it and, in the subtree, so has this copy. */
+  set(key, value, { ttl, ifRevision } = {}) { return this.batch([{ set: key, value, ttl, if: ifRevision }]); }
 
   /** Delete a key, whether it is there or not. */
-  delete(key, { ifRevision } = {}) {
-    return this.#write("DELETE", `/v1/keys?key=${encodeURIComponent(key)}`, undefined, conditions(ifRevision), []);
+  delete(key, { ifRevision } = {}) { return this.batch([{ delete: key, if: ifRevision }]); }
+
+  /** Many in one record: rows { set, value, ttl, if } or { delete, if }; `if` is a revision, or null for no such key. */
+  async batch(rows) {
+    const { keys, values, extras } = columns(rows);
+    if (this.#closed) throw new Unanswered("this Clone was closed");
+    const until = Date.now() + this.#timeoutMs;
+    const late = () => `no answer within ${this.#timeoutMs} ms; it may still be done: look before you set it again; ${this.#why}`;
+    while (!this.#core || this.#core.full) await within(new Promise((resolve, reject) => this.#room.push({ resolve, reject })), until - Date.now(), late);
+    if (this.#closed) throw new Unanswered("this Clone was closed");
+    const handle = {};
+    const done = new Promise((resolve, reject) => Object.assign(handle, { resolve, reject }));
+    done.catch(() => {});
+    this.#pending.add(handle);
+    this.#core.submit(keys, values, extras, handle, performance.now());
+    this.#perform();
+    try { return await within(done, until - Date.now(), late); } finally { this.#pending.delete(handle); }
   }
 
-  /** Many in one record: rows { set, value, ttl, if } or { delete, if }; all of it is done, or nothing. */
-  batch(rows) {
-    const said = rows.map((row) => (row.value instanceof Uint8Array ? { ...row, value: undefined, base64: base64(row.value) } : row));
-    const body = encoder.encode(said.map((row) => JSON.stringify(row)).join("\n"));
-    const headers = { "Content-Type": "application/x-ndjson" };
-    return this.#write("POST", "/v1/batch", body, headers, rows.filter((row) => "set" in row).map((row) => row.set));
-  }
-
-  /** The keys in which this copy differs from the gateway's now: none, if nothing is on its way. */
-  async verify() {
-    const there = new Map();
-    for (let after = ""; after !== null;) {
-      const query = new URLSearchParams({ prefix: this.#prefix, limit: "10000", after });
-      const answer = await this.#ask("GET", `/v1/keys?${query}`, undefined, {});
-      const page = await answer.json();
-      for (const { key, revision } of page.keys) there.set(key, revision);
-      after = page.next;
-    }
-    const keys = new Set([...there.keys(), ...this.#entries.keys()].filter((key) => !key.startsWith("/.gateway/")));
-    return [...keys].filter((key) => there.get(key) !== this.#entries.get(key)?.revision);
-  }
+  /** Whether what is held has the sums that are compared with each of the servers' heartbeats, counted anew. */
+  verify() { return this.#core?.verify() ?? false; }
 
   close() {
-    if (this.#closed.signal.aborted) return;
-    this.#closed.abort();
-    this.#become("closed");
-    this.#settle.reject(new Error("this Clone was closed"));
-    for (const each of this.#waiting) each.resolve();
+    if (this.#closed) return;
+    this.#closed = true;
+    clearInterval(this.#tick);
+    clearTimeout(this.#again);
+    this.#socket?.close(1000);
+    const error = new Unanswered("this Clone was closed");
+    this.#settle.reject(error);
+    for (const each of [...this.#pending, ...this.#room]) each.reject(error);
+    this.#tellState("closed");
   }
 
-  // -- the stream
+  // -- the WebSocket
 
-  async #run() {
-    while (!this.#closed.signal.aborted) {
-      const silence = new AbortController();
-      const stop = () => silence.abort();
-      this.#closed.signal.addEventListener("abort", stop);
-      let alarm = setTimeout(stop, SILENCE_MS);
-      try {
-        await this.#read(silence.signal, () => { clearTimeout(alarm); alarm = setTimeout(stop, SILENCE_MS); });
-      } catch { /* the next one is asked */ } finally {
-        clearTimeout(alarm);
-        silence.abort();
-        this.#closed.signal.removeEventListener("abort", stop);
-      }
-      this.#coming = null;
-      if (this.#state === "synced") this.#become("stale");
-      await pause(RETRY_MS[Math.min(this.#failures++, RETRY_MS.length - 1)], this.#closed.signal);
-      this.#turn++;
+  async #begin() {
+    const session = new Uint8Array(16);
+    crypto.getRandomValues(session.subarray(0, 12));
+    const named = new Uint8Array([...encoder.encode("chp session"), ...session.subarray(0, 12)]);
+    const publicId = new Uint8Array(16);
+    publicId.set(new Uint8Array(await crypto.subtle.digest("SHA-256", named)).subarray(0, 12));
+    if (this.#closed) return;
+    this.#core = new Core({ session, publicId, subtree: this.#subtree, chance: Math.random });
+    this.#tick = setInterval(() => this.#onTick(), TICK_MS);
+    for (const each of this.#room.splice(0)) each.resolve();
+    this.#connect();
+  }
+
+  #connect() {
+    const gateway = this.#gateways[this.#turn++ % this.#gateways.length];
+    const socket = (this.#socket = new WebSocket(`${gateway.replace(/^http/, "ws")}/v1/clone`, this.#token ? ["chp", `bearer.${this.#token}`] : []));
+    socket.binaryType = "arraybuffer";
+    this.#heardAt = performance.now();
+    socket.onmessage = ({ data }) => { if (socket === this.#socket) this.#came(new Uint8Array(data)); };
+    socket.onclose = ({ code, reason }) => { if (socket === this.#socket) this.#lost(code, reason || `${gateway} is not there, or closed the connection`); };
+    socket.onerror = () => {};
+  }
+
+  #lost(code, why) {
+    const now = performance.now();
+    this.#socket = null;
+    this.#open = false;
+    this.#why = why;
+    if (this.#closed) return;
+    if (code === DENIED) this.#denied(why);
+    this.#core.closed(now);
+    this.#perform();
+    this.#again = setTimeout(() => this.#connect(), RETRY_MS[Math.min(this.#failures++, RETRY_MS.length - 1)]);
+  }
+
+  // the gateway lets something not pass: whoever waits is told, and it is not sent again
+  #denied(why) {
+    const error = new Refused("access", why);
+    this.#settle.reject(error);
+    for (const each of this.#pending) each.reject(error);
+    this.#core.forget();
+  }
+
+  #came(message) {
+    const now = performance.now(), [server, port] = message, frames = [];
+    this.#heardAt = now;
+    const view = new DataView(message.buffer, message.byteOffset);
+    for (let at = 2; at < message.length;) {
+      const size = view.getUint32(at);
+      frames.push(message.subarray(at + 4, at + 4 + size));
+      at += 4 + size;
     }
+    if (port !== ABOUT) this.#core.receive(server, port, frames, now);
+    else if (!this.#open) { this.#open = true; this.#core.opened(server, now); }
+    this.#perform();
   }
 
-  async #read(signal, heard) {
-    const query = new URLSearchParams({ prefix: this.#prefix });
-    if (this.#at) query.set("after", this.#at);
-    const answer = await fetch(`${this.#gateway()}/v1/watch?${query}`, { signal, cache: "no-store" });
-    if (answer.status === 400) this.#settle.reject(new Refused(400, await answer.json()));
-    if (!answer.ok) throw new Error(`${answer.status}`);
-    const reader = answer.body.getReader(), text = new TextDecoder();
-    let parts = [], size = 0;
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      heard();
-      const came = text.decode(value, { stream: true }), end = came.lastIndexOf("\n\n");
-      parts.push(came);
-      if ((size += came.length) > EVENT_MAX) throw new Error("an event without an end");
-      if (end < 0 && !parts.join("").includes("\n\n")) continue;
-      const events = parts.join("").split("\n\n");
-      parts = [events.pop()];
-      size = parts[0].length;
-      for (const event of events) this.#event(event);
-      this.#tell();
+  #onTick() {
+    const now = performance.now();
+    if (this.#socket && now - this.#heardAt > SILENCE_MS) {
+      const socket = this.#socket;
+      this.#socket = null;
+      socket.close();
+      this.#lost(0, "the gateway said nothing");
+      return;
     }
+    this.#core.timer(now);
+    this.#perform();
   }
 
-  #event(text) {
-    const said = { id: "", event: "", data: "" };
-    for (const line of text.split("\n")) {
-      const at = line.indexOf(": ");
-      if (at > 0) said[line.slice(0, at)] = line.slice(at + 2);
-      else if (line.startsWith(": ")) this.#reached(line.slice(2));
+  #perform() {
+    const { send, settled, changes, states } = this.#core.take();
+    if (this.#open) for (const each of send) this.#socket.send(message(each));
+    for (const { key, bytes, deleted, revision } of changes) {
+      if (!this.#listeners.size) break;
+      const change = { key, value: deleted ? undefined : shown(bytes), deleted, revision: described(revision) };
+      for (const listener of this.#listeners) try { listener(change); } catch (error) { console.error(error); }
     }
-    if (!said.data) return;
-    const data = JSON.parse(said.data);
-    if (said.event === "snapshot") this.#coming = new Map();
-    else if (said.event === "entries") for (const row of data.changes) this.#coming.set(row.key, { value: valueOf(row), revision: row.revision });
-    else if (said.event === "current") this.#replace();
-    else if (said.event === "change") this.#apply(data.number, data.changes);
-    if (said.id) { this.#at = said.id; this.#reached(said.id); }
-  }
-
-  #apply(number, rows) {
-    const told = rows.map((row) => {
-      if (row.deleted) { this.#entries.delete(row.key); return { key: row.key, value: undefined, deleted: true, revision: number }; }
-      const entry = { value: valueOf(row), revision: number };
-      this.#entries.set(row.key, entry);
-      return { key: row.key, deleted: false, ...entry };
-    });
-    this.#say(told);
-  }
-
-  #replace() {
-    const before = this.#entries, now = this.#coming ?? new Map(), told = [];
-    this.#entries = now;
-    this.#coming = null;
-    for (const [key, entry] of now) if (before.get(key)?.revision !== entry.revision) told.push({ key, deleted: false, ...entry });
-    for (const key of before.keys()) if (!now.has(key)) told.push({ key, value: undefined, deleted: true, revision: "" });
-    this.#say(told);
-  }
-
-  #reached(number) {
-    if (this.#coming === null && /^\d+\.\d+$/.test(number)) this.#number = number;
-  }
-
-  /** What a piece of the stream brought is applied: who waits for it goes on. */
-  #tell() {
-    if (this.#coming !== null) return;
-    this.#failures = 0;
-    if (this.#state !== "closed") this.#become("synced");
-    this.#settle.resolve();
-    for (const each of this.#waiting) if (each.there()) each.resolve();
-  }
-
-  #say(changes) {
-    for (const listener of this.#listeners) for (const change of changes) try { listener(change); } catch (error) { console.error(error); }
-  }
-
-  #become(state) {
-    if (state === this.#state) return;
-    this.#state = state;
-    try { this.#onState(state); } catch (error) { console.error(error); }
-  }
-
-  #gateway() { return this.#gateways[this.#turn % this.#gateways.length]; }
-
-  // -- writes
-
-  async #write(method, path, body, headers, keys) {
-    const answer = await this.#ask(method, path, body, { ...headers, "Idempotency-Key": crypto.randomUUID() });
-    const { revision, durability = "" } = await answer.json();
-    const mine = keys.filter((key) => key.startsWith(this.#prefix));
-    const there = () => mine.every((key) => reaches(this.#entries.get(key)?.revision ?? this.#number, revision));
-    if (mine.length && this.#state === "synced" && !there()) {
-      const waits = { there };
-      const come = new Promise((resolve) => { waits.resolve = resolve; });
-      this.#waiting.add(waits);
-      try { await within(come, SILENCE_MS, () => ""); } catch { /* it is done all the same */ } finally { this.#waiting.delete(waits); }
+    for (const state of states) {
+      if (state === "synced") { this.#failures = 0; this.#settle.resolve(); }
+      this.#tellState(state);
     }
-    return { revision, durability };
+    for (const [handle, result] of settled) if (result instanceof Error) handle.reject(result); else handle.resolve(result);
+    if (this.#room.length && !this.#core.full) for (const each of this.#room.splice(0)) each.resolve();
   }
 
-  async #ask(method, path, body, headers) {
-    const until = Date.now() + this.#timeoutMs;
-    for (let tries = 0, why = ""; ; tries++) {
-      const gateway = this.#gateways[(this.#turn + tries) % this.#gateways.length];
-      try {
-        const left = AbortSignal.timeout(Math.max(1, until - Date.now()));
-        const answer = await fetch(gateway + path, { method, body, headers, signal: left });
-        if (answer.ok) return answer;
-        const problem = await answer.json().catch(() => ({}));
-        if (!AGAIN.has(answer.status)) throw new Refused(answer.status, problem);
-        why = problem.detail ?? `${answer.status}`;
-      } catch (error) {
-        if (error instanceof Refused) throw error;
-        why = String(error.cause ?? error);
-      }
-      if (this.#closed.signal.aborted) throw new Error("this Clone was closed");
-      if (Date.now() > until) throw new Error(`no answer within ${this.#timeoutMs} ms; it may have been done; ${why}`);
-      await pause(RETRY_MS[Math.min(tries, 4)], this.#closed.signal);
-    }
-  }
+  #tellState(state) { try { this.#onState(state); } catch (error) { console.error(error); } }
 }
 
-function conditions(revision) {
-  if (revision === undefined) return {};
-  return revision === "0.0" || revision === null ? { "If-None-Match": "*" } : { "If-Match": `"${revision}"` };
+function message([server, port, frames]) {
+  const made = new Uint8Array(frames.reduce((size, frame) => size + 4 + frame.length, 2)), view = new DataView(made.buffer);
+  made[0] = server;
+  made[1] = port;
+  let at = 2;
+  for (const frame of frames) {
+    view.setUint32(at, frame.length);
+    made.set(frame, at + 4);
+    at += 4 + frame.length;
+  }
+  return made;
 }
 
-function valueOf(row) {
-  return row.base64 === undefined ? row.value : Uint8Array.from(atob(row.base64), (c) => c.charCodeAt(0));
-}
-
-function base64(bytes) {
-  let text = "";
-  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
-  return btoa(text);
-}
-
-function pause(ms, signal) {
-  return new Promise((resolve) => {
-    const alarm = setTimeout(done, ms);
-    function done() { clearTimeout(alarm); signal.removeEventListener("abort", done); resolve(); }
-    signal.addEventListener("abort", done);
-    if (signal.aborted) done();
+function columns(rows) {
+  const keys = [], values = [], gone = [], ttls = [[], []], conditions = [[], []];
+  rows.forEach((row, i) => {
+    const key = row.set ?? row.delete, value = row.set === undefined ? "" : row.value;
+    const bytes = typeof value === "string" ? encoder.encode(value) : value;
+    if (typeof key !== "string" || key === "") throw new TypeError("a key is text, and not empty");
+    if (!(bytes instanceof Uint8Array)) throw new TypeError(`the value of ${key} is text or a Uint8Array, not ${typeof value}`);
+    if (row.set === undefined) gone.push(i);
+    if (row.ttl !== undefined) {
+      if (!(row.ttl > 0) || !Number.isFinite(row.ttl)) throw new RangeError(`a ttl is seconds above 0, not ${row.ttl}`);
+      ttls[0].push(i);
+      ttls[1].push(Math.max(1, Math.round(row.ttl * 1000)));
+    }
+    if (row.if !== undefined) { conditions[0].push(i); conditions[1].push(row.if === null || row.if === "0" ? 0n : numberOf(row.if)); }
+    keys.push(key);
+    values.push(bytes);
   });
+  if (!keys.length) throw new TypeError("a batch has a row at least");
+  const extras = {};
+  if (gone.length) extras.d = gone;
+  if (ttls[0].length) extras.t = ttls;
+  if (conditions[0].length) extras.c = conditions;
+  return { keys, values, extras: Object.keys(extras).length ? extras : null };
 }
+
+const decoder = new TextDecoder("utf-8", { fatal: true });
+function shown(bytes) { try { return decoder.decode(bytes); } catch { return bytes; } }
 
 async function within(promise, ms, why) {
   let alarm;
-  const late = new Promise((_, reject) => { alarm = setTimeout(() => reject(new Error(why())), ms); });
+  const late = new Promise((_, reject) => { alarm = setTimeout(() => reject(new Unanswered(why())), Math.max(0, ms)); });
   try { return await Promise.race([promise, late]); } finally { clearTimeout(alarm); }
 }

@@ -10,20 +10,21 @@ between two turns: what was acknowledged is stored, the ports are closed, and th
 
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
+from . import logs
 from .access.keyring import Keyring
+from .core.state.journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
 from .exits import CannotStart, Exit
 from .settings import config as configuration
 from .settings.config import Config
-from .shell import logs
 from .shell.arbiter import ArbiterError
 from .shell.metrics import MetricsError
-from .store.journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
 from .store.opening import open_journal
 
 log = logs.get_log(__name__)
@@ -79,16 +80,26 @@ def _run_logged(config: Config) -> int:
     return Exit.CLEAN
 
 
+def _take_descriptors() -> None:
+    """As many as this process may have: each client has three connections, and shells begin with 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _run(config: Config) -> None:
     from .shell.cycles import Cycles
     from .shell.reactor import Server  # after the settings: --help needs none of it
+    from .shell.supervisor import Supervisor
 
+    _take_descriptors()
     os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
     keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
     with _signals() as ending, _opened_journal(config) as journal:
         server, cycles = Server(config, journal, keyring=keyring), Cycles()
-        server.tidy = cycles.step
+        server.tidy, server.supervisor = cycles.step, Supervisor(os.environ)
         cycles.begin()
+        ending.calls(server.stop)
         try:
             try:
                 with _cannot_bind_explained(config):
@@ -97,7 +108,6 @@ def _run(config: Config) -> None:
                 if ending.signal is None:
                     raise
                 return  # it was told to end while it looked for the arbiter
-            ending.calls(server.stop)
             server.run()
             server.leave()
         finally:

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
 from types import TracebackType
@@ -24,6 +24,8 @@ from typing import Any, Self
 from chp.limits import DEFAULT, Limits
 
 from .access.keyring import Keyring
+from .core.performing import Port
+from .core.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
@@ -61,6 +63,16 @@ def _is_free(port: int) -> bool:
     return True
 
 
+class CutOff(Server):
+    """A server whose link to its peer a test cuts: nothing that comes on it is taken, and nothing says so."""
+
+    cut = False
+
+    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+        """As of `Server`; what has arrived from the peer is dropped while the link is cut."""
+        super().take(port, (lambda frames: None) if self.cut and port is Port.PEER else handle)
+
+
 class TestServer:
     """One server in a thread, which can be started, killed and started again on the same ports.
 
@@ -73,7 +85,8 @@ class TestServer:
         settings.setdefault("bind", f"tcp://127.0.0.1:{free_port()}")
         self.config = replace(Config(), **settings)
         self.limits = limits
-        self.server: Server | None = None
+        self.server: CutOff | None = None
+        self.cut = False  # whether what the peer says is dropped
         self._thread: threading.Thread | None = None
 
     @property
@@ -93,7 +106,8 @@ class TestServer:
             retain_s=config.retain_s,
             catch_up=config.peer is not None,
         )
-        server = Server(config, journal, self.limits, keyring)
+        server = CutOff(config, journal, self.limits, keyring)
+        server.cut = self.cut
         try:
             server.bind()
         except BaseException:  # its sockets would keep its context from ending, for ever
@@ -171,6 +185,23 @@ class Pair:
             threading.Event().wait(0.005)
         active.kill()
         return active
+
+    def cut(self) -> None:
+        """Cut the link between the two: neither hears the other, as if a cable were out; clients reach both.
+
+        It lasts until `mend`, also for a server that is started again meanwhile.
+        """
+        self._cut(True)
+
+    def mend(self) -> None:
+        """They hear each other again."""
+        self._cut(False)
+
+    def _cut(self, cut: bool) -> None:
+        for each in (self.primary, self.backup):
+            each.cut = cut
+            if each.server is not None:
+                each.server.cut = cut
 
     def __enter__(self) -> Self:
         try:

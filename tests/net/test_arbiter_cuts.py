@@ -6,9 +6,7 @@ The whole matrix, three rounds of each, is `long`; a handful of it is in every r
 """
 
 import threading
-from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
@@ -17,42 +15,16 @@ from chp_client import Clone
 from chp_client.errors import Conflict
 from tests.process.cluster import GENEROUS_S, wait_for
 from tests.process.faults import equal
-from tests.process.zookeeper import ZooKeeper, ZooKeeperError
 
-from .cutting import Net, NoNet
-from .test_cuts import NetPair, for_a_while
+from .cutting import Net, NetPair
+from .test_cuts import for_a_while
 
 LINKS = ("ab", "az", "bz")
 WAYS = {"both": ("{0}{1}", "{1}{0}"), "there": ("{0}{1}",), "back": ("{1}{0}",)}
 SUBSETS = [links for n in (1, 2, 3) for links in combinations(LINKS, n)]
 MATRIX = [(links, way) for links in SUBSETS for way in WAYS]
 HANDFUL = [(("ab",), "both"), (("ab", "az"), "both"), (("ab", "bz"), "there"), (("az", "bz"), "back")]
-CUT_S = 7.0  # beyond a session and the timeouts; sessions last longer than an active waits for its passive
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    try:
-        with Net() as made:
-            yield made
-    except NoNet as error:
-        pytest.skip(f"links can't be cut here: {error}")
-
-
-@pytest.fixture
-def pair(net: Net, tmp_path: Path) -> Iterator[NetPair]:
-    pytest.importorskip("kazoo", reason="kazoo is not installed")
-    net.heal()
-    keeper = ZooKeeper(tmp_path, net.address("z"), net.prefix("z"))
-    try:
-        keeper.start()
-        with NetPair(net, tmp_path, "--arbiter", keeper.url(session_s=3.0)) as made:
-            yield made
-    except ZooKeeperError as error:
-        pytest.skip(f"no ZooKeeper here: {error}")
-    finally:
-        net.heal()
-        keeper.kill()
+CUT_S = 5.5  # beyond a session and the timeouts; sessions last longer than an active waits for its passive
 
 
 class Client:
@@ -145,14 +117,14 @@ def rounds(net: Net, pair: NetPair, links: tuple[str, ...], way: str, times: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("links", "way"), HANDFUL, ids=["+".join(links) + "-" + way for links, way in HANDFUL])
-def test_nothing_acknowledged_is_lost(net: Net, pair: NetPair, links: tuple[str, ...], way: str) -> None:
-    rounds(net, pair, links, way, 1)
+def test_nothing_acknowledged_is_lost(net: Net, arbitrated: NetPair, links: tuple[str, ...], way: str) -> None:
+    rounds(net, arbitrated, links, way, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("links", "way"), MATRIX, ids=["+".join(links) + "-" + way for links, way in MATRIX])
 def test_nothing_acknowledged_is_lost_in_the_whole_matrix(
-    net: Net, pair: NetPair, links: tuple[str, ...], way: str
+    net: Net, arbitrated: NetPair, links: tuple[str, ...], way: str
 ) -> None:
-    rounds(net, pair, links, way, 3)
+    rounds(net, arbitrated, links, way, 3)

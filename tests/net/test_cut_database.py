@@ -1,7 +1,7 @@
 """The way between a server and the database that keeps its journal is cut: nobody is told, on either side."""
 
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ from chp_client import Clone
 from chp_server.exits import Exit
 from tests.process.cluster import GENEROUS_S, wait_for
 from tests.process.faults import ended, equal
-from tests.process.postgres import SERVER, NoPostgres, Postgres
+from tests.process.postgres import SERVER, Postgres, private
 
-from .cutting import Net, NoNet
-from .test_cuts import NetPair, put
+from .cutting import Net, NetPair
+from .test_cuts import put
 
 pytestmark = pytest.mark.slow
 
@@ -39,23 +39,10 @@ class FarPostgres(Postgres):
 
 
 @pytest.fixture
-def net() -> Iterator[Net]:
-    try:
-        with Net() as made:
-            yield made
-    except NoNet as error:
-        pytest.skip(f"links can't be cut here: {error}")
-
-
-@pytest.fixture
 def database(net: Net) -> Iterator[FarPostgres]:
-    with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
-        try:
-            made = FarPostgres(net, Path(place))
-        except NoPostgres as error:
-            pytest.skip(str(error))
-        with made:
-            yield made
+    net.heal()
+    with private(partial(FarPostgres, net)) as made:
+        yield made
 
 
 def test_a_server_cut_off_from_its_database_ends_and_the_database_lets_go_of_its_journal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,10 @@ import pytest
 from tests.process.histories import History, Recorders
 from tests.process.test_histories import served_by, spoiled
 
-from .cutting import Net, NoNet
-from .test_cuts import NetPair
+from .cutting import Net, NetPair
 
 pytestmark = pytest.mark.slow
 MANY = 20
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    try:
-        with Net() as made:
-            yield made
-    except NoNet as error:
-        pytest.skip(f"links can't be cut here: {error}")
 
 
 def cut_one_way(net: Net, _pair: NetPair, rng: random.Random) -> None:

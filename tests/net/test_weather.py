@@ -18,7 +18,7 @@ from .cutting import NetServer, NoNet
 from .weather import Weather
 
 pytestmark = pytest.mark.slow
-BATCHES = 150  # of each writer: some seconds
+BATCHES = 100  # of each writer: some seconds
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chp_server import main
 from chp_server.core.core import ServerCore
 from chp_server.core.performing import Step, steps
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.turn import Append, Turn
+from chp_server.core.turn import Append, JournalOp, Replace, Turn
 from chp_server.shell import reactor
 from chp_server.store.sql.sql_journal import SqlJournal
 
@@ -89,8 +89,8 @@ def patch_turn() -> None:
 
 def patch_snapshots() -> None:
     """The points of a snapshot and of a replacement."""
-    due, put, commit, replace = (
-        SqlJournal.snapshot_due, SqlJournal.put_snapshot, SqlJournal.commit_snapshot, Snapshotter.replace,
+    due, put, commit, write = (
+        SqlJournal.snapshot_due, SqlJournal.put_snapshot, SqlJournal.commit_snapshot, Snapshotter.write,
     )  # fmt: skip
     what: dict[str, Any] = {"kind": "snapshot", "chunks": 0}
 
@@ -113,14 +113,15 @@ def patch_snapshots() -> None:
         commit(self, keep_after, **how)
         at(f"{what['kind']}-done")
 
-    def dying_replace(self: Snapshotter, core: ServerCore, shared: int = 0) -> None:
-        begin("replace")
-        replace(self, core, shared)
+    def dying_write(self: Snapshotter, ops: Sequence[JournalOp], core: ServerCore, *, again: bool = False) -> None:
+        if any(isinstance(op, Replace) for op in ops):
+            begin("replace")
+        write(self, ops, core, again=again)
 
     journal: Any = SqlJournal
     snapshotter: Any = Snapshotter
     journal.snapshot_due, journal.put_snapshot = eager_due, dying_put
-    journal.commit_snapshot, snapshotter.replace = dying_commit, dying_replace
+    journal.commit_snapshot, snapshotter.write = dying_commit, dying_write
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@
         pair.active().kill()
         load.go_on()                        # every writer is acknowledged again
         ...
-        load.end()
-        nothing_lost(pair.both, load)       # every acknowledged set is there, on servers that are equal
+        both_kept_all(pair, load)           # every acknowledged set is there, on servers that are equal
 
 A writer sets keys of its own, one batch at a time, so the longest gap between two acknowledgements is the outage that
 an application sees. `AckEar` hears every acknowledgement that leaves one server, whomever it is for. `DyingServer` is a
@@ -117,6 +116,13 @@ class Load:
         for writer in self.writers:
             writer.ending.set()
             writer.clone.close(0.5)
+
+
+def both_kept_all(pair: ProcessPair, load: Load) -> None:
+    """The load ends, the pair is in sync, and nothing is lost."""
+    load.end()
+    pair.wait_in_sync()
+    nothing_lost(pair.both, load)
 
 
 def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:

@@ -1,4 +1,4 @@
-"""Histories of real runs: four processes set and count, with the time of every call and answer; then they are judged.
+"""Histories of real runs: four processes set, count and read, with the time of each call and answer; they are judged.
 
     with Recorders(pair.servers, keys) as recorders:      # python -m tests.process.histories tcp://a:5556 p1 7
         ... kill, stop, cut ...
@@ -7,8 +7,9 @@
 
 A process prints a line when it calls and one when it is answered, by a clock that all processes of a machine share; one
 call after the other, so what has no answer when it ends is the last. A conditional set names what its process saw the
-key have. At the end a new Clone reads every key. What was acknowledged by both servers was done; what by one alone, may
-have been parted with: that is accounted for elsewhere (tests/sim/accounts.py), and here nobody is sure of it.
+key have, and a read follows a `clone.sync()`. At the end a new Clone reads every key. What was acknowledged by both
+servers was done; what by one alone, may have been parted with: that is accounted for elsewhere (tests/sim/accounts.py),
+and here nobody is sure of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chp.numbers import UNKNOWN
 from chp_client import Clone, Conflict, Refused
 
 from .cluster import GENEROUS_S, wait_for
@@ -35,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 KEYS = ("/h/1", "/h/2", "/h/3")
 PROCESSES = 4
 PACE_S = 0.01  # a few hundred calls a second: enough for a dozen in every fault, and few enough to be judged
+READ_SHARE = 0.3  # of the calls
+READS = 5  # before a read is given up: others set the key all the time, or one server is alone
 PENDING = 1  # the revision of an own set that is not confirmed
 
 
@@ -59,7 +63,7 @@ class History:
         values = {(call["key"], call["revision"]): call["value"] for call in made if "revision" in call}
         for call in made:
             history.outcomes[call["outcome"]] += 1
-            if call["outcome"] != "conflict":
+            if call["outcome"] != "conflict" and (call["kind"] != READ or call["outcome"] == "read"):
                 seen = values.get((call["key"], call["if_revision"]), call["expected"])
                 history.calls.setdefault(call["key"], []).append(_as_call(call, seen))
         return history
@@ -85,6 +89,9 @@ def _calls(name: str, lines: list[list[Any]]) -> list[dict[str, Any]]:
                 {"process": name, "called": called, "kind": kind, "key": key, "value": value, "outcome": "unknown"}
                 | {"if_revision": if_revision, "expected": expected}
             )
+        elif what == "read":
+            answered, value = rest
+            calls[-1] |= {"answered": answered, "outcome": "read", "value": value}
         else:
             answered, outcome, revision = rest
             calls[-1] |= {"answered": answered, "outcome": outcome}
@@ -95,7 +102,7 @@ def _calls(name: str, lines: list[list[Any]]) -> list[dict[str, Any]]:
 
 def _as_call(said: dict[str, Any], seen: str | None) -> Call:
     """With the value that its condition named, if it had one."""
-    answered = said["answered"] if said["outcome"] == "replicated" else NEVER
+    answered = said["answered"] if said["outcome"] in ("replicated", "read") else NEVER
     expected = seen if said["kind"] == CAS else None
     return Call(said["process"], said["kind"], said["value"], said["called"], answered, expected)
 
@@ -180,6 +187,22 @@ def _one_call(clone: Clone, rng: random.Random, value: str) -> None:
         _say("answer", time.monotonic(), "unknown", None)
 
 
+def _one_read(clone: Clone, rng: random.Random) -> None:
+    """After a `sync` that both servers have: a value whose revision is not above that of its acknowledgement."""
+    key = rng.choice(KEYS)
+    _say("call", time.monotonic(), READ, key, None, 0, None)
+    try:
+        for _ in range(READS):
+            ack = clone.sync(GENEROUS_S)
+            held = clone.entry(key)
+            if ack.durability == "replicated" and (held is None or UNKNOWN < held.revision <= ack.revision):
+                _say("read", time.monotonic(), None if held is None else held.value.decode())
+                return
+    except (Refused, TimeoutError):
+        pass
+    _say("answer", time.monotonic(), "unread", None)
+
+
 def main(servers: str, name: str, seed: str) -> None:
     """Call until the standard input ends."""
     ended = threading.Event()
@@ -194,7 +217,10 @@ def main(servers: str, name: str, seed: str) -> None:
         clone.wait_until_synced(GENEROUS_S)
         while not ended.is_set():
             n += 1
-            _one_call(clone, rng, f"{name}.{n}")
+            if rng.random() < READ_SHARE:
+                _one_read(clone, rng)
+            else:
+                _one_call(clone, rng, f"{name}.{n}")
             time.sleep(rng.random() * 2 * PACE_S)
 
 

@@ -15,20 +15,37 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import pytest
 
 from chp_server.testing import free_port
 
 from .cluster import wait_for
 
+P = TypeVar("P", bound="Postgres")
 SERVER = "application_name = 'chp-server'"
 
 
 class NoPostgres(Exception):
     """PostgreSQL can't be had here; the text says why."""
+
+
+@contextmanager
+def private(make: Callable[[Path], P]) -> Iterator[P]:
+    """One that runs in a folder of its own; the test is skipped where there is none."""
+    with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
+        try:
+            made = make(Path(place))
+        except NoPostgres as error:
+            pytest.skip(str(error))
+        with made:
+            yield made
 
 
 class Postgres:

@@ -231,10 +231,10 @@ class Watcher(threading.Thread):
         try:
             for changes in self._watch.batches():
                 self.seen.update(changes.keys)
-                self.changes += len(changes)
                 revisions = [revision, *changes.revisions]
                 self.in_order = self.in_order and revisions == sorted(revisions)
                 revision = revisions[-1]
+                self.changes += len(changes)  # the last: who waits for it may read the others
         except Lagging:
             self.lagging = True
 
@@ -244,7 +244,7 @@ class Watcher(threading.Thread):
         wait_for(
             f"{keys} keys; {clone!r} {clone.stats}", lambda: len(clone) == keys and clone.verify(contents=False).ok
         )
-        wait_for(f"changes of {keys} keys, not {len(self.seen)}", lambda: self.lagging or len(self.seen) >= keys)
+        wait_for(f"changes of {keys} keys, not {self.changes}", lambda: self.lagging or self.changes >= keys)
         wait_for("a comparison", lambda: clone.verify(contents=False).compared_at >= clone.revision > 0)
         return {
             "seen": len(self.seen), "changes": self.changes, "lagging": self.lagging, "in_order": self.in_order,

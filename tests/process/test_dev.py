@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
+import httpx
 import pytest
 
 from chp_client import Clone
@@ -78,6 +79,9 @@ def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
     assert running.until("export CHP_SERVERS=").split("=")[1].split()[0] == ",".join(servers)
     first = int(running.until(r"^primary \| process").split()[-1])
     running.until(r"^backup +\| process")
+    url = running.until(r"^gateway +\| .*http://").partition(" serves ")[0].rpartition(" ")[2]
+    with httpx.Client(transport=httpx.HTTPTransport(retries=8), trust_env=False, timeout=WAIT_S) as client:
+        assert "<title>chp</title>" in client.get(url).text
     with Clone(servers) as clone:
         clone.wait_until_synced(WAIT_S)
         clone.set("/a", b"1").wait(WAIT_S)

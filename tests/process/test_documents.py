@@ -111,6 +111,7 @@ def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> 
     journal = open_journal(f"sqlite:{tmp_path}")
     known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
     known |= {"chp_turn_seconds_bucket"} | {f"chp_scrub_{name}" for name in metrics._SCRUB}
+    known |= {f"chp_topics_{name}" for name in metrics._TOPICS} | {f"chp_group_{name}" for name in metrics._GROUPS}
     known |= {f"chp_room_{name}" for name in Room().status(0)}
     known |= {f"chp_journal_{name}" for name in journal.stats()}
     journal.close()

@@ -12,8 +12,14 @@ from chp_server.testing import Pair
 ROOT = Path(__file__).parents[2]
 SAYS = {
     "asynchronous": "the highest of 3 bids is 120",
+    "competing_consumers": "2000 jobs of 50 customers: 0 lost, 0 twice, each customer's in order",
     "configuration": "12 requests: served",
     "counter": "the counter is 100",
+    "lazy_pirate": "10 requests, 10 right, 10 answers",
+    "queue_library": "3 producers, 2 consumers with 300 messages each, each producer's in order",
+    "espresso": "GREETING PASSIVE 1.2",
+    "last_value_cache": "a Clone has 1000 topics, 042 is b'save 42'",
+    "queue_http": "0 are left",
     "services": "/services/web/1 and /services/web/2 are gone: they ended",
 }
 

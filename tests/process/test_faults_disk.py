@@ -15,16 +15,17 @@ import pytest
 import zmq
 
 from chp_client import Clone, Refused, Ticket
+from chp_server.core.state.journal import JournalError
 from chp_server.core.turn import Save, Turn
 from chp_server.exits import Exit
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server
-from chp_server.store.journal import JournalError
 from chp_server.store.opening import open_journal
 from chp_server.testing import TestServer, free_port
+from chp_server.tools.journal_tools import verify
 
 from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
-from .faults import DyingServer, Load, ended, nothing_lost, other, wait_active
+from .faults import DyingServer, Load, both_kept_all, ended, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
@@ -264,7 +265,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         try:
             server.bind()
-            server.core.told = unreadable
+            server.core.shell_facts = unreadable
             client.connect(config.bind)
             client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 3, "id": 1})])
             giving_up.start()
@@ -393,9 +394,7 @@ def test_a_torn_tail_of_one_journal_loses_nothing_of_a_pair(tmp_path: Path, cut:
             server.start()
         pair.wait_in_sync()
         load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_path: Path) -> None:
@@ -415,3 +414,28 @@ def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_pat
     finally:
         with suppress(OSError):
             server.kill()
+
+
+def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmpfs: Mount) -> None:
+    """After an orderly end SQLite has no files beside the journal, and makes one to read it."""
+    server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None, "--min-free-disk", "0")
+    tmpfs(server.data, "4m")
+    server.start()
+    with Clone(server.address) as clone:
+        clone.set("/a", bytes(100_000)).wait(GENEROUS_S)
+    server.signal(signal.SIGTERM)
+    assert server.process is not None and server.process.wait(GENEROUS_S) == 0
+    with suppress(OSError), (server.data / "others").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    report = verify(f"sqlite:{server.data}")
+    assert not report.ok and "no room" in report.line() and "damaged" not in report.line(), report.line()
+    server.start()
+    assert server.process.wait(GENEROUS_S) == Exit.NO_ROOM
+    assert "no room" in server.log.read_text()
+    (server.data / "others").unlink()
+    server.start()
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(GENEROUS_S)
+        assert clone["/a"] == bytes(100_000)
+    server.kill()

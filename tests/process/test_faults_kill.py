@@ -11,7 +11,7 @@ from chp_server.testing import free_port
 from tests.wire.hand import Hand
 
 from .cluster import GENEROUS_S, wait_for
-from .faults import DyingPair, DyingServer, Load, nothing_lost, other, wait_active
+from .faults import DyingPair, DyingServer, Load, both_kept_all, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
 TURN = ("before-append", "before-sync", "before-publish", "before-ack")
@@ -43,9 +43,7 @@ def test_the_active_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
             victim.start()
             pair.wait_in_sync()
             load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_the_passive_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
@@ -61,9 +59,7 @@ def test_the_passive_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
             assert wait_active(active)["in_sync"] is False
             victim.start()
             pair.wait_in_sync()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_both_die_in_the_same_turns(tmp_path: Path) -> None:
@@ -81,9 +77,7 @@ def test_both_die_in_the_same_turns(tmp_path: Path) -> None:
             pair.backup.start()
             pair.wait_in_sync()
             load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_a_lone_server_dies_at_each_point_and_in_its_snapshots(tmp_path: Path) -> None:
@@ -117,9 +111,7 @@ def test_the_active_dies_in_its_snapshot(tmp_path: Path) -> None:
                 victim.died()
                 load.go_on()
                 victim.start()
-            load.end()
-            pair.wait_in_sync()
-            nothing_lost(pair.both, load)
+            both_kept_all(pair, load)
 
 
 @pytest.mark.parametrize("point", ["replace-chunk", "replace-commit", "replace-done"])
@@ -185,6 +177,4 @@ def test_the_active_returns_within_and_beyond_the_timeout(tmp_path: Path, peer_t
         victim.start()
         pair.wait_in_sync()
         load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)

@@ -4,7 +4,6 @@ The primary's journal is in PostgreSQL and the backup's in a file, so one of the
 """
 
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from chp_server.core.state.journal import JournalDamaged, JournalError
 from chp_server.core.state.recordlog import Row
 from chp_server.exits import Exit
-from chp_server.store.journal import JournalDamaged, JournalError
 from chp_server.store.opening import open_journal
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
-from .faults import Load, ended, nothing_lost, wait_active
-from .postgres import NoPostgres, Postgres
+from .faults import Load, both_kept_all, ended, wait_active
+from .postgres import Postgres, private
 
 pytestmark = pytest.mark.slow
 EPOCH, MIB = 1 << 48, 1 << 20
@@ -28,13 +27,8 @@ SILENT = "&silent_s=2&connect_timeout=2"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Postgres]:
-    with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
-        try:
-            made = Postgres(Path(place))
-        except NoPostgres as error:
-            pytest.skip(str(error))
-        with made:
-            yield made
+    with private(Postgres) as made:
+        yield made
 
 
 @pytest.fixture
@@ -97,9 +91,7 @@ def test_a_server_whose_database_goes_away_ends_and_the_other_takes_over(
         pair.primary.start()
         pair.wait_in_sync()
         load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_an_idle_server_that_is_asked_for_its_status_notices_that_its_database_is_gone(
@@ -124,9 +116,7 @@ def test_a_stall_of_the_database_is_a_pause_and_the_other_takes_over(tmp_path: P
         assert pair.primary.process is not None and pair.primary.process.poll() is None
         assert pair.active() is pair.backup
         load.go_on()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_a_database_that_stays_silent_ends_the_server(tmp_path: Path, database: Postgres) -> None:
@@ -141,9 +131,7 @@ def test_a_database_that_stays_silent_ends_the_server(tmp_path: Path, database: 
         database.go_on()
         pair.primary.start()
         pair.wait_in_sync()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 @pytest.mark.parametrize("size", [100, 40 * MIB], ids=["small", "large"])
@@ -201,9 +189,7 @@ def test_while_its_database_is_full_the_other_serves_and_then_it_is_back_by_itse
         load.go_on()
         assert subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=False).returncode == 0
         pair.wait_in_sync()
-        load.end()
-        pair.wait_in_sync()
-        nothing_lost(pair.both, load)
+        both_kept_all(pair, load)
 
 
 def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_path: Path, database: Postgres) -> None:

@@ -19,6 +19,21 @@ def test_one(chp_clone, chp_pair):
 def test_two(chp_clone):
     assert not chp_clone, "nothing is left of another test"
 
+def test_a_link_that_is_cut_and_mended(chp_pair, chp_clone):
+    chp_clone.set("/a", b"1").wait(30)
+    chp_pair.cut()
+    for n in range(2000):  # until the active has missed its passive
+        if chp_clone.set("/a", b"%d" % n).wait(30).durability == "applied":
+            break
+    else:
+        raise AssertionError("both still have all of it")
+    chp_pair.mend()
+    while chp_clone.set("/a", b"after").wait(30).durability != "replicated":
+        pass
+    chp_pair.kill()
+    chp_clone.set("/b", b"2").wait(30)
+    assert dict(chp_clone) == {"/a": b"after", "/b": b"2"}
+
 def test_its_pair_is_told_by_the_environment(chp_pair, monkeypatch):
     import os
     assert os.environ["CHP_SERVERS"].split(",") == chp_pair.servers and "CHP_CLIENT" not in os.environ
@@ -34,7 +49,7 @@ def run(directory: Path, text: str) -> str:
 
 
 def test_each_test_has_a_pair_of_its_own(tmp_path: Path) -> None:
-    assert "3 passed" in (said := run(tmp_path, MINE)), said
+    assert "4 passed" in (said := run(tmp_path, MINE)), said
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""covers: locks while holders and servers are killed and stopped; `chp lock` and `chp elect` as commands."""
+"""covers: recipes while holders and servers are killed and stopped; `chp lock` and `chp elect` as commands."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from chp_client import Clone
+from chp_client.feed.feed import Feed
+from chp_client.recipes import Counter, Party
+
 from .cluster import ProcessPair, wait_for
-from .locker import TTL_S
+from .contender import KEY, LIMIT, PATH, TTL_S
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -27,16 +30,17 @@ def pair(tmp_path: Path) -> Iterator[ProcessPair]:
         yield started
 
 
-class Locker:
-    """A worker, started again when it was killed."""
+class Worker:
+    """One that takes part, started again when it was killed."""
 
-    def __init__(self, pair: ProcessPair, name: str, path: Path) -> None:
-        self._argv = [sys.executable, "-m", "tests.process.locker", ",".join(pair.servers), name, str(path)]
-        self._log = path.with_suffix(f".{name}")
+    def __init__(self, pair: ProcessPair, kind: str, name: str, path: Path) -> None:
+        self.name = name
+        self._argv = [sys.executable, "-m", "tests.process.contender", kind, ",".join(pair.servers), name, str(path)]
+        self.log = path.with_suffix(f".{name}")
         self.start()
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._argv, cwd=ROOT, stdout=log)
 
     def kill(self) -> None:
@@ -44,51 +48,164 @@ class Locker:
         self.process.kill()
         self.process.wait()
 
+    def stand_still(self) -> None:
+        """For longer than its lease lasts: it wakes as one who still believes that it holds what it held."""
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(2 * TTL_S)
+        self.process.send_signal(signal.SIGCONT)
 
-def rows(path: Path) -> list[tuple[int, str]]:
-    return [(int(token), name) for token, name in (line.split() for line in path.read_text().splitlines())]
+
+class Torment:
+    """Workers of one recipe, and what is done to them and to the pair."""
+
+    def __init__(self, pair: ProcessPair, kind: str, path: Path) -> None:
+        self.pair, self.path = pair, path
+        path.write_text("")
+        self.workers = [Worker(pair, kind, f"w{i}", path) for i in range(WORKERS)]
+        self.kills = 0
+
+    def __enter__(self) -> Torment:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def rows(self) -> list[tuple[int, str]]:
+        """What they wrote; the last line may be half written."""
+        lines = self.path.read_text().split("\n")[:-1]
+        return [(int(token), name) for token, name in (line.split() for line in lines)]
+
+    def more(self, n: int = 8) -> None:
+        """Wait until there are `n` more tokens, or sums."""
+        before = len({token for token, _ in self.rows()})
+        wait_for(f"{n} more of {self.path.name}", lambda: len({t for t, _ in self.rows()}) >= before + n)
+
+    def holder(self) -> Worker:
+        """Who wrote last: it holds it, or did a moment ago."""
+        name = self.rows()[-1][1]
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def kill_holder(self) -> None:
+        """kill -9, and start it again."""
+        victim = self.holder()
+        victim.kill()
+        self.kills += 1
+        victim.start()
+
+    def kill_active(self) -> None:
+        """kill -9, and start it again once the other serves."""
+        wait_for("an active", self.pair.active)
+        active = self.pair.active()
+        assert active is not None, "it was there a moment ago"
+        active.kill()
+        self.more(3)
+        active.start()
+        self.pair.wait_in_sync()
+
+    def kill_active_while_the_holder_stands_still(self) -> None:
+        """It sleeps through the failover, and wakes under the other server."""
+        self.holder().process.send_signal(signal.SIGSTOP)
+        self.kill_active()
+
+    def run(self) -> None:
+        """A holder killed, one stopped, the active killed, and both of the last at once."""
+        self.more()
+        for act in (
+            self.kill_holder,
+            lambda: self.holder().stand_still(),
+            self.kill_active,
+            self.kill_active_while_the_holder_stands_still,
+        ):
+            act()
+            for worker in self.workers:
+                worker.process.send_signal(signal.SIGCONT)
+            self.more()
 
 
-def more(path: Path, n: int = 10) -> None:
-    """Wait until the resource was written to by holders of `n` more tokens."""
-    before = len({token for token, _ in rows(path)})
-    wait_for(f"{n} more holders", lambda: len({token for token, _ in rows(path)}) >= before + n)
+def held(pair: ProcessPair) -> dict[int, dict[str, int]]:
+    """Of each token that the servers gave: whose it is, and how many held one then, these included.
+
+    Of a semaphore two that are given in one moment are of one record, and equal.
+    """
+    found: dict[int, dict[str, int]] = {}
+    there: set[str] = set()
+    with Feed(pair.servers, "/recipe/") as feed:
+        for records in feed.fetch(feed.facts().oldest, 60):
+            for record in records:
+                for i, key in enumerate(record.keys):
+                    if not key.endswith(":held"):
+                        continue
+                    if i in record.deletes:
+                        there.discard(key)
+                    else:
+                        there.add(key)
+                        found.setdefault(record.first, {})[key.rpartition("/")[2].split(":")[0]] = len(there)
+    return found
 
 
 @pytest.mark.timeout(600)
-def test_no_two_holders_tokens_are_both_accepted(pair: ProcessPair, tmp_path: Path) -> None:
-    path, chance = tmp_path / "resource", random.Random(1)
-    path.write_text("")
-    workers = [Locker(pair, f"w{i}", path) for i in range(WORKERS)]
-    try:
-        more(path)
-        for round_ in range(6):
-            victim = chance.choice(workers)
-            if round_ % 2:
-                victim.process.send_signal(signal.SIGSTOP)  # the holder, or one in the line: it wakes as a zombie
-                time.sleep(2 * TTL_S)
-                victim.process.send_signal(signal.SIGCONT)
-            else:
-                victim.kill()
-                victim.start()
-            if round_ in (2, 3):
-                active = pair.active()
-                assert active is not None
-                active.kill()
-                more(path, 3)
-                active.start()
-                pair.wait_in_sync()
-            more(path)
-    finally:
-        for worker in workers:
-            worker.kill()
-    written = rows(path)
+@pytest.mark.parametrize("kind", ["lock", pytest.param("election", marks=pytest.mark.long)])
+def test_no_two_holders_tokens_are_both_accepted(pair: ProcessPair, tmp_path: Path, kind: str) -> None:
+    with Torment(pair, kind, tmp_path / "resource") as torment:
+        torment.run()
+    written, given = torment.rows(), held(pair)
     assert [token for token, _ in written] == sorted(token for token, _ in written)
     holders: dict[int, set[str]] = {}
     for token, name in written:
         holders.setdefault(token, set()).add(name)
     assert all(len(names) == 1 for names in holders.values()), "a token is one holder's"
     assert {name for _, name in written} == {f"w{i}" for i in range(WORKERS)}, "each had its turn"
+    assert all(given[token] == {name: 1} for token, name in written), "and the servers had given it, to it alone"
+
+
+@pytest.mark.timeout(600)
+def test_no_more_than_the_limit_hold_a_semaphore(pair: ProcessPair, tmp_path: Path) -> None:
+    with Torment(pair, "semaphore", tmp_path / "resource") as torment:
+        torment.run()
+    written, given = torment.rows(), held(pair)
+    assert all(name in given[token] for token, name in written), "the servers gave each token that was used"
+    assert len(set(written)) == len(written), "and each once"
+    assert max(n for names in given.values() for n in names.values()) == LIMIT, "two at a time, and never three"
+
+
+@pytest.mark.timeout(600)
+def test_each_addition_counts_once_though_adders_and_servers_die(pair: ProcessPair, tmp_path: Path) -> None:
+    with Torment(pair, "counter", tmp_path / "sums") as torment:
+        torment.run()
+    sums = [total for total, _ in torment.rows()]
+    assert len(set(sums)) == len(sums), "no sum was told to two"
+    unsaid = sum(worker.log.read_text().count("error") for worker in torment.workers)
+    with Clone(pair.servers, KEY.rpartition("/")[0] + "/") as clone:
+        clone.wait_until_synced(60)
+        total = Counter(clone, KEY).add(0, 60)
+    assert max(sums) <= total and len(sums) <= total <= len(sums) + torment.kills + WORKERS + unsaid
+
+
+@pytest.mark.timeout(600)
+def test_who_dies_or_stands_still_is_gone_from_a_party_and_who_wakes_is_back(pair: ProcessPair, tmp_path: Path) -> None:
+    with Torment(pair, "party", tmp_path / "joined") as torment, Clone(pair.servers, "/recipe/") as clone:
+        clone.wait_until_synced(60)
+        party = Party(clone, PATH, "looks-on")
+        everybody = {f"w{i}" for i in range(WORKERS)}
+
+        def becomes(names: set[str]) -> None:
+            wait_for(f"{sorted(names)}, not {sorted(party)}", lambda: set(party) == names)
+
+        becomes(everybody)
+        torment.workers[0].process.send_signal(signal.SIGSTOP)
+        becomes(everybody - {"w0"})
+        torment.workers[1].kill()
+        becomes(everybody - {"w0", "w1"})
+        torment.workers[0].process.send_signal(signal.SIGCONT)
+        becomes(everybody - {"w1"})
+        active = pair.active()
+        assert active is not None
+        active.kill()
+        torment.workers[1].start()
+        becomes(everybody)
+        torment.workers[2].kill()
+        becomes(everybody - {"w2"})
 
 
 def chp(pair: ProcessPair, *args: str, **more: object) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,8 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp_client import Clone
 from chp_client.feed.feed import Feed
-from chp_client.recording import POSITION, SCHEMA, Writer, file_name, files, pq, record
+from chp_client.recorded import POSITION, SCHEMA, file_name, files, pq
+from chp_client.recording import Writer, record
 from chp_client.replaying import replay
 from chp_server.testing import TestServer
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from .run import run_plan, shrink
-from .schedule import Plan, plan, with_arbiter
+from .schedule import Plan, plan, with_arbiter, with_consumers
 
 
 def main() -> int:
@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="make the failing seed's commands few")
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
     parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
+    parser.add_argument("--consumers", action="store_true", help="programs share a topic in groups")
     args = parser.parse_args()
     if args.show is not None:
         return show(planned(args.show, args), args.shrink)
@@ -51,6 +52,7 @@ def sweep(args: argparse.Namespace) -> int:
 def planned(seed: int, args: argparse.Namespace) -> Plan:
     """A seed's plan, with what was asked for."""
     a_plan = plan(seed)
+    a_plan = with_consumers(a_plan) if args.consumers else a_plan
     return with_arbiter(a_plan) if args.arbiter else a_plan
 
 

@@ -196,5 +196,5 @@ def _holds(record: Node, op: Op) -> bool:
     if op.lease:
         return any(lease == op.lease for _, lease in record.leases)
     if op.kind == "del":
-        return all((key, None) in record.writes for key in op.keys)
+        return all((key, None) in record.writes or key not in record.values for key in op.keys)  # nothing to delete
     return op.value in record.names

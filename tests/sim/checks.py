@@ -2,6 +2,7 @@
 
     after each turn of a server   its map is the one its number stands for; numbers go up; nothing is issued twice
     when it acknowledges          what it says is on its disk (journaled), on both disks (replicated); it is not fenced
+    whatever is sent              is nothing that the rules of access deny (access.py)
     after each turn of a client   a complete copy is the one its number stands for; its number never goes down
     at the end (`healed`)         everyone in sync within a stated time; replicas equal, and equal to a replay of the
                                   journal; every promise kept in the surviving history; one key at a time linearizable
@@ -22,7 +23,8 @@ from chp.headers import State
 from chp.numbers import describe, epoch_of
 from chp_server.core.turn import Append, Fact, Remember, Save, Turn
 
-from . import linear
+from . import linear, stranger
+from .access import AccessChecks
 from .accounts import Accounts
 from .oracle import Oracle, Wrong
 from .topics import TopicChecks
@@ -51,6 +53,7 @@ class Checks:
         self.accounts = Accounts(world, self.oracle)
         self.failed: str | None = None
         self.topics = TopicChecks(world)
+        self.access = AccessChecks(world)
         self.acks = 0
         self.compared = 0
         self.last_number: dict[str, int] = {}
@@ -125,8 +128,9 @@ class Checks:
 
     def saves(self, node: ServerNode, save: Save) -> None:
         """A server writes a file of what is not history."""
-        self.saved.update(update.value for update in save.updates if update.value is not None)
-        self.replays.update((u.value, (u, node, node.starts)) for u in save.updates if u.value is not None)
+        values = {u.value: u for u in save.updates if u.key and u.value is not None}  # and not rules
+        self.saved.update(values)
+        self.replays.update((value, (update, node, node.starts)) for value, update in values.items())
         self.discarded.append(self.last_number[node.name])
         whole = all(fact.fields.get("complete", True) for fact in node.performed.facts)
         self.accounts.saved(node, save, self.last_number[node.name], complete=whole)
@@ -146,6 +150,8 @@ class Checks:
                     self.replayed.update(v for _, v in self.oracle.nodes[op.last].writes if v is not None)
                 else:
                     self._not_early(node, op.body)
+                    if node.core.active:
+                        self.access.commits(node, op.body)
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
         """Who holds another store, or has the other one's role, neither begins nor follows; nobody else ends."""
@@ -220,7 +226,9 @@ class Checks:
         if node.foreign:
             return
         state = node.core.state
-        last = self.last_number[node.name]
+        last, peer = self.last_number[node.name], node.core.here.peer
+        if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.posed_at < FENCE_S:
+            self.fail(f"{node.name} takes a stranger for its peer, which it had just heard")
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
         self.last_number[node.name] = state.number
@@ -288,12 +296,13 @@ class Checks:
         for frames in acks:
             header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
             if header[0] == 6:
-                self._not_fenced(node)
+                self.not_fenced(node)
                 for _, _, revision in header[1]:
                     self.acks += 1
                     self._promise(node, revision, header[2])
 
-    def _not_fenced(self, node: ServerNode) -> None:
+    def not_fenced(self, node: ServerNode) -> None:
+        """Nobody else is active by now, as far as this server could know."""
         epoch, when = self.fenced.get(node.name, (0, 0.0))
         own = node.core.state.epoch
         if epoch > own and when < self.began[node.name]:
@@ -370,7 +379,7 @@ class Checks:
 
     # -- the end
 
-    def quiet(self) -> str:
+    def quiet(self) -> str:  # noqa: PLR0911
         """What is not as it should be once all is healed; empty when everyone is in sync."""
         servers = self.world.servers
         states = sorted(int(node.core.bstate) for node in servers)
@@ -390,7 +399,11 @@ class Checks:
         follower = active.core.here.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
-        return "" if active.core.arbitration.both else "the arbiter's set does not have both"
+        behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
+        if behind:
+            return f"{behind} have not read everything"
+        both = active.core.arbitration.both
+        return self.topics.groups.undrained(active.core) if both else "the arbiter's set does not have both"
 
     def not_served_by(self, server: ServerNode) -> str:
         """What is missing until `server` serves everybody; empty when it does."""
@@ -412,12 +425,15 @@ class Checks:
         active = next(node for node in self.world.servers if node.core.active)
         end = active.core.state.number
         self._replicas_equal()
-        self.topics.check()
+        self.topics.check(self.oracle.nodes[end].names)
+        self.access.end()
         for node in self.world.servers:
             if node.disk.durability:
                 self._equals_its_journal(node)
         self._promises_kept(end)
         self.accounts.check(end)
+        for reader in self.world.readers:
+            reader.check(end)
         self._reads_true()
         self._leased_keys_went()
         ops = [op for client in self.world.clients for op in client.ops]

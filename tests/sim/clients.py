@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from chp.batch import Segment
+from chp.topics import pack_messages
 from chp_client.core.core import ClientCore
 
 from .clock import LocalClock
+from .consumers import IDS as MEMBERS
+from .consumers import Consuming
 from .model_client import KTHXBAI, REFUSED, SYNC, ModelClient
 from .network import Conn, Frames
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from .world import World
 
 READ_ID = 1 << 30
+STAGED = "staged"  # the topic of the messages of transactions
+CONSUME_S = 0.2  # between two looks of a consumer at what it has
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +44,7 @@ class Op:
     expected: dict[str, int] | None = None
     ttl_ms: int = 0
     lease: bytes = b""  # of a refresh or an unlease
+    message: bool = False  # whether a transaction has one too
     answered: float | None = None
     result: tuple[Any, ...] | None = (
         None  # ("ack", revision, durability) ("refused", code, detail) ("read", rev, value, number)
@@ -108,11 +114,12 @@ class Production(ClientCore):
         ]
 
     def stage(self, op: Op, transaction: bytes, version: int, now: float) -> None:
-        """Stage updates in two parts, and commit them as an application's version, as a Spark job does."""
-        for i in range(2):
-            mine = slice(i, None, 2)
-            keys, extras = op.keys[mine], {"stage": [transaction, f"{i}.0"]}
-            self.submit(Segment(keys, [op.value] * len(keys), extras), None, now, shown=False)
+        """Stage updates in two parts, and a message with the second, and commit them as an application's version, as a
+        Spark job does."""
+        message = {"publish": [[STAGED, 1, pack_messages(None, [op.value])]]} if op.message else {}
+        for i, (keys, extras) in enumerate(((op.keys[::2], {}), (op.keys[1::2], message))):
+            staged = {"stage": [transaction, f"{i}.0"], **extras}
+            self.submit(Segment(keys, [op.value] * len(keys), staged), None, now, shown=False)
         commit = [transaction, op.client, version, [[f"{i}.0", 1] for i in range(2)], None]
         self.submit(Segment([], [], {"commit": commit}), op, now, shown=False)
 
@@ -160,6 +167,8 @@ class ClientNode:
         self.starts = 0
         self.ops: list[Op] = []
         self.published: list[Op] = []  # messages (topics.py)
+        self.consuming = Consuming(self)
+        self._next_member = MEMBERS
         self.versions = 0  # of this client's transactions
         self.core: Any = None
         self._next_op = 0
@@ -191,6 +200,7 @@ class ClientNode:
             for kind in ("upd", "set", "req"):
                 self.world.net.connect(kind, self.name, server)
         self.world.checks.client_started(self)
+        self.consuming.begin()
         self._perform()
 
     def crash(self) -> None:
@@ -248,6 +258,7 @@ class ClientNode:
         if self.core.next_deadline() <= now:
             self.core.on_timer(now)
         self._refresh_leases(now)
+        self.consuming.act(now)
         self._perform()
 
     def _take(self, conn: Conn, frames: Frames, now: float) -> None:
@@ -257,7 +268,7 @@ class ClientNode:
                 self.core.on_update(i, frames, now)
         elif conn.kind == "set":
             self.core.on_link(i, frames[0] == b"\x01", now)
-        elif not self._is_read(frames):
+        elif not self.consuming.hear(i, frames, now) and not self._is_read(frames):
             self.core.on_reply(i, frames, now)
 
     def _perform(self) -> None:
@@ -285,10 +296,22 @@ class ClientNode:
         self._wake()
 
     def _send(self, kind: str, i: int, frames: Frames) -> None:
+        self.world.checks.access.asks(self.world.net.conns[kind, self.name, "PB"[i]], frames)
         self.world.net.send(self.world.net.conns[kind, self.name, "PB"[i]], "up", frames)
+
+    def say(self, kind: str, i: int, frames: Frames) -> None:
+        """A message to a server, beside the core."""
+        self._send(kind, i, frames)
+
+    def next_request(self) -> int:
+        """The id of a question beside the core."""
+        self._next_member += 1
+        return self._next_member
 
     def _wake(self) -> None:
         due = self.core.next_deadline()
+        if self.consuming.members:
+            due = min(due, self.clock.mono() + CONSUME_S)
         if self.leases:
             due = min(due, *(at for _, at in self.leases.values()))
         when = max(self.clock.true_time(due) + 1e-6, self.world.time.now)

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from chp.batch import decode, decode_segment, segment_of
-from chp.headers import Batch, Greeting, Header, Heartbeat, Records, StateHead, header_of, state_name
+from chp.headers import Batch, Greeting, Header, Heartbeat, Messages, Records, StateHead, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
 from chp_server.core.turn import Append, DropAfter, Remember, Replace
@@ -94,6 +94,8 @@ def _request(frames: list[bytes]) -> str | None:
         return None
     if frames[1][:1] == b"\x02":
         return f"ADMIN {frames[1][1:-1].decode()}"
+    if "topic" in options:
+        return f"ICANHAZ {options['topic']}/{options.get('group')}"
     return f"ICANHAZ '{frames[1].decode()}' from {describe(options['from'])}"
 
 
@@ -114,7 +116,7 @@ def _body(frames: list[bytes], chatter: bool) -> str | None:
         return header.describe("own channel" if frames[0][1:2] == b"@" else repr(frames[0][1:-1].decode()))
     if isinstance(header, Records):
         return header.describe(" ".join(_record(header_of(head), segments) for head, *segments in items))
-    return header.describe(_segments(items))
+    return header.describe("" if isinstance(header, Messages) else _segments(items))
 
 
 def journal(op: Any) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
+from chp_server.core.state.journal import JournalError, JournalFull, Loaded
 from chp_server.core.state.recordlog import Messages, Row
 from chp_server.core.topics.filling import Spans
-from chp_server.store.journal import JournalError, JournalFull, Loaded
 from chp_server.store.journal_rows import follows
 from chp_server.store.message_shelf import MessageShelf
 

@@ -5,7 +5,8 @@
     bereave P     the server with the right disk dies, once P, which has a foreign one, has heard it
     misplace P    its next start is with the other server's role, which is also running
 
-Each does nothing where it would be more than a mistake: what comes of it must not depend on luck.
+Each does nothing where it would be more than a mistake: what comes of it must not depend on luck. So a server that was
+to begin, and has never heard the right one (which stood still all the while), is taken away: it can't know better.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.pair.meeting import FOREIGN_STORE
 from chp_server.core.state.recordlog import Row
 from chp_server.core.turn import Append
 
@@ -52,22 +52,27 @@ def foreign(world: World, name: str, count: str) -> None:
         return
     node.crash()
     node.own_disk, node.disk = node.disk, _disk_of_others(node.primary, int(count), world)
-    node.foreign = True
+    node.foreign, node.met = True, False
     node.start()
 
 
 def home(world: World, name: str) -> None:
     """It has its own disk again, and is not started."""
-    node = world.nodes[name]
-    if node.foreign:
-        node.crash()
+    if world.nodes[name].foreign:
+        take_away(world.nodes[name])
+
+
+def take_away(node: ServerNode) -> None:
+    """A server's wrong disk, or its wrong role."""
+    node.crash()
+    if node.own_disk is not None:
         node.disk, node.own_disk, node.foreign = node.own_disk, None, False
 
 
 def bereave(world: World, name: str) -> None:
     """The right server is gone, and the foreign one knows that it was there, over a restart too."""
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
-    if node.foreign and node.running and node.disk.get_meta(FOREIGN_STORE):
+    if node.foreign and node.running and node.met:
         other.crash()
     else:
         home(world, name)  # it can't know better than to begin
@@ -78,8 +83,13 @@ def misplace(world: World, name: str) -> None:
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
     if not node.foreign and is_well(world, other):
         node.crash()
-        node.misplaced = True
+        node.misplaced, node.met = True, False
         node.start()
+
+
+def knows_no_better(node: ServerNode) -> bool:
+    """Whether a server with a wrong disk or role serves because it has heard nobody, ever."""
+    return (node.foreign or node.misplaced) and not node.met and bool(node.core.active)
 
 
 def _disk_of_others(primary: bool, count: int, world: World) -> Disk:

@@ -77,7 +77,7 @@ class ModelClient:
         self.last_no = 0
         self.holes = self.mismatches = self.reopened = 0
         self.digest_mismatches = 0  # it looks at none
-        self._next_id = 0
+        self._next_id = (int.from_bytes(session[8:12], "big") - 1) << 16  # answers to one that crashed are not its
         self._request: tuple[int, int] | None = None  # id, server
         self._asked = float("-inf")
         self._fresh: dict[str, tuple[bytes, int]] | None = None
@@ -133,7 +133,9 @@ class ModelClient:
         parts = msgpack.unpackb(frames[4])
         header = parts[0]
         server = self.servers[i]
-        if header[0] == GREETING:
+        if header[0] == REFUSED and frames[0] != self.own_topic:
+            server.on_channel = server.on_channel and not frames[0].startswith(self.topic)  # the rules deny it
+        elif header[0] == GREETING:
             self._greeting(i, server, frames[0], header, now)
         elif header[0] in (BATCH, HEARTBEAT) and frames[0] == self.topic:
             number = header[2] if header[0] == HEARTBEAT else header[3]

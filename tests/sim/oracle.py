@@ -14,7 +14,7 @@ import msgpack
 
 from chp.numbers import epoch_of
 
-EPOCH = 9
+EPOCH, ACCESS = 9, 12
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class Node:
     leased: set[str] = field(default_factory=set)  # keys that this record left with a lease
     parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
     revision: int = 0
+    rules: dict[str, Any] | None = None  # of access
 
 
 class Wrong(AssertionError):
@@ -74,7 +75,8 @@ class Oracle:
     def _apply(self, parent: Node, node: Node, header: list[Any], items: list[Any]) -> Node:
         node.path = {**parent.path, epoch_of(node.last): node.last}
         node.revision = parent.revision if parent.parts else node.first
-        if header[0] != EPOCH and header[6]:
+        node.rules = next(iter(header[7:] if header[0] == ACCESS else ()), None) or parent.rules
+        if header[0] not in (EPOCH, ACCESS) and header[6]:
             node.parts = (*parent.parts, *items)
             node.values, node.revisions, node.names = parent.values, parent.revisions, parent.names
             node.twice = parent.twice

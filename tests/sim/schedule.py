@@ -8,6 +8,7 @@ commands is short, so faults meet calls. The list ends with `settle`, and now an
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, replace
 
 SETTLE_S = 15
@@ -25,8 +26,12 @@ SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
 STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
 SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
 DISK_SHARE = 0.2  # of the seeds: other programs fill the disks
+ACCESS_SHARE = 0.3  # of the seeds: clients have keys, and an operator grants and revokes
+GRANTED = ("", "", "/a/", "/b/", "/lin/", "/l/", "/t/", "/p/", "/.chp/topics/")
+CONSUMERS_SHARE = 0.2  # of the seeds without rules: programs share a topic in groups
+FEED_SHARE = 0.2  # of the seeds without mistakes: somebody reads the feed
 MISTAKE_SHARE = 0.25  # of the seeds: operators make mistakes
-POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "confirm", "replies", "end")
+POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
 
 
 @dataclass
@@ -98,9 +103,26 @@ def plan(seed: int) -> Plan:
             )
     if temper != "gentle" and random.Random(seed * 104_729 + 19).random() < MISTAKE_SHARE:
         made = with_mistakes(made)
+    if random.Random(seed * 104_729 + 29).random() < ACCESS_SHARE:
+        made = with_rules(made)
+    elif not _has_mistakes(made) and random.Random(seed * 104_729 + 37).random() < FEED_SHARE:
+        made = with_feed(made)
+    if random.Random(seed * 104_729 + 67).random() < CONSUMERS_SHARE:
+        made = with_consumers(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def _has_mistakes(made: Plan) -> bool:
+    return any(command.split()[0] in ("renew", "foreign", "misplace") for command in made.commands)
+
+
+def with_feed(made: Plan) -> Plan:
+    """The same, but that somebody reads the feed, from early on; not with keys or other stores, as it knows none."""
+    rng = random.Random(made.seed * 104_729 + 41)
+    at = rng.randint(len(made.commands) // 4, len(made.commands) // 2)
+    return replace(made, commands=[*made.commands[:at], "feed f1", *made.commands[at:]])
 
 
 def with_endings(made: Plan) -> Plan:
@@ -128,13 +150,54 @@ def with_messages(made: Plan) -> Plan:
     rng = random.Random(made.seed * 104_729 + 23)
     if rng.random() > TOPICS_SHARE:
         return made
-    out = list(made.commands)
+    out = [re.sub(r"^tx (\w+) ", r"tx \1 +message ", command) for command in made.commands]
     for _ in range(rng.randint(4, 25)):
         out.insert(rng.randint(len(out) // 5, len(out) - 1), f"publish c1 {rng.choice('tuv')} {rng.choice((1, 1, 3))}")
     if rng.random() < 0.4:
         out.insert(len(out) // 4, f"topic c1 v {rng.choice((1, 4))}")
     if rng.random() < 0.2:
         out.insert(rng.randint(len(out) // 2, len(out) - 1), "topic c1 u")
+    return replace(made, commands=out)
+
+
+def with_rules(made: Plan) -> Plan:
+    """The same with keys and rules: first everybody may do everything, and then now and then less, or more."""
+    rng = random.Random(made.seed * 104_729 + 31)
+    clients = [command.split()[1] for command in made.commands if command.startswith("client")]
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    began = max(i for i, command in enumerate(made.commands[:end]) if command.startswith("client")) + 1
+    out = ["keyed", *made.commands[:began]]
+    for command in made.commands[began:end]:
+        out.append(command)
+        if rng.random() < 0.03:
+            out.append("access open")
+        if rng.random() < 0.1:
+            verb, what = rng.choice(("grant", "revoke")), rng.choice(("read", "write", "deny-read", "deny-write"))
+            out.append(f"access {verb} {rng.choice(clients)} {what} {rng.choice(GRANTED)}")
+        if rng.random() < 0.02 and made.temper != "gentle":  # right behind an answer
+            out += ["access open", f"tick {rng.choice((0.002, 0.02, 0.06))}", f"crash {rng.choice('PB')}", "tick 1.5",
+                    "start P", "start B"]  # fmt: skip
+    return replace(made, commands=out + made.commands[end:])
+
+
+def with_consumers(made: Plan) -> Plan:
+    """The same, but that programs share topic t, in one group or two; they leave, are stopped, and come back."""
+    rng = random.Random(made.seed * 104_729 + 31)
+    if made.commands[0] == "keyed" or any(command.startswith("consume ") for command in made.commands):
+        return made  # rules take rights from members too; or they are there already
+    out = list(made.commands)
+    names = [command.split()[1] for command in out if command.startswith("client")]
+    early = max(i for i, command in enumerate(out[: len(out) // 3]) if i < 3 or command.startswith(("client", "start")))
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out)) - 1
+    for name in names:
+        out.insert(rng.randint(early + 1, max(early + 1, end // 2)), f"consume {name} t {rng.choice('ggh')}")
+    for _ in range(rng.randint(5, 25)):
+        at, name = rng.randint(early + 1, max(early + 1, end)), rng.choice(names)
+        out.insert(at, f"publish {name} t {rng.choice((1, 2, 5))}")
+        if rng.random() < 0.15:
+            stopped = rng.choice((("tick 1.0",), ("tick 4.0",), (f"crash {name}", "tick 0.3", f"start {name}")))
+            pause = [f"pause {name}", *stopped, f"resume {name}"] if len(stopped) == 1 else list(stopped)
+            out[at:at] = rng.choice(([f"leave {name}"], pause if made.temper != "gentle" else []))
     return replace(made, commands=out)
 
 

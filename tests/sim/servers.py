@@ -13,14 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chp_server.core.access.gate import Signed
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import Port, Step, recover, steps, take_inputs
 from chp_server.core.room import Measured
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.journal import JournalError, JournalFull
 from chp_server.core.state.recordlog import Row
 from chp_server.core.turn import Copy, Fact, Read, Save, Turn
-from chp_server.store.journal import JournalError, JournalFull
 
+from . import mistakes
+from .access import OPERATOR, Door, user_of
 from .arbiter import Line
 from .clock import LocalClock
 from .disk import FREE, KEPT, Disk
@@ -42,6 +45,7 @@ class ServerNode:
         self.world, self.name, self.clock, self.disk = world, name, clock, disk
         self.primary = name == "P"
         self.foreign = self.misplaced = False  # a disk of another pair; the other server's role (mistakes.py)
+        self.met = False  # whether a turn that heard the right one since is done
         self.own_disk: Disk | None = None  # while it is foreign
         self.lost_disk: Disk | None = None  # the last one that was replaced by a new one
         self.running = self.paused = self.busy = False
@@ -49,6 +53,7 @@ class ServerNode:
         self.started_at = self.listens_at = 0.0  # the second: when it had read its journal
         self.core: Any = None
         self.line: Line | None = None  # to the arbiter, if there is one
+        self.door: Door | None = None  # of P+1, if clients have keys
         self.crash_at = self.pause_at = self.busy_at = ""
         self.busy_s = 0.0
         self.recovery_s = 0.0  # how long the next start takes before anybody is heard
@@ -56,6 +61,7 @@ class ServerNode:
         self.turns = 0
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
+        self.posed_at = float("-inf")  # when a stranger last came to its peer's port, while the peer was heard
         self.lacked_room = False  # in this turn: it says nothing until it is done
         self.waits = False  # for its disk: no processor time is taken
         self.performed = Turn()
@@ -63,12 +69,13 @@ class ServerNode:
         self._forget()
 
     def _forget(self) -> None:
-        self.inbox: dict[str, deque[tuple[Conn, Frames]]] = {k: deque() for k in ("peer", "upd", "set", "req")}
+        self.inbox: dict[str, deque[tuple[Conn, bytes, Frames]]] = {k: deque() for k in ("peer", "upd", "set", "req")}
         self._scheduled = False
         self._wake_at = float("inf")
         self._measure_due = float("-inf")
         self._identities: dict[bytes, Conn] = {}
         self._spins = 0
+        self._heard = self._hears = False  # a STATE of the peer's, and in this turn
 
     # -- starting and ending
 
@@ -83,6 +90,7 @@ class ServerNode:
         now = self.clock.mono()
         self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
+        self.door = Door(self) if self.core.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -169,16 +177,18 @@ class ServerNode:
         if conn.kind == "upd":
             frames = self._subscribed(conn, frames)
         elif conn.kind == "peer":
+            self._heard |= frames[0] == b"STATE"
             self.world.checks.told(self, frames)
-        self.inbox[conn.kind].append((conn, frames))
+        self.inbox[conn.kind].append((conn, conn.identity, frames))  # a later connection has another
         self.schedule(self.world.turn_delay())
 
-    @staticmethod
-    def _subscribed(conn: Conn, frames: Frames) -> Frames:
+    def _subscribed(self, conn: Conn, frames: Frames) -> Frames:
         """What the XPUB makes of a connection's event, and what it tells by itself of one that ends."""
         if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
             topic = frames[0][1:]
-            if frames[0][:1] == b"\x01":
+            if self.door is not None:
+                pass  # in manual mode it waits to be told
+            elif frames[0][:1] == b"\x01":
                 conn.topics[topic] = None
             else:
                 conn.topics.pop(topic, None)
@@ -204,7 +214,7 @@ class ServerNode:
         core, world = self.core, self.world
         self.turns += 1
         world.checks.begins(self)
-        self._took, self.lacked_room = 0, False
+        self._took, self.lacked_room, self._hears = 0, False, self._heard
         heard = None if self.line is None else (self.line.until, self.line.members)
         now = self.clock.mono()
         core.begin_turn(now, self.clock.wall(), heard)
@@ -215,11 +225,16 @@ class ServerNode:
         self.performed = turn = core.end_turn()
         if self.line is not None:
             self.line.want(*core.asks_arbiter)
+        if mistakes.knows_no_better(self):
+            mistakes.take_away(self)
+            return
         world.checks.decided(self, turn)
         if core.ends:
             self.crash()
             return
-        self._spins = 0 if self._took or turn.replies or turn.to_peer or turn.publish else self._spins + 1
+        self._spins = (
+            0 if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish else self._spins + 1
+        )
         assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
         self._steps = steps(core, turn, self)
         self._go_on()
@@ -230,12 +245,13 @@ class ServerNode:
         core.arrived(self.clock.mono())
         queue = self.inbox[kind]
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
-            conn, frames = queue.popleft()
+            conn, identity, frames = queue.popleft()
             self._took += 1
-            if kind == "peer" or (kind == "req" and conn.up):
-                handle([conn.identity, *frames])
-            elif kind != "req":
-                handle(frames)
+            if kind == "upd" and self.door is not None and not self.door.decides(conn, frames):
+                continue
+            if kind in ("req", "peer"):
+                frames = [identity, *frames]
+            handle(Signed(frames, user_of(conn)) if kind in ("req", "set") else frames)
 
     # -- a turn's effects, step by step
 
@@ -305,6 +321,7 @@ class ServerNode:
                 self.snapshotter.step(self.core)
             except JournalFull:
                 self.snapshotter.give_up(self.core.now + NO_ROOM_S)
+            self.met |= self._hears
             self.world.checks.server_turned(self, self.performed)
             if self.core.cut_short:
                 self.world.trace(f"{self.name:10} {self.core.cut_short}")
@@ -334,6 +351,11 @@ class ServerNode:
     def now(self) -> float:
         """This server's clock, in the middle of a turn."""
         return self.clock.mono()
+
+    def cut_denied(self) -> None:
+        """Connections to P+1 break."""
+        if self.door is not None:
+            self.door.look()
 
     def save(self, save: Save) -> None:
         """A file of what is not history."""
@@ -371,26 +393,33 @@ class ServerNode:
         """To all connections that subscribed to it."""
         self.world.checks.publishes(self, messages)
         self.world.stranger.hears(messages)
-        self._broadcast(messages)
+        self.broadcast(messages)
 
-    def _broadcast(self, messages: list[Frames]) -> None:
-        net = self.world.net
+    def broadcast(self, messages: list[Frames], only: Conn | None = None) -> None:
+        """To all connections that subscribed to it; or to one of them."""
+        net, checks = self.world.net, self.world.checks
         for conn in net.of[self.name]:
-            if conn.kind == "upd" and conn.up and conn.topics:
+            if conn.kind == "upd" and conn.up and conn.topics and only in (None, conn):
                 topics = tuple(conn.topics)
                 for frames in messages:
                     if frames[0].startswith(topics):
+                        checks.access.sends(self, conn, frames)
                         net.send(conn, "down", frames)
 
     def acknowledge(self, acks: list[Frames]) -> None:
         """The same way, and every word of it is checked."""
         self.world.checks.acknowledges(self, acks)
-        self._broadcast(acks)
+        self.broadcast(acks)
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
         """To the connection that asked, if it is there."""
         conn = self._identities.get(identity)
         for frames in messages:
+            if identity == OPERATOR:
+                self.world.operator.answered(self, frames)
+                continue
+            if conn is not None:
+                self.world.checks.access.sends(self, conn, frames)
             if conn is None or not self.world.net.send(conn, "down", frames):
                 self.core.requests.gone(identity)
                 return

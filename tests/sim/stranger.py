@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .servers import ServerNode
 
 OWN = b"stranger".ljust(16, b"\0")
+HEARD_S = 0.8  # of the second that a server waits for its peer
 
 
 class Stranger:
@@ -53,8 +54,9 @@ class Stranger:
         for no in range(3):  # new sessions, and nothing that makes sense
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
-        if node.core.here.alive():  # else it could pass for the peer: only keys can tell
-            self._poses_as_peer(node)
+        peer = node.core.here.peer
+        if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
+            self._poses_as_peer(node)  # else it could pass for the peer: only keys can tell
 
     def _poses_as_peer(self, node: ServerNode) -> None:
         """On P+3, with all that a client may know, and some that it may not."""
@@ -68,7 +70,9 @@ class Stranger:
         for state, number in ((3, at.number + 1000), (4, at.number), (4, 0), (1, at.number)):
             node.deliver(line, [b"STATE", msgpack.packb({**said, "state": state, "number": number})])
         node.deliver(line, [b"CONFIRM", msgpack.packb([at.store, at.number + 5, at.opener, at.digest])])
+        node.deliver(line, [b"LEAVE", OWN])
         node.deliver(line, [b"LEAVE", peer.server if peer is not None else b""])
+        node.posed_at = node.world.time.now
 
 
 def _kvset(session: bytes, no: int, segment: list[object]) -> Frames:

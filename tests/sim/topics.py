@@ -18,6 +18,7 @@ from chp.topics import pack_messages
 from chp_server.core.state.recordlog import Messages
 
 from .clients import ClientNode, Op
+from .consumers import DONE, GroupChecks
 
 if TYPE_CHECKING:
     from .servers import ServerNode
@@ -27,7 +28,7 @@ EVERY = (1 << 62) - 1
 
 
 def publish(node: ClientNode, topic: str, count: int) -> None:
-    """A program publishes messages as one batch; each names the operation."""
+    """A program publishes messages as one batch, without keys, so that they go round; each names the operation."""
     if not node.running or node.core.unsettled > 200:
         return
     op = node.op("pub", [])
@@ -63,6 +64,7 @@ class TopicChecks:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.groups = GroupChecks(world)
 
     @property
     def _lost(self) -> bool:
@@ -70,8 +72,8 @@ class TopicChecks:
         servers = self._world.servers
         return self._world.disks_lost or any(n.lost_disk or n.own_disk or not n.disk.durability for n in servers)
 
-    def check(self) -> None:
-        """Everything."""
+    def check(self, names: frozenset[bytes]) -> None:
+        """Everything; `names` are those of the operations whose keys are in the history."""
         fail = self._world.checks.fail
         one, two = self._world.servers
         states = [node.core.state.topics.to_list() for node in (one, two)]
@@ -88,6 +90,11 @@ class TopicChecks:
                 fail(f"{node.name}'s journal and memory have different topics: {again}, {states[0]}")
         if not removed and not self._world.topics_removed:
             self._promises(there)
+        if not self._lost:
+            self._together(there, names)
+        done = one.core.state.topics.by_name.get(DONE)
+        if done is not None:
+            self.groups.check(one.core, {**held(two, done), **held(one, done)}, whole=not self._lost)
 
     def _one_order(self, topic: Any, one: dict[int, bytes], two: dict[int, bytes]) -> set[bytes]:
         fail, offsets = self._world.checks.fail, range(topic.first, topic.next)
@@ -106,6 +113,13 @@ class TopicChecks:
             for op in client.published:
                 if self._promised(op) and op.value not in there:
                     self._world.checks.fail(f"message {op.name} was acknowledged as replicated, and is lost")
+
+    def _together(self, there: set[bytes], names: frozenset[bytes]) -> None:
+        """A transaction has all of its keys and messages, or none; but for what a server handed over in pieces."""
+        checks = self._world.checks
+        for op in (op for client in self._world.clients for op in client.ops if op.message and op.kind == "tx"):
+            if (op.value in there) != (op.value in names) and op.value not in checks.saved | checks.replayed:
+                checks.fail(f"of transaction {op.name} there are keys or a message, and not both")
 
     def _promised(self, op: Op) -> bool:
         if self._lost or not op.acked:

@@ -4,9 +4,10 @@
     busy P 3 at sync | recover P 4 (its next start takes so long)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
-    publish c1 orders 3 | topic c1 orders [10] (topics.py)
-    tx c1 /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
+    tx c1 [+message] /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
+    keyed | access open | access grant c1 read /a/   (access.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
@@ -25,11 +26,13 @@ from chp.limits import Limits
 from chp.numbers import describe as number_text
 
 from . import describe, mistakes, topics
+from .access import Operator
 from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
 from .disk import FREE, Disk
+from .feedreader import FeedReader
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
 from .servers import POINTS, ServerNode
@@ -63,8 +66,10 @@ class World:
         self.nodes: dict[str, Any] = {}
         self.servers = [self._server("P"), self._server("B")]
         self.clients: list[ClientNode] = []
+        self.readers: list[FeedReader] = []
         self.arbiter: LeaseService | None = None
         self.stranger = Stranger()
+        self.operator = Operator(self)
         self.bootstrapped: set[str] = set()  # servers that are told to open a store
         self.doubted: set[str] = set()  # servers whose line to the arbiter is cut; "P.up" and "P.down": one way
         self.walls_were_set = False
@@ -174,6 +179,11 @@ class World:
         node = ClientNode(self, name, clock, kind, ["" if s == "all" else s for s in subtrees] or [""])
         self.nodes[name] = node
         self.clients.append(node)
+
+    def _do_feed(self, name: str) -> None:
+        reader = self.nodes[name] = FeedReader(self, name)
+        self.readers.append(reader)
+        reader.start()
 
     def _do_start(self, name: str) -> None:
         node = self.nodes[name]
@@ -311,7 +321,8 @@ class World:
     def _do_tx(self, name: str, *keys: str) -> None:
         node = self.nodes[name]
         if node.running and node.kind != "model":
-            node.last_tx = node.op("tx", list(keys))
+            message = keys[0] == "+message"
+            node.last_tx = node.op("tx", list(keys[message:]), message=message)
             node.versions += 1
             node.transact(node.last_tx, node.versions)
 
@@ -319,12 +330,18 @@ class World:
         """The last transaction again, as a job does that was killed before it heard of the commit."""
         node = self.nodes[name]
         if node.running and node.last_tx is not None:
-            op = node.op("retx", node.last_tx.keys)
+            op = node.op("retx", node.last_tx.keys, message=node.last_tx.message)
             op.value = node.last_tx.value
             node.transact(op, node.versions)
 
     def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
         topics.publish(self.nodes[name], topic, int(count))
+
+    def _do_consume(self, name: str, topic: str, group: str) -> None:
+        self.nodes[name].consuming.want(topic, group)
+
+    def _do_leave(self, name: str) -> None:
+        self.nodes[name].consuming.leave()
 
     def _do_topic(self, name: str, topic: str, most: str = "") -> None:
         """Make a topic, of which at most so many messages are kept; or remove it."""
@@ -365,6 +382,12 @@ class World:
     def _do_forge(self, name: str) -> None:
         if self.nodes[name].running:
             self.stranger.acts(self.nodes[name])
+
+    def _do_keyed(self) -> None:
+        self.server_settings["keyed"] = True
+
+    def _do_access(self, *words: str) -> None:
+        self.operator.does(list(words))
 
     def _do_switch(self, name: str) -> None:
         node = self.nodes[name]
@@ -429,7 +452,9 @@ class World:
         end = self.time.now + float(seconds)
         while self.time.now < end:
             self._run(min(end, self.time.now + 0.25))
-            if not self.checks.quiet():
+            if not all(map(self.operator.is_open, self.servers)):
+                self.do("access open")
+            elif not self.checks.quiet():
                 break
         else:
             raise Wrong(f"not in sync {seconds} s after all was healed: {self.checks.quiet()}")

@@ -1,10 +1,33 @@
-"""One Spark session for all tests here."""
+"""One Spark session for all tests here; a server, and a Clone of all that it holds."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from chp_client import Clone
 from chp_client.spark import session, stop
+from chp_server.testing import TestServer
+
+from . import classes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def archive(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The classes that sessions load; made beside the first tests of a checkout."""
+    cache = getattr(pytestconfig, "cache", None)  # there is none with `-p no:cacheprovider`
+    found = classes.place(cache.mkdir("spark") if cache else tmp_path_factory.mktemp("classes"))
+    classes.use(found)
+    maker = classes.begin(found)
+    yield found
+    if maker is not None:
+        classes.give_up(maker)
+
+
+@pytest.fixture(autouse=True)
+def _quick_jvms(archive: Path) -> None:
+    """Those that this test starts, once the archive is there."""
+    classes.use(archive)
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +35,16 @@ def spark() -> Iterator[object]:
     found = session("tests", cores=2, quick_start=True)
     yield found
     stop(found)
+
+
+@pytest.fixture
+def server() -> Iterator[TestServer]:
+    with TestServer(heartbeat_s=0.1) as made:
+        yield made
+
+
+@pytest.fixture
+def clone(server: TestServer) -> Iterator[Clone]:
+    with Clone(server.address) as made:
+        made.wait_until_synced(30)
+        yield made

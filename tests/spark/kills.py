@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from chp_client import Clone
 from chp_client.ask.port import Port
-from chp_client.spark.stream import Place, read_changes
+from chp_client.spark.reading.changes import Place, read_changes
 
 ROOT = Path(__file__).parents[2]
 GENEROUS_S = 400.0
@@ -38,7 +38,7 @@ class Job:
         self._command = [sys.executable, "-m", module, *arguments]
         self._log, self._out = folder / "log", folder / "out"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lives = 3
+        self._lives = 5
 
     def _start(self) -> None:
         with self._log.open("w") as log, self._out.open("w") as out:
@@ -96,7 +96,7 @@ class Readers:
         ]
 
     def _look(self, subtree: str) -> None:
-        while not self._stop.wait(0.001):
+        while not self._stop.wait(0.005):
             self.seen[subtree].add(len(self._clones[subtree]))
 
     def _watch(self, subtree: str) -> None:

@@ -34,8 +34,9 @@ ROWS = 1000
 SAVES = {0: ["staging"], 1: ["raise"], 2: ["executor"]}
 BATCHES = {0: ["raise"], 1: ["staging"]}
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_HERE = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"  # with the classes of classes.py
 SETTINGS = {
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_HERE,
     "spark.executor.memory": "512m",
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -54,7 +55,7 @@ def cluster(folder: str) -> Iterator[str]:
     """A master and two workers of one core; the address of the master. They end with this process's group."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
-    os.environ.update(environment(find_java(), os.environ) | {"SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA})
+    os.environ.update(environment(find_java(), os.environ) | {"SPARK_DAEMON_JAVA_OPTS": QUICK_HERE})
     run = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
     subprocess.Popen([*run, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"], stdout=sys.stderr)
     run[1] = "org.apache.spark.deploy.worker.Worker"

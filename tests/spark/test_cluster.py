@@ -19,6 +19,8 @@ from chp_client.admin import Admin
 from chp_client.spark import find_java
 from chp_server.testing import TestServer, free_port
 
+from .repeating_job import QUICK_JAVA
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 500.0
@@ -38,9 +40,11 @@ def snapshots(server: TestServer) -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """As a shell that has the project's Python first, and nothing of this test's Spark."""
+    """As a shell that has the project's Python first, and nothing of this test's Spark; its six JVMs start quickly."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "CHP_"))}
-    return kept | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | more
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    quick = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"  # with the classes of classes.py
+    return kept | {"PATH": path, "JAVA_TOOL_OPTIONS": quick} | more
 
 
 def run(script: str, folder: Path, **more: str) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 from chp_client.spark.foreach import foreach_batch
-from chp_client.spark.options import OPTIONS, BadOption, parse, table
+from chp_client.spark.options import OPTIONS, BadOption, parse, reads_changes, table
+from chp_client.spark.progress import Progress, say
+from chp_client.spark.progress import log as progress_log
 from chp_client.spark.values.fields import BadDataFrame
 from chp_client.spark.values.rows import PART_BYTES, Shape
 
@@ -53,7 +55,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({**SERVERS, "ttl": "0"}, "ttl is '0': it is seconds above 0"),
         ({**SERVERS, "timeout": "soon"}, "timeout is 'soon': it is a number of seconds"),
         ({**SERVERS, "partitions": "0"}, "partitions is '0'"),
-        ({**SERVERS, "startingOffsets": "42"}, "it is earliest, latest, snapshot, or an offset"),
+        ({**SERVERS, "startingOffsets": "42"}, "of keys it is such as 1.42"),
         ({**SERVERS, "startingOffsets": '{"epoch": 1}'}, "it is earliest, latest, snapshot, or an offset"),
         ({**SERVERS, "startingOffsets": '{"epoch": 32768, "sequence": 1}'}, "it is earliest, latest, snapshot, or an"),
         ({**SERVERS, "startingOffsets": '{"epoch": 1, "sequence": 281474976710656}'}, "it is earliest, latest"),
@@ -71,6 +73,76 @@ def test_an_offset_to_start_from() -> None:
         "epoch": 1,
         "sequence": 42,
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffsets": "earliest", "startingTimestamp": "2026-01-05"}, "a read has one start"),
+        ({"startingOffsets": "earliest", "endingRevision": "1.2", "endingTimestamp": "2026-01-05"}, "has one end"),
+        ({"endingRevision": "1.2"}, "option endingRevision needs a start"),
+        ({"startingOffsets": "latest"}, "which is for streams: a read of changes has earliest or an offset"),
+    ],
+)
+def test_options_of_changes_that_do_not_go_together(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        reads_changes(parse({**SERVERS, **given}))
+
+
+def test_which_reads_are_of_changes() -> None:
+    assert not reads_changes(parse(SERVERS)) and reads_changes(parse(SERVERS), stream=True)
+    given = parse({**SERVERS, "startingOffsets": "1.42", "endingRevision": "1.50"})
+    assert reads_changes(given) and given["startingOffsets"] == {"epoch": 1, "sequence": 42}
+    with pytest.raises(BadOption, match=r"endingRevision is for spark\.read; a stream ends by its trigger"):
+        reads_changes(given, stream=True)
+    day = parse({**SERVERS, "startingTimestamp": "2026-01-05"})["startingTimestamp"]
+    assert day == dt.datetime(2026, 1, 5, tzinfo=dt.UTC), "without a zone it is UTC"
+    for name, text in (("startingTimestamp", "yesterday"), ("endingRevision", "last"), ("startingOffsets", "1.x")):
+        with pytest.raises(BadOption, match=name):
+            parse({**SERVERS, name: text})
+
+
+def test_an_operation_column_says_which_rows_delete() -> None:
+    given = {"operation": "op"}
+    found = segments(given, key=["/a", "/b", "/c"], value=["1", None, "3"], op=["set", "delete", "delete"])
+    assert found == [(["/a", "/b", "/c"], [b"1", b"", b""], {"d": [1, 2]})]
+    found = segments({**given, "codec": "json"}, key=["/a", "/b"], bid=[1.5, 2.5], op=["delete", "set"])
+    assert found == [(["/a", "/b"], [b"", b'{"bid":2.5}'], {"d": [0]})]
+    with pytest.raises(BadDataFrame, match=r"column 'op' has 'upsert' in row 1"):
+        segments(given, key=["/a", "/b"], value=["1", "2"], op=["set", "upsert"])
+    with pytest.raises(BadDataFrame, match="column 'op' has None in row 0"):
+        segments(given, key=["/a", "/b"], value=["1", "2"], op=pa.array([None, "set"]))
+    with pytest.raises(BadDataFrame, match="column 'op' is int64; an operation is text"):
+        segments(given, key=["/a"], value=["1"], op=[1])
+    with pytest.raises(BadDataFrame, match="is null in row 0 of a batch"):
+        segments(given, key=["/a"], value=pa.array([None], pa.string()), op=["set"])
+    assert (
+        segments(given, key=pa.array([], pa.string()), value=pa.array([], pa.string()), op=pa.array([], pa.string()))
+        == []
+    )
+
+
+def test_progress_is_a_line_every_few_seconds() -> None:
+    now, lines = [0.0], list[str]()
+    progress = Progress("partition 3", "rows staged", lambda: now[0], lines.append)
+    for second in range(12):
+        now[0] = float(second)
+        progress.add(1_000)
+    assert lines == [
+        "partition 3: 6,000 rows staged, 1,200 a second",
+        "partition 3: 11,000 rows staged, 1,100 a second",
+    ]
+
+
+def test_progress_goes_to_standard_error_where_nobody_logs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "chp_client.progress"):
+        say("half")
+    assert caplog.messages == ["half"] and not capsys.readouterr().err
+    monkeypatch.setattr(progress_log, "propagate", False)
+    say("all")
+    assert capsys.readouterr().err == "chp: all\n"
 
 
 def test_key_and_value_columns() -> None:

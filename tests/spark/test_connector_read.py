@@ -5,7 +5,6 @@ After a restart too.
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,12 @@ from pyspark.errors import PySparkException
 from chp.limits import Limits
 from chp_client import Clone
 from chp_client.errors import Unanswered
-from chp_client.spark.read import port_of
+from chp_client.spark.reading.snapshot import port_of
 from chp_server.testing import Pair, TestServer
 
 from .present import core_of
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer(heartbeat_s=0.1) as made:
-        yield made
-
-
-@pytest.fixture
-def clone(server: TestServer) -> Iterator[Clone]:
-    with Clone(server.address) as made:
-        made.wait_until_synced(30)
-        yield made
 
 
 def read(spark: Any, server: TestServer, schema: str = "", **options: object) -> Any:

@@ -1,7 +1,6 @@
 """df.write.format("chp"): all at once, once, and not at all if anything is wrong."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,6 @@ from chp_server.testing import TestServer
 from .present import core_of, entry_of
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer(heartbeat_s=0.1) as made:
-        yield made
-
-
-@pytest.fixture
-def clone(server: TestServer) -> Iterator[Clone]:
-    with Clone(server.address) as made:
-        made.wait_until_synced(30)
-        yield made
 
 
 def write(frame: Any, server: TestServer, mode: str = "append", **options: object) -> None:

@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from examples.rates import demo, processes
 from examples.rates.display import Plain
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+CONSOLE = re.compile(r"http://127\.0\.0\.1:\d+/")
 LAST = re.compile(r"demo: (\d+) published, 3 applications agree, 0 lost, failover took (\d+\.\d) s")
 
 
@@ -41,6 +43,15 @@ def left_behind(mark: Path) -> list[str]:
 
 
 def test_it_ends_with_everything_equal(run: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert run.stdout is not None
+    said = ""
+    while (found := CONSOLE.search(said)) is None:
+        line = run.stdout.readline()
+        assert line, run.communicate()[1]
+        said += line
+    shown = httpx.HTTPTransport(retries=8)
+    with httpx.Client(transport=shown, trust_env=False, timeout=60) as client:
+        assert "<title>chp</title>" in client.get(found[0]).text, "it is served while the demo runs"
     out, err = run.communicate(timeout=360)
     match = LAST.fullmatch(out.splitlines()[-1])
     assert run.returncode == 0 and match, out + err

@@ -11,6 +11,8 @@ import pytest
 
 from tests.process.cluster import ProcessPair
 
+from .repeating_job import QUICK_JAVA
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 
@@ -38,7 +40,7 @@ def test_the_page_is_a_program_that_runs(pair: ProcessPair, tmp_path: Path) -> N
         text = text.replace(f"tcp://127.0.0.1:{port}", address)
     (tmp_path / "page.py").write_text(text)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(pair.servers)}
+    env = {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(pair.servers), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
     )

@@ -7,7 +7,8 @@ import pytest
 
 from chp.numbers import number
 from chp_client.feed.feed import FeedRecord
-from chp_client.recording import GROUP_ROWS, LOCK, PART, POSITION, Writer, files
+from chp_client.recorded import LOCK, PART, POSITION, files
+from chp_client.recording import GROUP_ROWS, Writer
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 from tests.process.test_recording import recorded, set_some

@@ -18,6 +18,12 @@ def test_settings_depend_on_cores() -> None:
     assert "-Xss16m" in wanted["spark.driver.extraJavaOptions"]
 
 
+def test_spark_s_own_bar_is_on_where_somebody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seen in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda seen=seen: seen)
+        assert all_settings(2)["spark.ui.showConsoleProgress"] == str(seen).lower()
+
+
 def test_the_environment_keeps_what_is_given() -> None:
     java = Java(Path("/j"), 17, "here")
     fresh = environment(java, {})

@@ -2,9 +2,13 @@
 
 talk = Talk(limits)
 talk.set(ONE, 1, {"/a": b"1", "/b": None}, c=[[0], [0]])     a KVSET into the turn under way; None deletes
+talk.send(ONE, 2, body)                                      the same of any body
 talk.turn()                                                  a second passes, and the turn is performed: `Turn`
+talk.do(Segment(...), seen=Measured(...))                    ONE's next batches in a turn of their own, before which the
+                                                             shell has measured; what it is told
 talk.acks(ONE)                                               [(batch, revision)], of what was told since it was asked
 talk.refusals(ONE)                                           [(batch, code, detail)], likewise
+talk.told(ONE)                                               the headers of both, in their order, likewise
 talk.map                                                     what the server holds
 """
 
@@ -18,6 +22,7 @@ from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.room import Measured
 from chp_server.core.turn import Frames, Turn
 
 ONE, TWO = b"1" * 16, b"2" * 16  # sessions
@@ -38,6 +43,7 @@ class Talk:
         self.core = ServerCore(CoreConfig(**config), b"s" * 16, 0.0, limits)
         self.now = 0.0
         self._told: list[Frames] = []
+        self._no = 0  # of ONE's last batch by `do`
         self.core.begin_turn(self.now, self.now)
         self.turn()
 
@@ -55,6 +61,20 @@ class Talk:
         """A batch of a session's."""
         self.core.collect(kvset(session, no, items, **extras))
 
+    def send(self, session: bytes, no: int, body: bytes) -> None:
+        """A batch of a session's, whatever it is."""
+        self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
+
+    def do(self, *segments: Segment, seen: Measured | None = None) -> list[list[Any]]:
+        """A turn with batches of ONE, which begins with a measurement; what it is told."""
+        if seen is not None:
+            self.core.measured(seen)
+        for segment in segments:
+            self._no += 1
+            self.send(ONE, self._no, segment.encode())
+        self.turn()
+        return self.told(ONE)
+
     def set_chp1(self, key: str, value: bytes, uuid: bytes = b"u" * 16) -> None:
         """A KVSET as RFC 12 has it."""
         self.core.collect([key.encode(), bytes(8), uuid, b"", value])
@@ -67,18 +87,24 @@ class Talk:
         self.core.begin_turn(self.now, self.now)
         return turn
 
-    def _answers(self, session: bytes, kind: int) -> list[list[Any]]:
+    def told(self, session: bytes, *kinds: int) -> list[list[Any]]:
+        """The headers of what a session was told since it was asked; of some kinds, or all."""
         topic = session_topic(public_session(session))
-        found = [(frames, split(frames[4])[0]) for frames in self._told if frames[0] == topic]
-        heard = [(frames, header) for frames, header in found if header[0] == kind]
-        self._told = [frames for frames in self._told if all(frames is not each for each, _ in heard)]
-        return [header for _, header in heard]
+        heard, rest = [], []
+        for frames in self._told:
+            header = split(frames[4])[0] if frames[0] == topic else [None]
+            if frames[0] == topic and header[0] in (kinds or (header[0],)):
+                heard.append(header)
+            else:
+                rest.append(frames)
+        self._told = rest
+        return heard
 
     def acks(self, session: bytes) -> list[tuple[int, int]]:
         """Each batch that was acknowledged, and its revision."""
-        runs = [run for header in self._answers(session, ACK) for run in header[1]]
+        runs = [run for header in self.told(session, ACK) for run in header[1]]
         return [(no, revision) for first, last, revision in runs for no in range(first, last + 1)]
 
     def refusals(self, session: bytes) -> list[tuple[int, str, Any]]:
         """Each batch that was refused, and why."""
-        return [(header[1], header[2], header[3]) for header in self._answers(session, REFUSED)]
+        return [(header[1], header[2], header[3]) for header in self.told(session, REFUSED)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chp import access
-from chp.access import Rules
+from chp.access import Rules, lines, token_hash
 from chp.errors import BadInput
 
 RULES = Rules.of(
@@ -93,3 +93,29 @@ def test_granting_and_revoking_edit_a_copy() -> None:
 def test_who_may_change_the_rules_is_named_to_who_is_denied() -> None:
     assert RULES.to_ask() == "root"
     assert Rules.of({"users": {f"u{n}": {"admin": ["access"]} for n in range(5)}}).to_ask() == "u0, u1, u2 and 2 others"
+
+
+def test_a_token_is_a_user_s_by_the_whole_of_its_hash() -> None:
+    hashed, other = token_hash("chp_one"), token_hash("chp_two")
+    rules = Rules.of({"users": {"ann": {"tokens": [hashed, other]}, "bob": {}}})
+    assert rules.user_of(hashed) == rules.user_of(other) == "ann" and rules.user_of(token_hash("")) == ""
+    assert rules.user_of(hashed[:16] + other[16:]) == "", "only the beginning is looked up"
+    assert lines(rules.document)[0] == f"user ann tokens {min(hashed, other)}"
+
+
+@pytest.mark.parametrize(
+    ("users", "why"),
+    [
+        ({"ann": {"tokens": ["x"]}}, "64 hexadecimal"),
+        ({"ann": {"tokens": [7]}}, "64 hexadecimal"),
+        ({"ann": {"tokens": [token_hash("a").upper()]}}, "64 hexadecimal"),
+        ({"ann": {"tokens": token_hash("a")}}, "a list"),
+        ({"ann": {"tokens": [token_hash(str(n)) for n in range(17)]}}, "at most 16 tokens"),
+        ({"ann": {"tokens": [token_hash("a")]}, "bob": {"tokens": [token_hash("a")]}}, "two users"),
+    ],
+)
+def test_tokens_that_can_not_be_are_refused(users: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        Rules.of({"users": users})
+    with pytest.raises(BadInput):
+        Rules.of({"roles": {"reader": {"tokens": [token_hash("a")]}}})

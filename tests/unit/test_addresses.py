@@ -61,8 +61,8 @@ def test_tcp_may_be_left_out_wherever_servers_are_given(given: Any) -> None:
 
 
 def test_a_feed_and_options_of_spark_take_it_too() -> None:
-    with Feed("127.0.0.1:9") as feed:
-        assert [link.address for link in feed._links] == ["tcp://127.0.0.1:9"]
+    with Feed("127.0.0.1:9") as feed, pytest.raises(TimeoutError, match=r"tcp://127\.0\.0\.1:9"):
+        feed.facts(0.0)
     options = pytest.importorskip("chp_client.spark.options")
     assert options.parse({"servers": "a:5556,b:5566"})["servers"] == ["tcp://a:5556", "tcp://b:5566"]
 

@@ -60,22 +60,22 @@ def arbiter(keeper: Keeper) -> Arbiter:
 
 def test_a_lease_in_doubt_that_is_not_wanted_any_more_is_released(arbiter: Arbiter, keeper: Keeper) -> None:
     arbiter.want(True)
-    arbiter._check()
+    arbiter.check()
     assert arbiter.until > 0 and keeper.owner == OURS
-    arbiter._on_connection("SUSPENDED")  # the server steps down at once, and no longer wants it
+    arbiter.on_connection("SUSPENDED")  # the server steps down at once, and no longer wants it
     arbiter.want(False)
-    arbiter._on_connection("CONNECTED")  # in the same session, so the node is still there
-    arbiter._check()
+    arbiter.on_connection("CONNECTED")  # in the same session, so the node is still there
+    arbiter.check()
     assert keeper.owner is None
 
 
 def test_a_node_that_was_made_without_an_answer_is_released(arbiter: Arbiter, keeper: Keeper) -> None:
     keeper.lost = True
     arbiter.want(True)
-    arbiter._check()
+    arbiter.check()
     assert arbiter.until == 0 and keeper.owner == OURS
     arbiter.want(False)
-    arbiter._check()
+    arbiter.check()
     assert keeper.owner is None
 
 
@@ -83,5 +83,5 @@ def test_another_s_lease_is_left_alone(arbiter: Arbiter, keeper: Keeper) -> None
     keeper.owner = THEIRS
     for wanted in (True, False):
         arbiter.want(wanted)
-        arbiter._check()
+        arbiter.check()
     assert arbiter.until == 0 and keeper.owner == THEIRS

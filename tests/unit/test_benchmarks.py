@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import against
+from benchmarks import against, plots
+from benchmarks.__main__ import NAMES
 from benchmarks.report import table
 from benchmarks.roles import ROOT, Process, programs_of
 from benchmarks.rounds import in_turn, percentiles, ratio, summary
+from benchmarks.topic_roles import in_order
+from benchmarks.topics import figures
 from benchmarks.workload import BATCH, KEYS, batches, expected
 
 
@@ -66,6 +69,19 @@ def test_the_table_shows_median_spread_and_ratio() -> None:
     assert "ratio to x 8.00" in shown
 
 
+def test_messages_out_of_order_or_missing_end_a_benchmark_of_topics() -> None:
+    assert in_order([(["a", "b"], [b"1", b"1"]), (["a"], [b"2"])])
+    assert not in_order([(["a", "b"], [b"2", b"1"]), (["b", "a"], [b"2", b"1"])])
+    assert not in_order([(["a", "a"], [b"2", b"2"])])  # the same once more
+    published = {"begin": 10.0, "end": 11.0, "rate": 100.0}
+    took = {"count": 50, "last": 12.0, "in_order": True}
+    assert figures(published, [took, took], 100)["rate"] == 50
+    with pytest.raises(AssertionError, match="100 messages were consumed, and 101 were due"):
+        figures(published, [took, took], 101)
+    with pytest.raises(AssertionError, match="out of their order"):
+        figures(published, [took, took | {"in_order": False}], 100)
+
+
 def test_what_is_started_for_another_tree_imports_that_tree(tmp_path: Path) -> None:
     (tmp_path / "client" / "chp_client").mkdir(parents=True)
     (tmp_path / "client" / "chp_client" / "__init__.py").write_text("WHOSE = 'the other one'\n")
@@ -80,3 +96,53 @@ def test_what_is_started_for_another_tree_imports_that_tree(tmp_path: Path) -> N
 def test_a_commit_that_git_does_not_know_is_named() -> None:
     with pytest.raises(ValueError, match="no-such-commit"):
         against.run("no-such-commit", [])
+
+
+ABOUT = {
+    "name": "sets", "command": "python -m benchmarks", "date": "2026-11-22 03:56:54 UTC", "commit": "a",
+    "title": "Sets",
+    "machine": {"cores": 2, "model": "AMD EPYC", "memory_gib": 23.5},
+    "versions": {"python": "3.11.7", "libzmq": "4.3.5", "pyzmq": "27.3.0", "redis-server": "7.0.15"},
+}  # fmt: skip
+
+
+def test_a_picture_has_one_scale_and_no_bar_stands_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rate, time = {"rate": 1e6, "rate_spread": [9e5, 2e6]}, {"p50_us": 460, "p99_us": 654}
+    cases = {
+        "set_many, 100 bytes, 1 watcher": {"contenders": {"chp": rate, "redis": {"rate": 281188}}},
+        "alone": {"contenders": {"chp": rate}},
+        "one set awaited": {"contenders": {"chp": time, "redis HGETALL": time}},
+        "recovery": {"contenders": {"chp": {"seconds": 1.9}}},
+    }
+    drawn = plots.plot({**ABOUT, "cases": cases}, tmp_path / "sets.png")
+    assert [path.name for path in drawn] == ["sets.png", "sets-time.png"], (
+        "rates, and times; the rest has no other beside it"
+    )
+    assert all(path.stat().st_size < 150_000 for path in drawn)
+    (bar, redis) = plots._groups({"cases": cases}, plots.KINDS[0])["set_many, 100 bytes, 1 watcher"]
+    assert (bar.label, bar.text, bar.low, bar.high, bar.ours) == ("chp-clone", "1,000,000", 9e5, 2e6, True)
+    assert (redis.label, redis.text, redis.ours) == ("Redis", "281,000", False)
+    first = plots._groups({"cases": cases}, next(kind for kind in plots.KINDS if kind.key == "p50_us"))[
+        "one set awaited"
+    ]
+    assert [(each.label, each.text) for each in first] == [
+        ("chp-clone", "0.46, 99 % within 0.654"), ("Redis, HGETALL", "0.46, 99 % within 0.654")
+    ]  # fmt: skip
+
+
+def test_cases_of_one_contender_stand_together_under_their_names(tmp_path: Path) -> None:
+    cases = {f"{n} watchers": {"contenders": {"chp": {"rate": 1e5 * n}}} for n in (1, 4)}
+    (group,) = plots._groups({"cases": cases}, plots.KINDS[0]).items()
+    assert group[0] == "" and [bar.label for bar in group[1]] == ["1 watching clients", "4 watching clients"]
+
+
+def test_each_benchmark_says_what_it_was_measured_on_and_its_words_are_a_stranger_s() -> None:
+    assert set(NAMES) <= plots.MEASURED.keys()
+    assert (
+        plots.spelled("set_many, 100 bytes, 4 watchers")
+        == "set_many of 1,000 keys, 100-byte values, 4 watching clients"
+    )
+    assert (
+        plots.named("chp, 3 in a row") == "chp-clone, 3 in a row" and plots.named("bare Starlette") == "bare Starlette"
+    )

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
+from chp_server.core.state.journal import JournalDamaged
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import JournalDamaged
 from chp_server.store.opening import open_journal
 from chp_server.tools.check_command import DAMAGED, USAGE, check, store_url
 from tests.damage.test_sqlite_damage import filled, flip

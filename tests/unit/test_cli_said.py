@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from chp.limits import DEFAULT
 from chp_client import State
-from chp_client.cli import store, text
+from chp_client.cli import pair, store, text
 from chp_client.cli.app import chp
 from chp_client.cli.faults import Refused
 from chp_client.cli.out import json_line
-from chp_client.cli.servers import operate, pair, status
+from chp_client.cli.servers import operate, status
 from tests.unit.cli_standin import Shared, StandIn
 
 
@@ -40,11 +40,11 @@ def test_top_looks_as_often_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     looks: list[int] = []
     monkeypatch.setattr(status, "_wait", lambda seconds: None)
     look: Any = SimpleNamespace(again=lambda: looks.append(1))
-    assert len(list(islice(status._looks(look, 1.0, 3), 10))) == len(looks) == 3
+    assert len(list(islice(status.looks(look, 1.0, 3), 10))) == len(looks) == 3
 
 
 def test_a_hand_over_of_which_nothing_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "view", lambda server, answer: SimpleNamespace(active=False))
     admin: Any = SimpleNamespace(timeout_s=0.05, ask=lambda server, command: {})
     with pytest.raises(Refused, match=r"tcp://b:1 did not become active within 0\.05 s"):
-        operate._until_active(admin, "tcp://b:1")
+        operate.wait_until_active(admin, "tcp://b:1")

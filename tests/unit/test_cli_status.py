@@ -6,15 +6,18 @@ import io
 import json
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from chp.numbers import number
+from chp_client import Refused
 from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
+from chp_client.cli import faults, pair, probe
 from chp_client.cli.out import Out
-from chp_client.cli.servers import pair, probe, status
+from chp_client.cli.servers import access, operate, status
 from chp_server.testing import free_port
 
 A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
@@ -52,6 +55,10 @@ def gone(server: str) -> Unreachable:
     return Unreachable(server, 1.0, connected=False)
 
 
+def denied(server: str) -> Refused:
+    return Refused("user 'bob' may not", "access", None, server)
+
+
 def test_one_active_one_passive_is_healthy() -> None:
     assert judged(says(A, "active"), says(B, "passive")) == (0, "healthy", "one active, one passive, in sync")
 
@@ -84,12 +91,63 @@ def test_a_default_address_that_nobody_uses_does_not_count() -> None:
         (gone(A), gone(B), 3, f"{A}, {B}: nobody listens there"),
         (SpeaksOnlyChp1(A), gone(B), 1, "CHP/1 only"),
         (says(A, "active"), SpeaksOnlyChp1(B), 1, f"{B} is away"),
+        (denied(A), denied(B), 4, f"{A}, {B}: user 'bob' may not"),
+        (denied(A), gone(B), 4, f"{A}: user 'bob' may not"),
+        (says(A, "active"), denied(B), 1, f"{B} does not tell: user 'bob' may not"),
     ],
 )
 def test_what_is_not_healthy(first: Answer, second: Answer, code: int, why: str) -> None:
     judgement = judged(first, second)
     assert judgement[0] == code
     assert why in judgement[2]
+
+
+def test_who_is_denied_is_told_so_and_not_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look({A: denied(A), B: denied(B)}, monkeypatch=monkeypatch)
+    assert status.rows(seen)[1] == ["state", "DENIED", "DENIED"]
+    asks: list[Callable[[Any, str], object]] = [
+        operate.active_one,
+        lambda admin, what: operate._who(operate.look_for_active(admin)),
+    ]
+    for ask in asks:
+        with pytest.raises(faults.Refused, match="may not"):
+            admin: Any = Starting([{A: denied(A), B: denied(B)}])
+            ask(admin, "a list")
+
+
+class Starting:
+    """A pair that is starting: each time it is asked it answers with the next, and at last with the same."""
+
+    timeout_s = 30.0
+
+    def __init__(self, looks: list[dict[str, Answer]]) -> None:
+        self.looks = looks
+
+    def ask_all(self, command: str) -> dict[str, Answer]:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+
+def test_who_needs_the_active_waits_while_servers_are_starting() -> None:
+    looks: list[dict[str, Answer]] = [
+        {A: says(A, "primary"), B: says(B, "backup")},
+        {A: says(A, "primary"), B: gone(B)},
+        {A: says(A, "active"), B: says(B, "passive")},
+    ]
+    admin: Any = Starting(looks)
+    assert operate.active_one(admin, "a list").server == A
+    admin = Starting([{A: says(A, "passive"), B: gone(B)}, {}])
+    with pytest.raises(faults.NoServer, match="nobody active"):
+        operate.active_one(admin, "a list")
+
+
+def test_rules_are_changed_by_the_server_that_serves_once_there_is_one() -> None:
+    told: dict[str, Any] = {"rules": None, "number": 0}
+    looks: list[dict[str, Answer]] = [
+        {A: gone(A), B: Reply(B, 0, {**told, "serving": False})},
+        {A: Reply(A, 0, {**told, "serving": True}), B: Reply(B, 0, {**told, "serving": False})},
+    ]
+    admin: Any = Starting(looks)
+    assert access._serving(admin)[2] == A
 
 
 def test_a_passive_tells_who_is_active() -> None:

@@ -300,11 +300,11 @@ class TestSettledOnceTheCopyHoldsIt:
     def test_an_acknowledgement_that_comes_before_its_batch_waits_for_it(self) -> None:
         talk = self.lagging()
         talk.ack(1, 1, n(3))
-        assert talk.settled == [] and talk.core.open_batches == 1
+        assert talk.settled == [] and talk.core.session.open_batches == 1
         talk.batch(n(0), n(1), {"/other": b"theirs"}, origins=[[OTHER, 1]])
         assert talk.settled == []
         talk.batch(n(1), n(3), {"/k": b"mine"}, origins=[[SESSION, 1]])
-        assert talk.settled == [(1, Ack(1, 3, "replicated"))] and not talk.core.open_batches
+        assert talk.settled == [(1, Ack(1, 3, "replicated"))] and not talk.core.session.open_batches
         assert talk.core.channels[0].replica.map.revisions["/k"] == n(3)
         assert not talk.core.channels[0].replica.is_own("/k")
 

@@ -11,63 +11,61 @@ import pytest
 import zmq
 
 import chp_client
-from chp_client.agent import agent as module
-from chp_client.agent.agent import Agent
+from chp_client.agent import sockets
+from chp_client.agent.agent import DIRECT_ITEMS, Agent
 from chp_client.agent.dispatch import Dispatcher
 from chp_client.agent.mailbox import Mailbox
-from chp_server.ports import sockets
+from chp_client.agent.sockets import Sockets
+from chp_server.ports import sockets as server_sockets
 from tests.unit.client_frames import PASSIVE, Talk
 
 
 def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
     """libzmq 4.3.5 ends the process (`!_more`, fq.cpp) when such a pipe goes between two frames of a message."""
-    agent = Agent(Mailbox(Talk().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
-    agent._open()
-    dealer, sub, xpub = agent._sockets[0]
+    ours = Sockets([("tcp://127.0.0.1:1",) * 3], {})
+    ours.open()
+    dealer, sub, xpub = ours.servers[0]
     assert [s.getsockopt(zmq.IMMEDIATE) for s in (dealer, sub, xpub)] == [0, 0, 1]
     assert all(int(s.getsockopt(zmq.MAXMSGSIZE)) > 0 and int(s.getsockopt(zmq.RCVHWM)) > 0 for s in (dealer, sub, xpub))
-    for socket in (dealer, sub, xpub, *agent._monitors):
-        socket.close(0)
-    os.close(agent._bell)
-    agent._context.term()
+    ours.close()
 
 
 @pytest.fixture
 def asleep() -> Iterator[Agent]:
     """An agent that sleeps, its core synced; nobody runs it."""
     agent = Agent(Mailbox(Talk().joined().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
-    agent._open()
-    agent._mailbox.batch.sleeping = True
+    agent.sockets.open()
+    agent.mailbox.batch.sleeping = True
     yield agent
-    os.close(agent._bell)
-    agent._context.destroy(linger=0)  # with whatever sockets a test made
+    os.close(agent.bell)
+    agent.sockets.context.destroy(linger=0)  # with whatever sockets a test made
 
 
 def put(agent: Agent, *keys: str) -> list[int]:
     """Set keys as `Clone.set` does; the numbers of the batches under way then."""
-    mailbox, batch = agent._mailbox, agent._mailbox.batch
+    mailbox, batch = agent.mailbox, agent.mailbox.batch
     with mailbox.lock:
         for key in keys:
             batch.keys.append(key)
             batch.values.append(b"1")
         if batch.sleeping:
-            agent._wake()
+            agent.wake_or_send()
     return list(mailbox.core.outbox.batches)
 
 
 def is_rung(agent: Agent) -> bool:
     try:
-        return os.eventfd_read(agent._bell) > 0
+        return os.eventfd_read(agent.bell) > 0
     except BlockingIOError:
         return False
 
 
 def test_a_set_is_sent_by_who_makes_it_if_nothing_is_under_way(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[bytes]] = []
-    monkeypatch.setattr(module, "send", lambda socket, frames: sent.append(frames))
+    monkeypatch.setattr(sockets, "send", lambda socket, frames: sent.append(frames))
     assert put(asleep, "/a") == [1]
     assert [frames[1][-1] for frames in sent] == [1]
-    assert asleep._mailbox.batch.sleeping, "the agent is not disturbed"
+    assert asleep.mailbox.batch.sleeping, "the agent is not disturbed"
     assert not is_rung(asleep)
 
 
@@ -75,44 +73,44 @@ def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
     put(asleep, "/a")
     assert put(asleep, "/b") == [1]
     assert put(asleep, "/c") == [1]
-    assert asleep._mailbox.batch.keys == ["/b", "/c"]
+    assert asleep.mailbox.batch.keys == ["/b", "/c"]
     assert is_rung(asleep)
-    assert not asleep._mailbox.batch.sleeping
+    assert not asleep.mailbox.batch.sleeping
 
 
 def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:
-    assert put(asleep, *(f"/{i}" for i in range(module.DIRECT_ITEMS + 1))) == []
+    assert put(asleep, *(f"/{i}" for i in range(DIRECT_ITEMS + 1))) == []
     assert is_rung(asleep)
 
 
 def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The use of a socket takes the news from its descriptor, for which the agent waits."""
-    monkeypatch.setattr(module, "has_input", lambda socket: True)
+    monkeypatch.setattr(sockets, "has_input", lambda socket: True)
     assert put(asleep, "/a") == [1]
     assert is_rung(asleep)
-    assert asleep._unread == {(0, module.LINK)}, "the agent looks there without being told"
+    assert asleep.sockets.unread == {(0, sockets.LINK)}, "the agent looks there without being told"
 
 
 def test_a_batch_is_sent_again_in_time_though_the_agent_sleeps_long(asleep: Agent) -> None:
-    asleep._due = float("inf")  # it would wake too late to see that no answer came
+    asleep.due = float("inf")  # it would wake too late to see that no answer came
     assert put(asleep, "/a") == []
     assert is_rung(asleep)
 
 
 def test_what_a_turn_leaves_is_read_by_the_next(asleep: Agent) -> None:
     """Its descriptor says nothing of it any more."""
-    ours, theirs = (asleep._context.socket(zmq.PAIR) for _ in range(2))
+    ours, theirs = (asleep.sockets.context.socket(zmq.PAIR) for _ in range(2))
     ours.bind("inproc://many")
     theirs.connect("inproc://many")
-    for _ in range(module.TURN_MESSAGES + 1):
+    for _ in range(sockets.TURN_MESSAGES + 1):
         theirs.send(b"x")
-    asleep._monitors[0] = ours
-    place = (0, module.MONITOR)
-    asleep._unread = {place}
-    assert [len(messages) for _, messages in asleep._drain()] == [module.TURN_MESSAGES]
-    assert asleep._unread == {place}
-    assert [len(messages) for _, messages in asleep._drain()] == [1]
-    assert asleep._unread == set()
+    asleep.sockets.monitors[0] = ours
+    place = (0, sockets.MONITOR)
+    asleep.sockets.unread = {place}
+    assert [len(messages) for _, messages in asleep.sockets.drain()] == [sockets.TURN_MESSAGES]
+    assert asleep.sockets.unread == {place}
+    assert [len(messages) for _, messages in asleep.sockets.drain()] == [1]
+    assert asleep.sockets.unread == set()
 
 
 def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
@@ -130,7 +128,7 @@ def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
     assert {i for i, _, _ in talk.requests[before:]} == {1}
 
 
-@pytest.mark.parametrize("sending", [module, sockets], ids=["client", "server"])
+@pytest.mark.parametrize("sending", [sockets, server_sockets], ids=["client", "server"])
 @pytest.mark.parametrize("n", [100, 1 << 20])
 def test_a_large_last_frame_is_read_where_it_is(
     sending: ModuleType, n: int, monkeypatch: pytest.MonkeyPatch, asleep: Agent
@@ -143,7 +141,7 @@ def test_a_large_last_frame_is_read_where_it_is(
         return real(socket, frame, flags, copy)
 
     monkeypatch.setattr(sending, "_send_frame", spy)
-    out, into = asleep._context.socket(zmq.PAIR), asleep._context.socket(zmq.PAIR)
+    out, into = asleep.sockets.context.socket(zmq.PAIR), asleep.sockets.context.socket(zmq.PAIR)
     out.bind("inproc://there")
     into.connect("inproc://there")
     sending.send(out, [b"k" * n, b"v" * n])

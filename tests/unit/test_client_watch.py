@@ -9,10 +9,10 @@ import pytest
 
 from chp.errors import BadValue
 from chp.numbers import Revision
+from chp_client.agent.changes import Change, Changes, changes_of
 from chp_client.agent.tickets import Ticket
+from chp_client.agent.watch import Watch, WatchQueue
 from chp_client.clone.aioparts import AsyncWatch
-from chp_client.clone.changes import Change, Changes, changes_of
-from chp_client.clone.watch import Watch, WatchQueue
 from chp_client.codecs import Decoding, Json
 from chp_client.core.events import Ack, Changed
 from chp_client.errors import Closed, Lagging, NotRetained
@@ -302,7 +302,7 @@ class TestQueue:
         assert [watch.get(1).value, watch.get(1).value] == ["1", None]
 
     def test_two_threads_that_read_in_turn_get_every_change(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chp_client.clone.watch.TOGETHER", 1)
+        monkeypatch.setattr("chp_client.agent.watch.TOGETHER", 1)
         taken: list[str] = []
         other = threading.Thread(target=lambda: taken.append(next(watch).key))
 

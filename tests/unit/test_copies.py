@@ -13,10 +13,10 @@ from chp.messages import ICANHAZ
 from chp.numbers import describe, pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.journal import JournalFull
 from chp_server.core.turn import Copy
 from chp_server.core.updates.committed import Committed
 from chp_server.shell.copies import Copies, reading
-from chp_server.store.journal import JournalFull
 
 
 def read_backup(path: str) -> Committed:
@@ -154,6 +154,19 @@ def test_a_restore_keeps_what_it_replaces(backed: Backed, tmp_path: Path) -> Non
     backed.copies.restore(b"i", {"id": 3, "name": said["kept"]})
     backed.end_backup()
     assert backed.core.state.map.values == {"/k": b"2"}, "and back"
+
+
+def test_a_restore_leaves_out_what_lived_with_a_lease_and_ends_those_that_live(backed: Backed) -> None:
+    """A lock that was held when the backup was made was held for ever, by nobody."""
+    lease = b"L" * 16
+    backed.set(1.0, lease=[lease, 3000], l=lease)
+    backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
+    backed.end_backup()
+    state = backed.core.state
+    assert state.map.values == {"/k": b"1"} and list(state.leases) == [lease]
+    backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
+    backed.end_backup()
+    assert not state.map.values and not state.leases
 
 
 def test_nothing_is_restored_if_what_is_there_can_not_be_kept(

@@ -12,8 +12,8 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
+from chp_server.core.state.journal import Loaded, Options
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import Loaded, Options
 from chp_server.store.memory_store import MemoryStore
 
 MARK = 1 << 48 | 40

@@ -1,4 +1,4 @@
-"""covers: codecs.Decoding and clone/changes.py: values that the codec can't take, and which deletes nobody made."""
+"""covers: codecs.Decoding and agent/changes.py: values that the codec can't take, and which deletes nobody made."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from chp.errors import BadValue
 from chp_client import BadInput, Clone
-from chp_client.clone.watch import Watch, WatchQueue
+from chp_client.agent.watch import Watch, WatchQueue
 from chp_client.codecs import Decoding, Json, OnBad
 from chp_client.core.events import Changed
 

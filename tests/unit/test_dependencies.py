@@ -75,7 +75,7 @@ def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
 @pytest.mark.parametrize("package", ["chp_server", "chp_client"])
 def test_pure_modules_lean_on_nothing_impure(package: str) -> None:
     """A relative import may not bring in by the back door what the front door refuses."""
-    besides = {"chp_server.store.journal", "chp_client.errors"}  # what all stores have, and errors, are pure too
+    besides = {"chp_client.errors"}  # pure too
     pure = {name_of(path) for path in pure_files()} | besides
     for path in [*(PACKAGES[package] / "core").rglob("*.py"), *(MODULES[name] for name in besides)]:
         assert knows(path) <= pure, f"{path} imports {knows(path) - pure}"
@@ -101,6 +101,47 @@ def test_no_module_leads_back_to_itself(package: str) -> None:
                 assert name != start, f"{package}: {start} leads back to itself, by {sorted(seen)}"
                 seen.add(name)
                 left.append(name)
+
+
+# Where what lies beside one another may know one another, and why; no *module* leads back to itself there either
+MUTUAL = {
+    "chp_client": {"clone", "topics"},  # a Clone hands a Topic out, which is a view of it
+    "chp_client.gateway": {"gateway", "once", "paths"},  # what is behind all paths, and the paths
+    "chp_server.core": {  # the parts share `standing`, which has the values of others
+        "access", "channels", "pair", "questions", "resting", "room", "standing", "state", "topics", "turn", "updates",
+    },
+}  # fmt: skip
+
+
+def beside(folder: str) -> dict[str, set[str]]:
+    """Who knows whom of what lies in a folder: its modules, and its folders with all that is in them."""
+    found: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        if name.startswith(f"{folder}."):
+            here = name.split(".")[folder.count(".") + 1]
+            known = {other.split(".")[folder.count(".") + 1] for other in knows(path) if other.startswith(f"{folder}.")}
+            found.setdefault(here, set()).update(known - {here})
+    return found
+
+
+def circle(arrows: dict[str, set[str]]) -> set[str]:
+    """What is left when all that knows nobody, or that nobody knows, has been taken away, again and again."""
+    left = set(arrows)
+    while True:
+        known = set().union(*(arrows[name] for name in left)) if left else set()
+        stay = {name for name in left & known if arrows[name] & left}
+        if stay == left:
+            return left
+        left = stay
+
+
+FOLDERS = sorted(name for name, path in MODULES.items() if path.stem == "__init__")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_lies_in_a_folder_has_one_direction(folder: str) -> None:
+    """Rooms too: of two folders beside each other, or of a folder and a module, only one knows the other."""
+    assert circle(beside(folder)) == MUTUAL.get(folder, set())
 
 
 @pytest.mark.parametrize("path", ["server/chp_server/shell/reactor.py", "tests/sim/servers.py"])
@@ -167,4 +208,20 @@ def test_what_the_journeys_name_exists() -> None:
     for name in set(names) - settings:
         owner, _, last = name.rpartition(".")
         assert last in (there.get(owner, ()) if owner else everything), f"{name} is nowhere"
-    assert len(set(names)) > 60, "and they are many"
+    assert len(set(names)) > 80, "and they are many"
+
+
+def test_the_journeys_name_the_file_of_what_stands_in_several() -> None:
+    """Who looks for `class Channels` finds three: each paragraph or step that has such a name says which is meant."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]
+    places: dict[str, set[str]] = {}
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    long = {"S": "server/chp_server", "C": "client/chp_client", "chp": "chp/chp"}
+    for step in re.split(r"\n(?:\n|\d\. )", journeys):
+        named = {f"{long[side]}/{rest}" for side, rest in re.findall(r"\*\*(S|C|chp)/([\w/.]+)\*\*", step)}
+        for owner in re.findall(r"`([A-Z]\w*)\.\w+`", step):
+            assert len(places[owner]) == 1 or named & places[owner], f"{owner} is in {sorted(places[owner])}: {step}"

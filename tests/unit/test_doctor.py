@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from chp.versions import VERSION
+from chp_client.cli.pair import View
 from chp_client.cli.servers.doctor import BAD, GOOD, WARN, Finding, findings
-from chp_client.cli.servers.pair import View
 
 NOW_MS = 1_795_375_822_658.0
 PEER = {"alive": True, "name": "b", "state": "passive", "version": VERSION, "settings_differ": {}}

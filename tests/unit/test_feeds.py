@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from chp.batch import KTHXBAI, RECORDS, REFUSED, REPLY, Segment, packb, split
 from chp.keys import RESERVED_KEY
-from chp.limits import DEFAULT
+from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.questions import feeds
 from chp_server.core.questions.pages import READS_A_TURN
 from chp_server.core.state.recordlog import Row
 from chp_server.core.turn import Append, Turn
@@ -24,12 +26,12 @@ READER, SESSION = b"reader", b"1" * 16
 class Fed:
     """A lone server with a short log, and its journal's rows."""
 
-    def __init__(self) -> None:
-        self.core = ServerCore(CoreConfig(name="a"), b"s" * 16, 0.0, SHORT)
+    def __init__(self, wall_s: Callable[[int], float] = lambda no: 0.0, log: Limits = SHORT) -> None:
+        self.core = ServerCore(CoreConfig(name="a"), b"s" * 16, 0.0, log)
         self.rows: list[Row] = []
         self.now = 0.0
         for no in range(7):
-            self.core.begin_turn(self.now, 0.0)
+            self.core.begin_turn(self.now, wall_s(no))
             if no:
                 body = Segment(["/k"], [b"%d" % no], None).encode()
                 self.core.collect([RESERVED_KEY, pack(no), SESSION, b"", body])
@@ -103,6 +105,36 @@ def test_a_probe_says_how_far_a_feed_reaches_over_several_pages(fed: Fed) -> Non
         turn = fed.turn()
     ((kind, _, facts),) = heads
     assert kind == REPLY and facts["number"] == fed.rows[1].last and facts["oldest"] == 0
+
+
+def test_a_probe_finds_the_end_of_what_was_before_a_moment() -> None:
+    fed = Fed(wall_s=lambda no: 1.0 + no)
+    at = {ms: fed_probe(fed, at=ms) for ms in (1_000, 2_001, 3_000, 4_500, 60_000)}
+    assert [facts["oldest"] for facts in at.values()] == [0] * 5
+    ends = [row.last for row in fed.rows]
+    assert at[1_000]["number"] == 0, "nothing is before it"
+    assert at[2_001]["number"] == ends[1], "the record of 2.0 s, and not that of 3.0 s"
+    assert at[3_000]["number"] == ends[1] and at[4_500]["number"] == ends[3], "what is of that moment comes after it"
+    assert at[60_000]["number"] == at[60_000]["newest"] == ends[-1]
+
+
+def test_a_probe_of_many_records_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "RECORDS_A_TURN", 2)
+    fed = Fed(wall_s=lambda no: 1.0 + no, log=DEFAULT)
+    turn, turns = fed.turn(**{"from": 0, "probe": 0, "at": 60_000}), 1
+    while not (heads := said(turn)):
+        assert fed.core.next_deadline() <= fed.now, "it goes on at once"
+        turn, turns = fed.turn(), turns + 1
+    assert turns == 4 and heads[0][2]["number"] == fed.rows[-1].last
+
+
+def fed_probe(fed: Fed, *, at: int) -> dict[str, Any]:
+    turn = fed.turn(**{"from": 0, "probe": 0, "at": at})
+    while not (heads := said(turn)):
+        fed.give(turn)
+        turn = fed.turn()
+    facts: dict[str, Any] = heads[0][2]
+    return facts
 
 
 def test_who_asks_for_the_same_shares_a_page_and_a_turn_reads_few(fed: Fed) -> None:

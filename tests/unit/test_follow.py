@@ -5,9 +5,13 @@ from dataclasses import replace
 import pytest
 
 from chp.batch import BATCH, Segment, join, packb, unpackb
+from chp.headers import State
+from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
+from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
+from chp_server.core.pair.binary_star import Event
 from chp_server.core.pair.follow import Follower
 from chp_server.core.state.recordlog import Record, RecordLog
 from chp_server.core.turn import Turn
@@ -181,3 +185,23 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
     assert active.active and active.here.follower is not None
     assert follow.END not in kinds(first.to_peer)
     assert follow.END in kinds(turn(active, 0.0).to_peer)
+
+
+def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back() -> None:
+    """It gave way, and the answer to its question of long ago lies before the one to its last (seed 50957)."""
+    active, back = active_that_was_left(), server("B")
+    turn(back, 1.1, turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer).to_peer)
+    back.link.want_whole()
+    asks = turn(back, 1.2).to_peer
+    old = [frames for frames in turn(active, 1.2, asks).to_peer if frames[0] != follow.STATE]
+    back.step(Event.VOTE_PEER_SILENT)
+    back.collect([RESERVED_KEY, pack(1), b"c" * 16, b"", Segment(["/b"], [b"v"]).encode()])
+    turn(back, 1.3)
+    held = back.state.number
+    active.rise_above(back.state.epoch)
+    turn(active, 1.4)
+    again = turn(back, 1.5, [active.link.state_message(), *old])
+    assert kinds(old)[-1] == follow.END and back.bstate is State.PASSIVE
+    assert back.state.number == held and follow.WANT in kinds(again.to_peer) and not again.saves
+    (saved,) = turn(back, 1.7, turn(active, 1.6, again.to_peer).to_peer).saves
+    assert [update.key for update in saved.updates] == ["/b"] and back.state.proof() == active.state.proof()

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from chp_client.recording import FORMAT as RECORDING
+from chp_client.recorded import FORMAT as RECORDING
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.journal import Journal, WrongStore
 from chp_server.core.turn import Save
 from chp_server.shell.saving import write_updates
-from chp_server.store.journal import Journal, WrongStore
 from chp_server.store.journal_rows import FORMAT as JOURNAL
 from chp_server.store.opening import open_journal
 from tests.fixtures.make import CONTENT, RECORDED, SERVER, UPDATES
@@ -96,10 +96,10 @@ def test_a_journal_of_another_format_is_refused_in_one_line_that_says_what_to_do
 
 
 def test_a_recording_of_each_format_is_read() -> None:
-    recording = pytest.importorskip("chp_client.recording")
+    recorded = pytest.importorskip("chp_client.recorded")
     for folder in sorted(HERE.glob("recording-*")):
-        (file,) = recording.files(folder)
-        table: Any = recording.opened(file.path).read()
+        (file,) = recorded.files(folder)
+        table: Any = recorded.opened(file.path).read()
         rows = table.to_pylist()
         assert [(r["key"], r["value"], r["operation"]) for r in rows] == [("/a", b"v", "set"), ("/b", None, "delete")]
         assert [r["revision"] for r in rows] == [RECORDED.first] * 2 and rows[0]["ttl"] == 2.5
@@ -107,13 +107,13 @@ def test_a_recording_of_each_format_is_read() -> None:
 
 
 def test_a_recording_of_a_later_format_is_refused_by_name(tmp_path: Path) -> None:
-    recording = pytest.importorskip("chp_client.recording")
-    (file,) = recording.files(HERE / f"recording-{RECORDING}")
-    table = recording.pq.read_table(file.path)
+    recorded = pytest.importorskip("chp_client.recorded")
+    (file,) = recorded.files(HERE / f"recording-{RECORDING}")
+    table = recorded.pq.read_table(file.path)
     later = table.replace_schema_metadata({**table.schema.metadata, b"chp.format": b"9"})
-    recording.pq.write_table(later, tmp_path / file.path.name)
-    with pytest.raises(recording.BadInput, match="format 9, and this program reads 1"):
-        recording.opened(tmp_path / file.path.name)
+    recorded.pq.write_table(later, tmp_path / file.path.name)
+    with pytest.raises(recorded.BadInput, match="format 9, and this program reads 1"):
+        recorded.opened(tmp_path / file.path.name)
 
 
 def test_a_suffix_begins_with_its_format_and_is_written_as_ever(tmp_path: Path) -> None:

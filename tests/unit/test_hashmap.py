@@ -1,5 +1,8 @@
 """The hashmap against the plainest model of it: one item after the other, one dict a column."""
 
+from typing import NoReturn
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,3 +117,21 @@ def test_thousands_of_replaced_ttls_do_not_pile_up() -> None:
     assert len(hashmap._due) < 25_000
     hashmap.check()
     assert [hashmap.expired(now, 50_000)[0] for now in (79.9, 80.1, 89.9, 90.0)] == [[], ["/once"], [], ["/k"]]
+
+
+class Unread(dict[str, int]):
+    """Revisions that nobody adds up."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all revisions are added up in one turn")
+
+
+def test_the_sum_of_a_map_that_grew_large_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not added up while a map is filled is, once, when it reaches the bound: a status of millions is short."""
+    monkeypatch.setattr("chp.hashmap.SUM_KEYS_MAX", 100)
+    hashmap = Hashmap()
+    for i in range(20):
+        hashmap.apply(Segment([f"/{i}/{k}" for k in range(10)], [b""] * 10), i + 1, 0.0)
+    wanted = sum(hashmap.revisions.values())
+    hashmap.revisions = Unread(hashmap.revisions)
+    assert hashmap.fingerprint() == (200, wanted)

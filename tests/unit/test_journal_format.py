@@ -13,7 +13,7 @@ from zlib import crc32
 import msgpack
 import pytest
 
-from chp_server.store.journal_mark import MarkFile
+from chp_server.store.sql.journal_mark import MarkFile
 from tests.fixtures.make import CONTENT, SERVER
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chp_server.core.state.journal import JournalDamaged, JournalError, Options
 from chp_server.core.state.recordlog import Row
-from chp_server.store.journal import JournalDamaged, JournalError, Options
-from chp_server.store.journal_mark import JournalMark, MarkFile, mark_path, read_mark
 from chp_server.store.opening import open_journal
+from chp_server.store.sql.journal_mark import JournalMark, MarkFile, mark_path, read_mark
 from chp_server.tools.check_command import DAMAGED, check
 
 STORE = b"s" * 16

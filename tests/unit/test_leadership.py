@@ -25,7 +25,7 @@ def place(standing: Standing, *, late: bool) -> tuple[Leadership, ServerView, Se
     """Of epoch 5; the server followed (or that was), another, and the time."""
     links = [ServerView(0, "a", heartbeat_s=0.1), ServerView(1, "b")]
     lead, now = Leadership(links, Timing(silence_s=SILENCE_S), 0.0), 100.0
-    assert lead.told(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
+    assert lead.learned(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
     lead.follow(links[0])
     if standing is Standing.NOBODY:
         lead.leave(now)
@@ -42,22 +42,22 @@ def test_each_cell_of_the_table(event: Event, standing: Standing) -> None:
         if standing is Standing.NOBODY:
             return  # nobody is the one that we follow
         state = S.PASSIVE if event is Event.GONE else S.ACTIVE
-        move = lead.told(ours, state, number(5, 9), now, restarted=event is Event.AGAIN)
+        move = lead.learned(ours, state, number(5, 9), now, restarted=event is Event.AGAIN)
     else:
         epoch = {Event.HIGHER: 6, Event.EQUAL: 5}.get(event, 4)
-        move = lead.told(other, S.ACTIVE, number(epoch, 9), now)
+        move = lead.learned(other, S.ACTIVE, number(epoch, 9), now)
     assert move is TABLE[event][standing.value]
 
 
 def test_who_is_not_active_and_not_followed_changes_nothing() -> None:
     lead, _, other, now = place(Standing.HEARD, late=False)
-    assert lead.told(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5
+    assert lead.learned(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5
 
 
 def test_who_speaks_another_version_is_not_believed() -> None:
     lead, _, other, now = place(Standing.NOBODY, late=False)
     other.unspoken = "its version is not ours"
-    assert lead.told(other, S.ACTIVE, number(9, 1), now) is Move.STAY
+    assert lead.learned(other, S.ACTIVE, number(9, 1), now) is Move.STAY
 
 
 @pytest.mark.parametrize("text", [(ROOT / "SPEC.md").read_text(encoding="utf-8"), module.__doc__ or ""])

@@ -7,20 +7,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
-from time import monotonic
 
 import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
 from chp.batch import Segment
+from chp.columns import ANYBODY
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.cli.app import chp
 from chp_client.errors import Closed
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.leases import Leases, listed
+from chp_server.core.updates.leases import Leases, Whose, listed
 from chp_server.core.updates.verdicts import Refusal
 from chp_server.testing import TestServer
 
@@ -45,23 +45,41 @@ def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> 
 
 def test_a_client_has_its_share_of_leases_and_no_more() -> None:
     leases, limits = opened(), replace(DEFAULT, leases_max=3, leases_of_one_max=2)
-    leases.check({"lease": [ANOTHER, 5000]}, A, limits)
+    leases.check({"lease": [ANOTHER, 5000]}, Whose(A), limits)
     leases.keep(ANOTHER, 5000, A, 0.0)
     with pytest.raises(Refusal, match="share"):
-        leases.check({"lease": [b"N" * 16, 5000]}, A, limits)
-    leases.check({"lease": [LEASE, 5000]}, A, limits)  # to refresh one is not to open one
-    leases.check({"lease": [b"N" * 16, 5000]}, B, limits)
+        leases.check({"lease": [b"N" * 16, 5000]}, Whose(A), limits)
+    leases.check({"lease": [LEASE, 5000]}, Whose(A), limits)  # to refresh one is not to open one
+    leases.check({"lease": [b"N" * 16, 5000]}, Whose(B), limits)
     leases.keep(b"N" * 16, 5000, B, 0.0)
     with pytest.raises(Refusal, match="3 leases are open"):
-        leases.check({"lease": [b"O" * 16, 5000]}, B, limits)
+        leases.check({"lease": [b"O" * 16, 5000]}, Whose(B), limits)
     leases.end(LEASE)
-    leases.check({"lease": [b"O" * 16, 5000]}, A, limits)
+    leases.check({"lease": [b"O" * 16, 5000]}, Whose(A), limits)
     assert dict(leases.of_client) == {A: 1, B: 1}
 
 
 def test_an_owner_of_its_own_making_is_refused() -> None:
     with pytest.raises(BadFrame, match="owner"):
-        opened().check({"lease": [LEASE, 5000, A]}, A, DEFAULT)
+        opened().check({"lease": [LEASE, 5000, A]}, Whose(A), DEFAULT)
+
+
+def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() -> None:
+    leases, mine, of_mine, other = Leases(), Whose(A, "bob"), Whose(B, "bob"), Whose(B, "eve")
+    leases.check({"lease": [LEASE, 5000, ANYBODY]}, mine, DEFAULT)
+    leases.keep(LEASE, 5000, mine.shared, 0.0)
+    for column in ({"refresh": LEASE}, {"unlease": LEASE}, {"lease": [LEASE, 9000, ANYBODY]}):
+        leases.check(column, of_mine, DEFAULT)
+        with pytest.raises(Refusal, match="another client's"):
+            leases.check(column, other, DEFAULT)
+    with pytest.raises(Refusal, match="another client's"):
+        leases.check({"lease": [LEASE, 9000]}, mine, DEFAULT)  # it stays anybody's
+    with pytest.raises(Refusal, match="has no keys"):
+        leases.check({"l": LEASE}, mine, DEFAULT)
+    with pytest.raises(Refusal, match="has no keys"):
+        leases.check({"lease": [ANOTHER, 5000, ANYBODY], "l": ANOTHER}, mine, DEFAULT)
+    assert leases[LEASE].facts(1.0)["owner"] == "anybody"
+    assert Leases().get(LEASE) is None and Whose(A).shared == Whose(B).shared == ANYBODY
 
 
 def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
@@ -123,11 +141,11 @@ def test_a_refresh_keeps_a_lease_and_does_not_open_one() -> None:
     leases.refresh(LEASE, 3.0)
     leases.refresh(ANOTHER, 3.0)
     assert leases[LEASE].deadline == 8.0 and ANOTHER not in leases
-    leases.check({"refresh": LEASE}, A, DEFAULT)
+    leases.check({"refresh": LEASE}, Whose(A), DEFAULT)
     with pytest.raises(Refusal, match="expired"):
-        leases.check({"refresh": ANOTHER}, A, DEFAULT)
+        leases.check({"refresh": ANOTHER}, Whose(A), DEFAULT)
     with pytest.raises(Refusal, match="another client's"):
-        leases.check({"refresh": LEASE}, B, DEFAULT)
+        leases.check({"refresh": LEASE}, Whose(B), DEFAULT)
 
 
 def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() -> None:
@@ -139,9 +157,8 @@ def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() 
         lease.set("/a", b"1").wait(20)
         kept.set("/b", b"1").wait(20)
         lease.on_lost(lambda lost: told.set() if lost is lease else None)
-        with clone.mailbox.lock:
-            ttl_ms, _, handle = clone.mailbox.core.leases._held[lease.id]
-            clone.mailbox.core.leases._held[lease.id] = (ttl_ms, monotonic() + 1.5, handle)
+        with clone.mailbox.lock:  # the agent stands still
+            Event().wait(1.5)
         assert told.wait(20) and lease.lost and not kept.lost
         with pytest.raises(Closed, match="lost"):
             lease.set("/a", b"2")

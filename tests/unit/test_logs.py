@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chp_server.shell import logs
-from chp_server.shell.logs import RateLimiter, get_log
+from chp_server import logs
+from chp_server.logs import RateLimiter, get_log
 
 Written = Callable[[], list[str]]
 

@@ -9,7 +9,7 @@ from chp.batch import Segment
 from chp.errors import BadValue
 from chp.keys import public_session
 from chp.limits import DEFAULT, Limits
-from chp_client.core.sending.outbox import Outbox, cut, echoed, size_of
+from chp_client.core.outbox import Outbox, cut, echoed, size_of
 
 ROOM = 1000  # for items, beside what a batch keeps for its header
 FEW = replace(DEFAULT, batch_items_max=4)

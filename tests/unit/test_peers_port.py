@@ -8,9 +8,10 @@ import msgpack
 import pytest
 
 from chp.headers import State
+from chp_server import logs
 from chp_server.core.core import ServerCore
 from chp_server.core.turn import Fact
-from chp_server.shell import facts, logs
+from chp_server.shell import facts
 from chp_server.testing import Cores
 
 ONE = b"1" * 16
@@ -70,6 +71,19 @@ def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
 def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cores) -> None:
     pair.p.peer_message(forged(pair.b, echo=b""), NEW_LINE)
     assert pair.p.here.peer is not None and pair.p.here.peer.server == b"f" * 16
+
+
+def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
+    """It served, alone, while this server stood still with a word of the run before in its socket (seed 70053)."""
+    pair.stopped = "P"
+    pair.run(0.5)
+    serves = {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}
+    pair.b.peer_message(forged(pair.p, **serves), NEW_LINE)
+    assert pair.b.counts["strangers"] == 1
+    pair.run(0.75)
+    assert not pair.b.here.alive() and not pair.b.vote() and not pair.b.active
+    pair.run(0.5)
+    assert pair.b.vote() and pair.b.state.epoch > 8, "it fell silent too"
 
 
 def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cores) -> None:

@@ -9,9 +9,9 @@ from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import ORDER, Port, Step, recover, steps, take_inputs
+from chp_server.core.state.journal import JournalFull, Loaded, Options
 from chp_server.core.state.recordlog import Row
 from chp_server.core.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
-from chp_server.store.journal import JournalFull, Loaded, Options
 from chp_server.store.memory_store import MemoryStore
 
 ALONE = CoreConfig(name="P")
@@ -23,11 +23,15 @@ class Recorder:
 
     def __init__(self, now: float = 0.0, full: Sequence[str] = ()) -> None:
         self.did: list[str] = []
+        self.cut_after: list[str] | None = None  # what had been done when it was asked for
         self.time = now
         self.full = list(full)  # where the journal has no room, one time each
 
     def now(self) -> float:
         return self.time
+
+    def cut_denied(self) -> None:
+        self.cut_after = list(self.did)
 
     def save(self, save: Save) -> None:
         self.did.append(f"save {save.name}")
@@ -78,9 +82,11 @@ def full_turn() -> Turn:
     return Turn(
         saves=[Save("suffix", [])],
         to_peer=[[b"RECORD"]],
+        deliveries=[(b"member", [[b"MESSAGES"]])],
         journal=[Append(1, 1, b""), DropAfter(1)],
         publish=[[b"/key"]],
         acks=[[b"ack"]],
+        promises=[(b"root", [[b"REPLY"]])],
         confirm=[[b"CONFIRM"]],
         replies=[(b"reader", [[b"REPLY"]])],
         facts=[Fact("info", "said", {})],
@@ -97,16 +103,17 @@ def test_a_turn_is_performed_in_the_order_of_the_contract() -> None:
     ports = Recorder()
     named = list(steps(a_core(), full_turn(), ports))
     assert ports.did == [
-        "save suffix", "to_peer RECORD", "write 2", "sync", "publish /key", "acknowledge 1", "to_peer CONFIRM",
-        "reply reader", "fact said", "read 7", "backup",
+        "save suffix", "to_peer RECORD", "reply member", "write 2", "sync", "publish /key", "acknowledge 1",
+        "reply root", "to_peer CONFIRM", "reply reader", "fact said", "read 7", "backup",
     ]  # fmt: skip
     assert named == [step for step in Step if step is not Step.NO_ROOM]
+    assert ports.cut_after == [], "who is denied is cut off first"
 
 
 def test_a_turn_that_has_no_room_in_the_journal_goes_no_further_until_it_has() -> None:
     ports = Recorder(full=["sync", "write", "sync"])
     pulled = steps(a_core(), full_turn(), ports)
-    before = ["save suffix", "to_peer RECORD", "write 2", "sync", "no room to sync"]
+    before = ["save suffix", "to_peer RECORD", "reply member", "write 2", "sync", "no room to sync"]
     tries = ["write 2 again", "no room to write", "write 2 again", "sync", "no room to sync", "write 2 again", "sync"]
     named = [step for step in pulled if step in (Step.NO_ROOM, Step.PUBLISH)]
     assert named == [Step.NO_ROOM, Step.NO_ROOM, Step.NO_ROOM, Step.PUBLISH]
@@ -125,9 +132,9 @@ def test_a_step_is_named_before_it_is_done() -> None:
     for step in pulled:
         if step is Step.SYNC:
             break
-    assert ports.did == ["save suffix", "to_peer RECORD", "write 2"], "who stops here has not synced"
+    assert ports.did == ["save suffix", "to_peer RECORD", "reply member", "write 2"], "who stops here has not synced"
     next(pulled)
-    assert ports.did[3:] == ["sync"]
+    assert ports.did[4:] == ["sync"]
 
 
 def test_an_empty_turn_asks_nothing_of_anybody() -> None:
@@ -143,6 +150,14 @@ def test_acknowledgements_of_who_was_stopped_in_mid_turn_wait() -> None:
     assert soon.did == ["acknowledge 1"]
 
 
+def test_so_does_the_answer_to_new_rules() -> None:
+    core, turn = a_core(PAIR), Turn(promises=[(b"root", [[b"REPLY"]])])
+    list(steps(core, turn, late := Recorder(now=0.6)))
+    assert late.did == []
+    list(steps(core, turn, soon := Recorder(now=0.4)))
+    assert soon.did == ["reply root"]
+
+
 def test_the_peer_is_heard_first() -> None:
     inboxes = Recorder()
     take_inputs(a_core(), inboxes)
@@ -151,7 +166,7 @@ def test_the_peer_is_heard_first() -> None:
 
 def test_clients_wait_while_a_large_commit_is_put_into_the_map() -> None:
     core, inboxes = a_core(), Recorder()
-    core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, late=True)
+    core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, deferred=True)
     take_inputs(core, inboxes)
     assert inboxes.did == [Port.PEER]
 

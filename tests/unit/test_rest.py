@@ -21,7 +21,7 @@ def full() -> ReplicatedState:
         state.apply(Segment([], [], {"lease": [name, 60_000, b"owner"]}), 1, 0.0)
         state.apply(Segment(keys, [b"v"] * EACH, {"l": name}), n + 1, 0.0)
     for n in range(SESSIONS):
-        state.note_batch(n.to_bytes(16), 1 + n % 3, 7 + n, 0.5)
+        state.record_batch(n.to_bytes(16), 1 + n % 3, 7 + n, 0.5)
     return state
 
 
@@ -50,8 +50,8 @@ def test_it_is_the_state_of_the_moment_in_which_it_was_begun(monkeypatch: pytest
     next(begun)
     for key in list(state.lease_of):
         state.apply(Segment([key], [b""], {"d": [0]}), 9, 2.0)
-    state.note_batch(b"x" * 16, 1, 9, 2.0)
-    state.note_batch((0).to_bytes(16), 2, 9, 2.0)
+    state.record_batch(b"x" * 16, 1, 9, 2.0)
+    state.record_batch((0).to_bytes(16), 2, 9, 2.0)
     assert list(begun)[-1] == whole
 
 

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from chp.batch import ACK, REFUSED, Segment, split
-from chp.keys import RESERVED_KEY
+from chp.batch import ACK, REFUSED, Segment
 from chp.limits import DEFAULT
-from chp.numbers import pack
-from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.openrecord import HEADER_BYTES_MAX
+
+from .server_talk import Talk
 
 LEASE = b"L" * 16
 
@@ -35,20 +34,16 @@ def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
     state = ReplicatedState(replace(DEFAULT, sessions_max=2, runs_max=4))
     x, y, z = (letter * 16 for letter in (b"x", b"y", b"z"))
     for revision, session in enumerate([x, x, y, z, x, y, z, y, z, y], 1):
-        state.note_batch(session, revision, revision, 0.0)
+        state.record_batch(session, revision, revision, 0.0)
     assert list(state.sessions) == [z, y]
     assert [list(state.sessions[session].runs) for session in (y, z)] == [[(9, 10, 10)], [(8, 9, 9)]]
 
 
 def test_a_batch_that_would_not_fit_a_frame_beside_its_header_is_refused() -> None:
-    server = ServerCore(CoreConfig(), b"s" * 16, 0.0, replace(DEFAULT, frame_bytes_max=HEADER_BYTES_MAX + 5000))
-    server.begin_turn(0.0, 0.0)
-    server.end_turn()
+    talk = Talk(replace(DEFAULT, frame_bytes_max=HEADER_BYTES_MAX + 5000))
     around = len(Segment(["/k"], [bytes(4000)]).encode()) - 4000
-    for no, (size, kind) in enumerate([(5000, ACK), (5001, REFUSED)], 1):
-        body = Segment(["/k"], [bytes(size - around)]).encode()
-        assert len(body) == size
-        server.begin_turn(no, no)
-        server.collect([RESERVED_KEY, pack(no), b"c" * 16, b"", body])
-        (header,) = [split(frames[4])[0] for frames in server.end_turn().acks]
+    for size, kind in [(5000, ACK), (5001, REFUSED)]:
+        segment = Segment(["/k"], [bytes(size - around)])
+        assert len(segment.encode()) == size
+        (header,) = talk.do(segment)
         assert header[0] == kind and (kind == ACK or header[2] == "size")

@@ -18,7 +18,7 @@ def ends() -> Iterator[tuple[zmq.Socket[bytes], Intake]]:
     with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
         one.bind("inproc://intake")
         other.connect("inproc://intake")
-        yield one, Intake(other, LIMITS)
+        yield one, Intake(other, LIMITS, set(), lambda fd: None)
 
 
 def turns(intake: Intake) -> list[list[Frames]]:

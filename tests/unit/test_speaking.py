@@ -26,7 +26,7 @@ class TestWhen:
         assert voice.overdue(100.0 + LOST_S - 0.1) == "" and voice.due == 100.0 + LOST_S
         assert "no copy yet, for 3.0 s" in voice.overdue(100.0 + LOST_S)
         assert voice.overdue(200.0) == "" and voice.due == NEVER
-        assert "synced again, after 150.0 s" in voice.told(State.SYNCED, 250.0)
+        assert voice.told(State.SYNCED, 250.0) == "synced, after 150.0 s", "it was not before"
         assert voice.told(State.SYNCED, 251.0) == ""
 
     def test_a_failover_as_it_should_be_says_nothing(self) -> None:
@@ -42,7 +42,7 @@ class TestWhen:
             voice.told(State.STALE, start)
             assert "not known to be current for 2.0 s" in voice.overdue(start + STALE_S)
             assert voice.told(State.CONNECTING, start + 3) == "" and voice.overdue(start + 50) == ""
-            assert "after 60.0 s" in voice.told(State.SYNCED, start + 60)
+            assert voice.told(State.SYNCED, start + 60) == "synced again, after 60.0 s"
 
     def test_one_that_is_closed_says_nothing(self) -> None:
         voice = Voice(100.0)
@@ -69,7 +69,7 @@ class TestAClone:
             assert "Clone mine" in line and f"{server.address} not heard from" in line
             with server:
                 clone.wait_until_synced(WAIT_S)
-                assert "active" in until_logged(caplog, "synced again")
+                assert "active" in until_logged(caplog, "mine: synced, after")
                 server.kill()
                 assert "STALE" in until_logged(caplog, "not known to be current")
         assert capfd.readouterr().out == ""

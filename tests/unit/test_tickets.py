@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import wait
 
 import pytest
 
 import chp_client
 from chp_client import Ack, Clone, Refused, Ticket
+from chp_client.agent.mailbox import Mailbox
 from chp_client.core.events import ack_of
+
+from .client_frames import Talk
 
 ACK = ack_of(7, "replicated")
 
@@ -71,6 +76,38 @@ def test_a_ticket_is_a_future_too() -> None:
     assert len(done) == 2 and not late
     assert futures[0].result(0) == ACK == ticket.future().result(60)
     assert isinstance(futures[1].exception(0), Refused) and refused.told
+
+
+def test_an_error_that_was_raised_goes_with_its_ticket() -> None:
+    """Its traceback had the frame of `wait`, and so the ticket, and so itself, until the collector came by."""
+    gc.disable()
+    try:
+        refused().wait(0)
+    except Refused as error:
+        gone = weakref.ref(error)
+    finally:
+        gc.enable()
+    assert gone() is None
+
+
+def refused() -> Ticket:
+    """A ticket that was."""
+    ticket = fresh()
+    ticket.settle(Refused("no room", "full", {}))
+    return ticket
+
+
+def test_what_somebody_was_told_is_not_kept_for_a_flush() -> None:
+    """A program that raises a counter by conditions would keep a thousand errors, with the frames that they rose in."""
+    mailbox = Mailbox(Talk().core, "block")
+    told, silent, late = [refused() for _ in range(3)], refused(), refused()
+    for ticket in (*told, silent, late):
+        mailbox.note_refused(ticket)
+        assert ticket not in told or ticket.error
+    assert list(mailbox.refused) == [silent, late]
+    assert mailbox.unsettled() == [silent, late] and not mailbox.refused
+    mailbox.note_refused(told[0])
+    assert list(mailbox.refused) == [told[0]]
 
 
 def test_only_public_names_are_listed() -> None:

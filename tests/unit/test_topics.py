@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from chp.batch import Segment, decode, packb, unpackb
 from chp.errors import BadFrame, BadInput
 from chp.headers import Messages as Told
 from chp.headers import Refused
-from chp.keys import public_session
-from chp.limits import DEFAULT
+from chp.keys import RESERVED_KEY, public_session
+from chp.limits import DEFAULT, Limits
+from chp.numbers import pack
 from chp.topics import Settings, check_topic, pack_messages, unpack_messages
 from chp_server.core.state.recordlog import Messages
 from chp_server.core.topics.delivery import Delivery
 from chp_server.core.topics.filling import FILL, Filling, answer
 from chp_server.core.topics.topics import Topics
+from chp_server.core.updates.leases import Leases, Whose
 from chp_server.core.updates.verdicts import Refusal
 from chp_server.store.message_shelf import MessageShelf
 from chp_server.testing import Cores
@@ -26,6 +29,10 @@ SESSION = b"s" * 16
 
 def publish(topic: str, *values: bytes) -> dict[str, Any]:
     return {"publish": [[topic, len(values), pack_messages(None, list(values))]]}
+
+
+def check(topics: Topics, extras: dict[str, Any]) -> None:
+    topics.check(extras, Leases(), Whose(b"client"))
 
 
 def rows(topic: int, *sizes: int) -> list[Messages]:
@@ -69,13 +76,14 @@ def test_messages_that_are_none(body: bytes) -> None:
 
 def test_a_batch_says_how_many_messages_it_has() -> None:
     topics, body = Topics(DEFAULT), pack_messages(["a", "b"], [b"1", b"2"])
-    topics.check({"publish": [["t", 2, body]]})
+    check(topics, {"publish": [["t", 2, body]]})
     with pytest.raises(BadFrame, match="not as many"):
-        topics.check({"publish": [["t", 3, body]]})
-    with pytest.raises(BadFrame, match="staged"):
-        topics.check({"publish": [["t", 2, body]], "stage": [b"x" * 16, "0"]})
-    with pytest.raises(BadFrame, match="not both"):
-        topics.check({"publish": [["t", 2, body]], "topic": ["t", {}]})
+        check(topics, {"publish": [["t", 3, body]]})
+    check(topics, {"publish": [["t", 2, body]], "stage": [b"x" * 16, "0"]})
+    with pytest.raises(BadFrame, match="stage them before"):
+        check(topics, {"publish": [["t", 2, body]], "commit": [b"x" * 16, "", 0, [["0", 1]], None]})
+    with pytest.raises(BadFrame, match="send two"):
+        check(topics, {"publish": [["t", 2, body]], "topic": ["t", {}]})
 
 
 # -- offsets
@@ -107,24 +115,24 @@ def test_a_topic_that_is_made_anew_begins_at_0_and_is_another() -> None:
 def test_a_bound_is_told_with_its_figures() -> None:
     topics = Topics(DEFAULT)
     topics.apply({"topic": ["t", {"max_messages": 3}]})
-    topics.check(publish("t", b"1", b"2", b"3"))
+    check(topics, publish("t", b"1", b"2", b"3"))
     topics.place("t", 2, b"x", 1)
     with pytest.raises(Refusal, match="has 2 messages and may have 3; 2 more"):
-        topics.check(publish("t", b"1", b"2"))
+        check(topics, publish("t", b"1", b"2"))
     topics.apply({"topic": ["b", {"max_bytes": 5}]})
     with pytest.raises(Refusal, match="bytes"):
-        topics.check(publish("b", b"123456"))
+        check(topics, publish("b", b"123456"))
 
 
 def test_a_topic_is_made_once_and_removed_if_it_is_there() -> None:
     topics = Topics(DEFAULT)
-    topics.check({"topic": ["t", {}]})
+    check(topics, {"topic": ["t", {}]})
     topics.apply({"topic": ["t", {}]})
     with pytest.raises(Refusal, match="already"):
-        topics.check({"topic": ["t", {}]})
-    topics.check({"topic": ["t", None]})
+        check(topics, {"topic": ["t", {}]})
+    check(topics, {"topic": ["t", None]})
     with pytest.raises(Refusal, match="no topic u"):
-        topics.check({"topic": ["u", None]})
+        check(topics, {"topic": ["u", None]})
 
 
 def test_what_is_kept_by_size_and_by_time() -> None:
@@ -170,8 +178,8 @@ def told(delivery: Delivery, topics: Topics, now: float, number: int, confirmed:
     return out
 
 
-def delivering(*sizes: int) -> tuple[Delivery, Topics]:
-    topics, shelf, delivery = Topics(DEFAULT), MessageShelf(), Delivery(DEFAULT)
+def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[Delivery, Topics]:
+    topics, shelf, delivery = Topics(limits), MessageShelf(), Delivery(limits)
     for n in sizes:
         topics.place("t", n, b"x", 1)
     shelf.keep(rows(1, *sizes))
@@ -192,8 +200,7 @@ def test_a_reader_gets_what_the_passive_has_confirmed_and_no_more() -> None:
 
 
 def test_credit_bounds_what_is_sent() -> None:
-    delivery, topics = delivering(*[1] * 5)
-    delivery._limits = DEFAULT.__class__(messages_page_bytes=1)
+    delivery, topics = delivering(*[1] * 5, limits=replace(DEFAULT, messages_page_bytes=1))
     delivery.open((b"r", 1), topics.by_name["t"], 0, 2, 0.0)
     told(delivery, topics, 0.0, 5, None)
     assert [told(delivery, topics, 0.1, 5, None) for _ in range(3)] == [[(1, [[0, 1]])], [(2, [[1, 1]])], []]
@@ -278,11 +285,11 @@ class Kept(Cores):
         return turn
 
     def publish(self, where: str, no: int, *values: bytes, session: bytes = SESSION) -> None:
-        body = Segment([], [], publish("t", *values)).encode()
-        for name in where:
-            from chp.keys import RESERVED_KEY
-            from chp.numbers import pack
+        self.kvset(where, no, [], session=session, **publish("t", *values))
 
+    def kvset(self, where: str, no: int, keys: list[str], *, session: bytes = SESSION, **extras: Any) -> None:
+        body = Segment(keys, [b"v"] * len(keys), extras).encode()
+        for name in where:
             self.cores[name].collect([RESERVED_KEY, pack(no), session, b"", body])
 
 
@@ -316,3 +323,18 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
     assert sorted(read_all(pair.p, "t")) == [b"B alone", b"P alone", b"both"]
     assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
     assert public_session(SESSION) in pair.b.state.sessions
+
+
+def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:
+    pair = Kept(limits=replace(DEFAULT, part_bytes=3000))
+    values = [b"%04d" % i * 250 for i in range(40)]
+    for i in range(20):
+        pair.kvset("P", i + 1, [f"/{i}"], stage=[b"t" * 16, "0"], **publish("t", *values[2 * i : 2 * i + 2]))
+    pair.kvset("P", 21, [], commit=[b"t" * 16, "job", 1, [["0", 20]], None])
+    pair.run(0.5)
+    assert read_all(pair.p, "t") == read_all(pair.b, "t") == values
+    kept = [record for record in pair.p.commits.log.after(0, 1 << 30) if record.messages]
+    assert len(kept) > 9 and max(record.weight for record in kept) < 3000 + 3000, "each with some of them"
+    rows = [row for record in kept for row in record.messages or ()]
+    assert {row.number for row in rows} == {pair.p.state.number}, "nobody is given the first before the last is there"
+    assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()

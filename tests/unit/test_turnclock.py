@@ -35,7 +35,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def turn(clock: TurnClock, clocks: Clocks, **laps: float) -> None:
-    clock.begin()
+    clock.begin(clocks.wall)
     for name, seconds in laps.items():
         clocks.pass_s(seconds)
         clock.lap(name)
@@ -55,8 +55,9 @@ def test_turns_are_counted_by_the_processor_time_they_took(clocks: Clocks) -> No
 
 def test_a_turn_that_waited_for_its_processor_is_not_a_long_one(clocks: Clocks, said: list[dict[str, Any]]) -> None:
     clock = TurnClock()
-    clock.begin()
+    clock.begin(clocks.wall)
     clocks.wall += 10
+    clock.lap("nothing")
     clock.end()
     assert not said and clock.longest_s == 0
 

@@ -7,41 +7,29 @@ import msgpack
 import pytest
 
 from chp import versions
-from chp.batch import REFUSED, split
-from chp.keys import RESERVED_KEY
-from chp.numbers import pack
-from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.turn import Turn
 from chp_server.core.updates import intake
+
+from .server_talk import ONE, Talk
 
 DEEPEST = 1022  # within a segment msgpack can still read it; within a record it can not
 
 
-def commit(extras: bytes, version: int = versions.VERSION) -> Turn:
-    core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
-    core.committer.view.version = version
-    core.begin_turn(0.0, 0.0)
-    core.end_turn()
-    core.begin_turn(1.0, 1.0)
-    body = b"\x93" + msgpack.packb(["/k"]) + msgpack.packb([b"v"]) + extras
-    core.collect([RESERVED_KEY, pack(1), b"1" * 16, b"", body])
-    turn = core.end_turn()
-    assert not core.state.map.values or not refusals(turn)
-    return turn
-
-
-def refusals(turn: Turn) -> list[list[object]]:
-    headers = [split(frames[4])[0] for frames in turn.acks]
-    return [header[2:] for header in headers if header[0] == REFUSED]
+def talk_of(extras: bytes, version: int = versions.VERSION) -> tuple[Talk, Turn]:
+    """A turn with one batch that has these columns."""
+    talk = Talk()
+    talk.core.committer.view.version = version
+    talk.send(ONE, 1, b"\x93" + msgpack.packb(["/k"]) + msgpack.packb([b"v"]) + extras)
+    return talk, talk.turn()
 
 
 @pytest.mark.parametrize("depth", [0, 1, DEEPEST])
 def test_a_column_that_is_not_known_is_refused_by_name_whatever_is_in_it(depth: int) -> None:
     unknown = msgpack.packb("x") + b"\x91" * depth + b"\xc0"
-    turn = commit(b"\x82" + msgpack.packb("t") + msgpack.packb(500) + unknown)
-    ((code, detail),) = refusals(turn)
+    talk, turn = talk_of(b"\x82" + msgpack.packb("t") + msgpack.packb(500) + unknown)
+    ((_, code, detail),) = talk.refusals(ONE)
     assert code == "bad" and "'x'" in str(detail)
-    assert not turn.journal, "nothing of it is done, and its session is new"
+    assert not turn.journal and not talk.map, "nothing of it is done, and its session is new"
 
 
 def test_a_column_of_a_later_version_is_refused_while_the_other_server_is_older(
@@ -51,6 +39,8 @@ def test_a_column_of_a_later_version_is_refused_while_the_other_server_is_older(
     monkeypatch.setitem(versions.COLUMN_SINCE, "t", 4)
     monkeypatch.setattr(intake, "VERSION", 4)
     extras = msgpack.packb({"t": 500})
-    ((code, detail),) = refusals(commit(extras, version=3))
+    talk, _ = talk_of(extras, version=3)
+    ((_, code, detail),) = talk.refusals(ONE)
     assert code == "bad" and "'t' needs version 4" in str(detail) and "works at 3" in str(detail)
-    assert not refusals(commit(extras, version=4))
+    talk, _ = talk_of(extras, version=4)
+    assert talk.map == {"/k": b"v"} and not talk.refusals(ONE)

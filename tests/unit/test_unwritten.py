@@ -5,37 +5,27 @@ from typing import Any
 import pytest
 
 from chp.batch import ACK, REFUSED, Segment, split
-from chp.keys import RESERVED_KEY, public_session, session_topic
-from chp.numbers import pack
-from chp_server.core.core import CoreConfig, ServerCore
+from chp.keys import public_session, session_topic
+from chp_server.core.pair.binary_star import Event
 from chp_server.core.room import MIB, Measured
 from chp_server.core.turn import Turn
 from chp_server.core.updates.unwritten import Unwritten
 from chp_server.testing import Cores
 
-ONE = b"1" * 16
+from .server_talk import ONE, Talk
+
 KEPT = 64 * MIB
 GARBAGE = b"\xc1 no segment"
 TOO_LARGE = Segment(["/a"], [bytes((16 << 20) + 1)]).encode()
 LITTLE, NOTHING, ROOM = (Measured(disk_free=n * MIB) for n in (20, 0, 1000))
 
 
-class Lone:
-    """A lone server of which each turn is seen."""
-
-    def __init__(self) -> None:
-        self.core = ServerCore(CoreConfig(disk_free_min=KEPT), b"s" * 16, 0.0)
-        self.now = 0.0
-        self.turn()
-
-    def turn(self, *batches: tuple[bytes, int, bytes], seen: Measured = ROOM) -> Turn:
-        """A turn with some batches: session, number, body."""
-        self.now += 1.0
-        self.core.begin_turn(self.now, self.now)
-        self.core.measured(seen)
-        for session, no, body in batches:
-            self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
-        return self.core.end_turn()
+def turn_of(talk: Talk, *batches: tuple[bytes, int, bytes], seen: Measured = ROOM) -> Turn:
+    """A turn with some batches: session, number, body."""
+    talk.core.measured(seen)
+    for batch in batches:
+        talk.send(*batch)
+    return talk.turn()
 
 
 def told(turn: Turn, session: bytes = ONE) -> list[Any]:
@@ -50,60 +40,63 @@ def a_set(key: str = "/a") -> bytes:
 
 @pytest.mark.parametrize(("body", "code"), [(GARBAGE, "bad"), (TOO_LARGE, "size")])
 def test_what_nobody_would_do_leaves_no_row_if_its_session_is_new(body: bytes, code: str) -> None:
-    lone = Lone()
+    lone = Talk(disk_free_min=KEPT)
     sessions = [b"%016d" % i for i in range(100)]
-    turn = lone.turn(*((session, 1, body) for session in sessions))
+    turn = turn_of(lone, *((session, 1, body) for session in sessions))
     assert [told(turn, session) for session in sessions] == [[[1, code]]] * 100
     assert not turn.journal and not lone.core.state.sessions
-    again = lone.turn((sessions[0], 1, body), (sessions[0], 2, body))
+    again = turn_of(lone, (sessions[0], 1, body), (sessions[0], 2, body))
     assert told(again, sessions[0]) == [[1, code], [2, code]] and not again.journal
 
 
 def test_it_is_written_with_what_its_session_does_next() -> None:
-    lone = Lone()
-    lone.turn((ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
-    turn = lone.turn((ONE, 3, a_set()), (ONE, 4, GARBAGE))
+    lone = Talk(disk_free_min=KEPT)
+    turn_of(lone, (ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
+    turn = turn_of(lone, (ONE, 3, a_set()), (ONE, 4, GARBAGE))
     assert told(turn) == [[[3, 3]], [4, "bad"]], "a session that is known has a row for each"
     assert [no for _, no in lone.core.state.refusals] == [1, 2, 4] and len(turn.journal) == 1
-    assert told(lone.turn((ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
+    assert told(turn_of(lone, (ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
 
 
 def test_sets_that_are_refused_leave_the_disks_reserve_alone() -> None:
-    lone = Lone()
-    assert lone.turn((ONE, 1, a_set())).journal
-    full = [lone.turn((ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
+    lone = Talk(disk_free_min=KEPT)
+    assert turn_of(lone, (ONE, 1, a_set())).journal
+    full = [turn_of(lone, (ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
     assert [told(turn) for turn in full] == [[[no, "full"]] for no in range(2, 12)]
     assert not any(turn.journal for turn in full)
-    gone = lone.turn((ONE, 12, Segment(["/a"], [b""], {"d": [0]}).encode()), seen=LITTLE)
+    gone = turn_of(lone, (ONE, 12, Segment(["/a"], [b""], {"d": [0]}).encode()), seen=LITTLE)
     assert told(gone) == [[[12, 12]]] and gone.journal, "a delete has room"
-    later = lone.turn((ONE, 2, a_set("/b")), (ONE, 11, a_set("/b")), (ONE, 13, a_set("/c")))
+    later = turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 11, a_set("/b")), (ONE, 13, a_set("/c")))
     assert told(later)[1:] == [[2, "full"], [11, "full"]], "a copy of what was refused is not done"
     assert list(lone.core.state.map.values) == ["/c"]
 
 
 def test_nothing_is_written_to_a_disk_without_room() -> None:
-    lone = Lone()
-    lone.turn((ONE, 1, Segment(["/a", "/b"], [b"1", b"1"], {"t": [[0], [1500]]}).encode()))
+    lone = Talk(disk_free_min=KEPT)
+    turn_of(lone, (ONE, 1, Segment(["/a", "/b"], [b"1", b"1"], {"t": [[0], [1500]]}).encode()))
     delete = Segment(["/b"], [b""], {"d": [0]}).encode()
-    turns = [lone.turn((ONE, 2 + i, [a_set(), delete][i % 2]), seen=NOTHING) for i in range(6)]
+    turns = [turn_of(lone, (ONE, 2 + i, [a_set(), delete][i % 2]), seen=NOTHING) for i in range(6)]
     assert [told(turn) for turn in turns] == [[[2 + i, "full"]] for i in range(6)]
     assert not any(turn.journal for turn in turns) and all(turn.publish for turn in turns), "it is heard"
     status = lone.core.status()["room"]
     assert status["read_only"] and status["why"].startswith("read-only: disk full (0 MiB are free); free some")
-    assert set(lone.core.state.map.values) == {"/a", "/b"} and lone.core.next_deadline() > lone.now
-    lone.turn()
+    ended_at = lone.now - 1.0
+    assert set(lone.map) == {"/a", "/b"} and lone.core.next_deadline() > ended_at, (
+        "it is not busy with what it can't do"
+    )
+    turn_of(lone)
     assert set(lone.core.state.map.values) == {"/b"}, "its time is over"
-    assert told(lone.turn((ONE, 8, delete))) == [[[8, 8]]]
+    assert told(turn_of(lone, (ONE, 8, delete))) == [[[8, 8]]]
 
 
 def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
-    lone = Lone()
-    lone.turn((ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
+    lone = Talk(disk_free_min=KEPT)
+    turn_of(lone, (ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
     for no in range(2, 6):
-        assert told(lone.turn((ONE, no, Segment([], [], {"refresh": b"L" * 16}).encode()), seen=NOTHING)) == [
+        assert told(turn_of(lone, (ONE, no, Segment([], [], {"refresh": b"L" * 16}).encode()), seen=NOTHING)) == [
             [no, "full"]
         ]
-    lone.turn()
+    turn_of(lone)
     assert b"L" * 16 in lone.core.state.leases
 
 
@@ -112,7 +105,7 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.resting._handed_over_at = pair.now  # it is not to hand over by itself
+    pair.p.resting.stepped(Event.HANDOVER)  # it is not to hand over by itself
     pair.p.room.measured(LITTLE)
     pair.put("PB", ONE, 2, {"/b": b"1"})
     pair.run(0.2)

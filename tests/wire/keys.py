@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import zmq
 from chp import keyfiles
 from chp.keyfiles import KeyPair
 from chp_client.clientfile import text_of
+from chp_server.testing import Pair
 
 Socket = zmq.Socket[bytes]
 
@@ -38,6 +40,13 @@ def admit(directory: Path, user: str, pair: KeyPair) -> None:
     new.rename(clients / f"{user}.pub")
 
 
+def replace(path: Path, text: str) -> None:
+    """Another file of this name, whole from the first moment on."""
+    new = path.with_suffix(".moving")
+    new.write_text(text)
+    new.rename(path)
+
+
 def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, Path]:
     """The `--keys` of two servers that know each other, and these users."""
     a, b = base / "a", base / "b"
@@ -48,6 +57,14 @@ def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, 
         for user, pair in users:
             admit(mine, user, pair)
     return a, b
+
+
+def pair_with_keys(base: Path, *users: tuple[str, KeyPair]) -> Pair:
+    """Two servers, not started yet, that know each other and these users; backups go to BASE/backups."""
+    pair = Pair()
+    for server, folder in zip((pair.primary, pair.backup), pair_of_directories(base, *users), strict=True):
+        server.config = dataclasses.replace(server.config, keys=str(folder), backup_dir=str(base / "backups"))
+    return pair
 
 
 def public_of(directory: Path) -> bytes:

@@ -17,18 +17,20 @@ from typing import Any
 import msgpack
 
 from chp.batch import Segment, packb, split
-from chp.columns import COMMIT, CONDITIONS, DELETES, LEASE, LEASED, STAGE, TTLS
+from chp.columns import ACK, COMMIT, CONDITIONS, DELETES, GROUP, JOIN, LEASE, LEASED, PUBLISH, STAGE, TTLS
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
+from chp.topics import pack_messages
 from chp_client.core.core import ClientCore
 from chp_client.core.events import State
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import Event
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.journal import Options
 from chp_server.core.turn import Append, Turn
-from chp_server.store.journal import Options
 from chp_server.store.memory_store import MemoryStore
+from chp_server.store.message_shelf import MessageShelf
 
 Frames = list[bytes]
 SESSION, OTHER_SESSION = bytes(range(12)) + bytes(4), bytes(range(0x50, 0x5C)) + bytes(4)
@@ -100,7 +102,7 @@ class Servers:
 
 def answers(turn: Turn) -> list[Frames]:
     """What a turn says on P."""
-    return [frames for _, messages in turn.replies for frames in messages]
+    return [frames for _, messages in (*turn.deliveries, *turn.replies) for frames in messages]
 
 
 def kvset(no: int, keys: list[str], values: list[bytes], extras: Any = None, session: bytes = SESSION) -> Frames:
@@ -186,7 +188,7 @@ def vectors() -> dict[str, Frames]:
         "batch", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
     )  # fmt: skip
     told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
-    return {**told, **_of_a_pair(), **_of_a_large_record(), **dict(_of_the_link()), **_of_a_journal()}
+    return {**told, **_of_a_pair(), **_of_a_large_record(), **dict(_of_the_link()), **_of_a_journal(), **_of_a_group()}
 
 
 def _own_sets() -> dict[str, Frames]:
@@ -324,6 +326,43 @@ def _of_a_journal() -> dict[str, Frames]:
         "journal-two-sessions": [record],
         "journal-chunk": [journal.chunks[0]],
         "journal-the-rest": [journal.chunks[-1]],
+    }
+
+
+def _of_a_group() -> dict[str, Frames]:
+    """Two messages, of which one is of a slot that the member holds, and what comes of it."""
+    lone, shelf = Servers(), MessageShelf()
+    lone.cores[0].requests.readers.sharing.pages.read = shelf.read
+    other, topic = LEASE_ID[::-1], ["orders", "billing"]
+    made = {
+        "kvset-a-group": kvset(1, [], [], {GROUP: [*topic, {"start": 0}]}),
+        "kvset-a-member": kvset(3, [], [], {JOIN: [*topic, LEASE_ID, "host:1"]}),
+    }
+    lease = kvset(2, [], [], {LEASE: [LEASE_ID, 10_000]})
+    told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    for frames in (
+        made["kvset-a-group"], lease, made["kvset-a-member"],
+        kvset(1, [], [], {LEASE: [other, 10_000]}, session=OTHER_SESSION),
+        kvset(2, [], [], {JOIN: [*topic, other, "host:2"]}, session=OTHER_SESSION),
+        kvset(4, [], [], {PUBLISH: [["orders", 2, told]]}),
+    ):  # fmt: skip
+        for op in lone.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
+            shelf.keep(getattr(op, "messages", ()))
+    options = {"chp": 3, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
+    asked = [WHO, b"ICANHAZ?", b"", packb(options)]
+    told_of = [*answers(lone.turn(lambda core: core.request(asked))), *answers(lone.turn())]
+    messages = next(f for f in told_of if len(split(f[-1])) > 1)
+    (_, _, upto, _, _, spans, _), *_ = split(messages[-1])
+    ack = {ACK: [[*topic, LEASE_ID, [[slots, after, upto] for slots, after in spans]]]}
+    done, again = kvset(5, ["/totals/carol"], [b"1"], ack), kvset(6, ["/totals/carol"], [b"2"], ack)
+    lone.turn(lambda core: core.collect(done))
+    refused = lone.turn(lambda core: core.collect(again))
+    return {
+        **made,
+        "icanhaz-of-a-member": asked[1:],
+        "messages-for-a-member": messages,
+        "kvset-an-acknowledgement-with-a-key": done,
+        "refused-fenced": only(7, refused.acks, OWN),
     }
 
 

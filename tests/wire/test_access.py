@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +73,23 @@ class Who:
             yield socket
 
 
-@pytest.fixture
-def who(tmp_path: Path) -> Iterator[Who]:
+@contextmanager
+def told_a_secret(base: Path) -> Iterator[Who]:
     """Bob may read and write /pub/; root set a secret."""
-    a, b = keys.pair_of_directories(tmp_path, ("root", ROOT), ("bob", BOB))
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder), backup_dir=str(tmp_path / "backups"))
-    with pair:
-        found = Who(pair, tmp_path)
-        found.give(RULES)
-        with found.clone("root") as root:
+    with keys.pair_with_keys(base, ("root", ROOT), ("bob", BOB)) as pair:
+        who = Who(pair, base)
+        who.give(RULES)
+        with who.clone("root") as root:
             root.wait_until_synced(WAIT_S)
             root.set(NAME, SECRET).wait(WAIT_S)
             root.set("/pub/a", b"1").wait(WAIT_S)
-        yield found
+        yield who
+
+
+@pytest.fixture
+def who(tmp_path: Path) -> Iterator[Who]:
+    with told_a_secret(tmp_path) as made:
+        yield made
 
 
 def heard(socket: zmq.Socket[bytes], seconds: float = QUIET_S) -> list[list[bytes]]:

@@ -91,6 +91,10 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
     denied = run("bob", "show")
     assert denied.exit_code == 4 and "ask root" in denied.output and denied.output.count("\n") == 1
 
+    for command in ("status", "leases", "clients"):
+        result = CliRunner().invoke(chp, [command, "--as", str(base / "bob.toml")], prog_name="chp")
+        assert result.exit_code == 4 and "denied" in result.output and "UNREACHABLE" not in result.output, command
+
 
 @pytest.mark.parametrize(
     ("text", "says"),

@@ -215,8 +215,8 @@ def test_what_is_asked_before_the_first_turn_of_a_lone_server_is_answered() -> N
         server.bind()
         asking.connect(config.bind)
         asking.send_multipart([b"ICANHAZ?", b""])
-        assert server._sockets.snapshot.poll(30_000)
-        server.turn()
+        assert server.sockets.snapshot.poll(30_000)
+        server.turn({server.sockets.snapshot})
         assert asking.poll(30_000)
         assert asking.recv_multipart()[0] == b"KTHXBAI"
     server.close()

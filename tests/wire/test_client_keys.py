@@ -9,7 +9,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,8 @@ LONG_S = 30.0
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     """Two servers with keys, that know each other and alice."""
-    a, b = keys.pair_of_directories(tmp_path, ("alice", ALICE))
-    pair = Pair()
-    pair.primary.config = replace(pair.primary.config, keys=str(a))
-    pair.backup.config = replace(pair.backup.config, keys=str(b))
-    with pair:
-        yield pair
+    with keys.pair_with_keys(tmp_path, ("alice", ALICE)) as made:
+        yield made
 
 
 def known(pair: Pair) -> dict[str, bytes]:

@@ -95,6 +95,7 @@ def test_what_is_changed_meanwhile_is_left_out(clone: Clone, lone: TestServer) -
 def test_a_clone_that_follows_nobody_only_adds_up() -> None:
     with Clone("tcp://127.0.0.1:9") as clone:
         found = clone.verify()
+        assert str(found.number) == f"{found.number >> 48}.{found.number & (1 << 48) - 1}", "as everywhere"
         assert found and found.number == 0
 
 

@@ -3,7 +3,7 @@
 import importlib.util
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,60 +50,192 @@ def chromium() -> Iterator[Any]:
         made.close()
 
 
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Open]:
+    """Opens a page; what its console has of errors fails the test, but for answers that the test wants."""
+    errors: list[str] = []
+
+    def open_page(url: str, width: int = 1400, scheme: str = "light") -> Any:
+        page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_page
+    assert [each for each in errors if "412 (Precondition Failed)" not in each] == []
+
+
+def says(page: Any, selector: str, text: str) -> None:
+    """Wait until it says so."""
+    page.locator(selector).filter(has_text=text).first.wait_for()
+
+
 @browser
 @pytest.mark.slow
-def test_it_shows_what_changes_and_refuses_to_overwrite(pair: Pair, chromium: Any) -> None:
-    with Clone(pair.servers) as clone, RunningGateway(pair.servers, "--write") as gateway:
+def test_it_shows_what_changes_and_refuses_to_overwrite(pair: Pair, opened: Open) -> None:
+    with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers, "--write") as gateway:
         clone.set_many({f"/bulk/{n:05}": b"%d" % n for n in range(20_000)}).wait(20)
         clone.set("/rates/USD", b"1").wait(10)
-        page, errors = chromium.new_page(viewport={"width": 1400, "height": 800}), []
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(gateway.url)
-        page.wait_for_function("() => document.querySelector('#title').textContent.includes('20,001')")
+        page = opened(gateway.url)
+        says(page, "#count", "20,001 of 20,001 keys")
         assert page.locator(".row").count() < 100, "only rows that can be seen are there"
+        assert re.fullmatch(r"bulk/\s*20,000 · \d+ kB", page.locator("#folders button", has_text="bulk/").inner_text())
         page.keyboard.press("/")
         page.keyboard.type("rates")
-        page.wait_for_selector('.row >> text="/rates/USD"')
+        says(page, ".row", "/rates/USD")
         clone.set("/rates/USD", b"<b>2</b>").wait(10)
         page.wait_for_selector(".flash")
-        page.wait_for_selector('.row >> text="<b>2</b>"')
-        page.wait_for_selector('#latest >> text="/rates/USD = <b>2</b>"')
-        assert re.fullmatch(r"bulk/ 20,000, \d+ kB", page.locator("nav button", has_text="bulk/").inner_text())
-        page.keyboard.press("Escape")
-        page.keyboard.press("ArrowDown")
+        says(page, ".row", "<b>2</b>")
+        says(page, "#latest li", "<b>2</b>")
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('#value').value === '<b>2</b>'")
         clone.set("/rates/USD", b"3").wait(10)
-        page.wait_for_selector("#newer:not([hidden])")
-        assert page.locator("#seen li").count() == 1 and page.locator("#seen").inner_text().endswith(" 3")
-        assert errors == []
+        says(page, "#newer", "Somebody changed it")
+        assert page.locator("#newer del").inner_text() == "<b>2</b>" and page.locator("#newer ins").inner_text() == "3"
         page.fill("#value", "mine")
         page.click("#save")
-        page.wait_for_function("() => document.querySelector('#said').textContent.includes('changed meanwhile')")
+        says(page, "#said", "Not done: it was changed meanwhile; now 3")
         assert clone["/rates/USD"] == b"3"
-        page.keyboard.press("Escape")
-        page.keyboard.press("Enter")
+        page.click("#newer button")
         page.wait_for_function("() => document.querySelector('#value').value === '3'")
         page.fill("#value", "mine")
         page.click("#save")
-        page.wait_for_function("() => document.querySelector('#said').textContent.startsWith('done')")
+        says(page, "#said", "Done")
+        clone.sync(10)
+        assert clone["/rates/USD"] == b"mine"
+        page.click("#remove")
+        says(page, "#remove", "Really delete?")
+        assert "/rates/USD" in clone
+        page.click("#remove")
+        says(page, "#said", "Done")
+        clone.sync(10)
+        assert "/rates/USD" not in clone
+
+
+@browser
+@pytest.mark.slow
+def test_a_key_has_its_past_and_a_new_one_can_be_made_without_a_mouse(pair: Pair, opened: Open) -> None:
+    with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers, "--write") as gateway:
+        for n in range(3):
+            clone.set("/a", b"%d" % n).wait(10)
+        page = opened(gateway.url)
+        says(page, ".row", "/a")
+        page.wait_for_function("() => Number(document.querySelector('#connected').textContent) >= 2")
+        page.keyboard.press("/")
+        page.keyboard.press("ArrowDown")
+        for key in ("ArrowDown", "Enter"):
+            page.keyboard.press(key)
+        page.wait_for_function("() => document.querySelector('#value').value === '2'")
+        page.keyboard.press("h")
+        page.wait_for_function("() => document.querySelectorAll('#seen li').length === 3")
+        assert re.search(r"\d\d:\d\d:\d\d 1\.\d+ by writer", page.locator("#seen li").first.inner_text())
+        assert page.locator("#numbers").inner_text() == "from 0 to 2"
+        clone.set("/a", b"9").wait(10)
+        page.wait_for_function("() => document.querySelectorAll('#seen li').length === 4")
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#entry", state="hidden")
+        page.keyboard.press("/")
+        page.keyboard.type("/new")
+        says(page, "#nothing", "Enter makes one of this name")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.activeElement.id === 'value'")
+        page.keyboard.type("1")
+        page.keyboard.press("Control+Enter")
+        says(page, "#said", "Done")
+        clone.sync(10)
+        assert clone["/new"] == b"1"
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        page.wait_for_selector("#help[open]")
+        page.keyboard.press("Escape")
+        page.keyboard.press("t")
+        assert page.evaluate("document.documentElement.dataset.scheme") == "light"
+
+
+@browser
+@pytest.mark.slow
+def test_topics_clients_and_a_failover_are_seen(pair: Pair, opened: Open) -> None:
+    with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers) as gateway:
+        orders = clone.topic("orders")
+        orders.create()
+        for group in ("billing", "shipping"):
+            orders.subscribe(group, "begin")
+        orders.publish_many([b"<i>%d</i>" % n for n in range(12)]).wait(10)
+        page = opened(gateway.url)
+        with orders.consumer("billing"):
+            page.keyboard.press("2")
+            says(page, "#topic-orders h2", "12 messages")
+            says(page, "#topic-orders tr:has-text('billing') td:nth-child(4)", "1")
+            says(page, "#topic-orders tr:has-text('shipping') td:nth-child(2)", "12")
+            says(page, "#topic-orders tr:has-text('shipping') td:nth-child(4)", "nobody")
+            page.click("#topic-orders button")
+            says(page, ".messages li", "<i>11</i>")
+            assert page.locator(".messages li").count() == 8
+        page.keyboard.press("3")
+        says(page, "#clients tr", "writer")
+        says(page, "#clients tr", "everything")
+        page.keyboard.press("4")
+        says(page, "#pair section:has-text('primary')", "longest turn")
+        says(page, "#epochs li", "primary serves, epoch 1")
         pair.primary.kill()
-        page.wait_for_function("() => document.querySelector('#servers').textContent.includes('unreachable')")
-        page.wait_for_function("() => document.querySelectorAll('#epochs li').length === 2")
+        says(page, "#servers .bad", "unreachable")
+        says(page, "#epochs li", "backup serves, epoch 2")
+        says(page, "#epochs li", "its peer was silent, and a client asked to be served")
+        says(page, "#servers .good", "backup active")
+        says(page, "#state.good", "live")
+
+
+@browser
+@pytest.mark.slow
+def test_who_may_see_a_part_is_told_so_and_sees_that(pair: Pair, chromium: Any) -> None:
+    def refuse(route: Any) -> None:
+        route.fulfill(status=403, json={"detail": "user 'alice' may not read all of ''"})
+
+    with Clone(pair.servers) as clone, RunningGateway(pair.servers, "--write") as gateway:
+        clone.set_many({"/pub/a": b"1", "/secret/b": b"2"}).wait(10)
+        page = chromium.new_page()
+        for path in ("/v1/pair", "/v1/history", "/v1/clients", "/v1/watch?prefix=", "/v1/keys?limit=1&prefix="):
+            page.route(gateway.url + path, refuse)
+        page.goto(gateway.url)
+        says(page, "#nothing", "user 'alice' may not read all of ''. The page of a part is /?prefix=/part/")
+        page.keyboard.press("3")
+        says(page, "#clients", "user 'alice' may not")
+        page.goto(f"{gateway.url}/?prefix=/pub/")
+        says(page, "#count", "1 of 1 keys")
+        says(page, "#state.good", "live")
+        page.click(".row")
+        page.wait_for_selector("#save")
+        page.fill("#value", "2")
+        page.click("#save")
+        says(page, "#said", "Done")
+        assert gateway.client.get("/v1/keys/pub/a").content == b"2"
 
 
 @browser
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_400_pixels_and_does_not_write_unless_it_may(pair: Pair, chromium: Any, scheme: str) -> None:
-    with RunningGateway(pair.servers) as gateway:
-        gateway.client.put("/v1/keys/a", content=b"1")
-        page = chromium.new_page(viewport={"width": 400, "height": 800}, color_scheme=scheme)
-        page.goto(gateway.url)
-        page.click('.row >> text="/a"')
+def test_it_fits_400_pixels_and_does_not_write_unless_it_may(pair: Pair, opened: Open, scheme: str) -> None:
+    with Clone(pair.servers, name="writer" * 20) as clone, RunningGateway(pair.servers) as gateway:
+        clone.set("/a" * 200, b"1" * 1000).wait(10)
+        clone.topic("t" * 150).create()
+        clone.topic("t" * 150).subscribe("g" * 100)
+        page = opened(gateway.url, 400, scheme)
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 25)"
+        assert dark is (scheme == "dark")
+        for view, there in (("topics", "table"), ("clients", "tbody tr"), ("pair", "#epochs li"), ("keys", ".row")):
+            page.click(f"#to-{view}")
+            page.wait_for_selector(f"#view-{view} {there}")
+            assert page.evaluate("document.documentElement.scrollWidth") == 400, view
+        page.click(".row")
         page.wait_for_selector("#entry:not([hidden])")
         assert page.evaluate("document.documentElement.scrollWidth") == 400
-        assert page.locator("#save").is_hidden()
-        status = page.evaluate("async () => (await fetch('/v1/keys/a', {method: 'PUT', body: '2'})).status")
-        assert status == 403 and gateway.client.get("/v1/keys/a").content == b"1"
+        assert page.locator("#save").is_hidden() and page.locator("#make").is_hidden()
+        page.click("#close")
+        page.wait_for_selector("#entry", state="hidden")
+        status = gateway.client.put("/v1/keys/a", content=b"2", headers={"Origin": gateway.url}).status_code
+        assert status == 403 and "/a" not in clone

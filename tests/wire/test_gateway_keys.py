@@ -71,6 +71,41 @@ def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Clien
     assert asked.answer(b"/v1/keys/quick/a", [(b"host", host), (b"origin", b"http://evil.example")], b"") is None
 
 
+def test_a_put_that_is_begun_at_once_is_answered_as_by_the_long_way(
+    http: httpx.Client, gateway: RunningGateway
+) -> None:
+    asked = gateway.server.config.http.quick  # type: ignore[union-attr]
+    host = (b"host", f"127.0.0.1:{gateway.port}".encode())
+    assert asked.takes(b"/v1/keys/quick/b", [host, (b"content-length", b"1")]) is not None
+    for more in (b"if-match", b"if-none-match", b"idempotency-key", b"origin", b"expect", b"transfer-encoding"):
+        assert asked.takes(b"/v1/keys/quick/b", [host, (more, b"x")]) is None, more
+    quick = http.put("/v1/keys/quick/b", content=b"\x00quick")
+    long = http.put("/v1/keys", params={"key": "/quick/c"}, content=b"\x00quick")
+    assert quick.json() == {"revision": quick.headers["ETag"].strip('"'), "durability": "replicated"}
+    differ = {"date", "etag", "chp-staleness", "chp-number"}
+    assert {k: v for k, v in quick.headers.items() if k not in differ} == {
+        k: v for k, v in long.headers.items() if k not in differ
+    }
+    assert http.get("/v1/keys/quick/b").content == b"\x00quick" and quick.json().keys() == long.json().keys()
+    assert http.put("/v1/keys/.gateway/x", content=b"").json()["code"] == "reserved"
+    assert gateway.gateway.under_way == 0 == gateway.gateway.bodies.held, "nothing is left of what was done"
+
+
+def test_a_put_in_pieces_and_puts_that_come_together(gateway: RunningGateway) -> None:
+    head = f"PUT /v1/keys/pieces HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nContent-Length: 5\r\n\r\n"
+    get = f"GET /v1/keys/pieces HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
+        for piece in (head[:20], head[20:], "=on", "e=", get):
+            sock.sendall(piece.encode())
+            threading.Event().wait(0.05)
+        together = "".join(f"{head}=n{n:02}={get}" for n in range(40))
+        last = get.replace("Host", "Connection: close\r\nHost")
+        sock.sendall((together + last).encode())
+        came = b"".join(iter(partial(sock.recv, 1 << 20), b""))
+    wanted = [b"one", *(b"n%02d" % n for n in range(40)), b"n39"]
+    assert came.count(b"HTTP/1.1 200") == 83 and re.findall(rb"=(\w+)=", came) == wanted, "each in its turn"
+
+
 def test_requests_that_come_together_are_answered_in_their_order(http: httpx.Client, gateway: RunningGateway) -> None:
     for n in range(50):
         http.put(f"/v1/keys/order/{n}", content=f"={n}=")

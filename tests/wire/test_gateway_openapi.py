@@ -7,10 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from chp_client.topics.visiting import Receipt
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
 LINES = {"Content-Type": "application/x-ndjson"}
+OF_M = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}  # of all slots, as it is alone
 ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("PUT", "/v1/keys/{key}", "/v1/keys/o/a", {"content": b"1"}),
     ("PUT", "/v1/keys/{key}", "/v1/keys/o/b?ttl=60", {"content": b"\xff"}),
@@ -21,6 +23,27 @@ ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("GET", "/v1/keys", "/v1/keys?prefix=/o/&limit=1", {}),
     ("GET", "/v1/pair", "/v1/pair", {}),
     ("GET", "/v1/history", "/v1/history", {}),
+    ("GET", "/v1/versions", "/v1/versions?key=/o/a", {}),
+    ("GET", "/v1/versions", "/v1/versions", {}),
+    ("GET", "/v1/groups", "/v1/groups", {}),
+    ("GET", "/v1/clients", "/v1/clients", {}),
+    ("PUT", "/v1/topics/{topic}", "/v1/topics/o", {"content": b'{"keep": "size", "max_messages": 9}'}),
+    ("PUT", "/v1/topics/{topic}", "/v1/topics/o", {}),
+    ("POST", "/v1/topics/{topic}/messages", "/v1/topics/o/messages?key=k", {"content": b"1"}),
+    ("POST", "/v1/topics/{topic}/messages", "/v1/topics/o/messages", {"content": b"\xff"}),
+    ("GET", "/v1/topics/{topic}/messages", "/v1/topics/o/messages", {}),
+    ("GET", "/v1/topics", "/v1/topics", {}),
+    ("GET", "/v1/topics/{topic}", "/v1/topics/o", {}),
+    ("GET", "/v1/topics/{topic}", "/v1/topics/none", {}),
+    ("PUT", "/v1/topics/{topic}/groups/{group}", "/v1/topics/o/groups/g?start=begin", {}),
+    ("POST", "/v1/topics/{topic}/groups/{group}/receive", "/v1/topics/o/groups/g/receive?member=m&max=1&wait=9", {}),
+    ("POST", "/v1/topics/{topic}/groups/{group}/extend", "/v1/topics/o/groups/g/extend", {"json": OF_M | {"ttl": 60}}),
+    ("POST", "/v1/topics/{topic}/groups/{group}/ack", "/v1/topics/o/groups/g/ack", {"json": OF_M}),
+    ("POST", "/v1/topics/{topic}/groups/{group}/nack", "/v1/topics/o/groups/g/nack", {"json": OF_M}),
+    ("GET", "/v1/topics/{topic}/groups", "/v1/topics/o/groups", {}),
+    ("GET", "/v1/topics/{topic}/groups/{group}", "/v1/topics/o/groups/g", {}),
+    ("DELETE", "/v1/topics/{topic}/groups/{group}", "/v1/topics/o/groups/g", {}),
+    ("DELETE", "/v1/topics/{topic}", "/v1/topics/o", {}),
     ("GET", "/health", "/health", {}),
     ("GET", "/ready", "/ready", {}),
     ("DELETE", "/v1/keys/{key}", "/v1/keys/o/a", {}),
@@ -78,7 +101,7 @@ def test_every_answer_is_what_the_page_for_machines_says(pair: Pair) -> None:
         asked = {(path, method.lower()) for method, path, _, _ in ASKED}
         for path, methods in whole["paths"].items():
             for method, does in methods.items():
-                if "application/json" in does["responses"]["200"].get("content", {}):
+                if "application/json" in does["responses"].get("200", {}).get("content", {}):
                     assert (path, method) in asked, f"{method} {path} is not looked at"
 
 

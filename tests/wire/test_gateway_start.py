@@ -22,7 +22,7 @@ def test_a_pair_with_keys_is_reached_by_a_client_file(tmp_path: Path) -> None:
     with pair:
         known = dict(zip(pair.servers, map(keys.public_of, (a, b)), strict=True))
         file = keys.client_file(tmp_path / "gate.toml", GATE, known)
-        with RunningGateway(pair.servers, "--client-file", str(file)) as gateway:
+        with RunningGateway(pair.servers, "--client-file", str(file), "--anonymous", "gate") as gateway:
             assert gateway.client.put("/v1/keys/a", content=b"1").status_code == 200
             servers = gateway.client.get("/v1/pair").json()["servers"]
             assert sorted(server["state"] for server in servers) == ["active", "passive"], servers
@@ -42,7 +42,13 @@ def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.C
     file = keys.client_file(tmp_path / "gate.toml", GATE, {"tcp://a:5556": keys.new_pair().public})
     assert "chp keygen" in refused(["--client-file", str(tmp_path / "none.toml")], capsys)
     assert "that has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
-    assert "127.0.0.1" in refused(["--listen", "0.0.0.0:80"], capsys)
+    assert "client-file" in refused(["--listen", "0.0.0.0:80"], capsys)
+    known = ["--client-file", str(file)]
+    assert "taken at the word" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)
+    assert "client file" in refused(["--user-header", "X-User"], capsys)
+    assert "one of them" in refused([*known, "--user-header", "X-User", "--anonymous", "bob"], capsys)
+    assert "X-Remote-User" in refused([*known, "--user-header", "X: User"], capsys)
+    assert "--audit" in refused([*known, "--audit", str(tmp_path / "none" / "audit")], capsys)
     assert "tcp://" in refused(["--servers", "nowhere"], capsys)
     assert "--listne" in refused(["--listne", "x"], capsys)
     assert "warning" in refused(["--log-level", "loud"], capsys)

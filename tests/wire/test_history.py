@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,13 +15,6 @@ from chp_client.feed import Version
 from chp_server.testing import Pair, TestServer
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(WAIT_S)
-        yield made
 
 
 def told(versions: list[Version]) -> list[tuple[object, str, bool]]:

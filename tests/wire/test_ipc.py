@@ -121,7 +121,7 @@ def test_a_reader_by_a_file_that_takes_everything_is_not_cut_off_however_large_i
         clone.wait_until_synced(WAIT_S)
         for i in range(12):
             clone.set("/large", bytes([i]) * (4 << 20)).wait(WAIT_S)
-        assert server.server is not None and server.server._sockets.subscribers.cut == 0
+        assert server.server is not None and server.server.sockets.subscribers.cut == 0
 
 
 def test_a_reader_by_a_file_that_takes_nothing_is_cut_off_and_no_other(directory: Path) -> None:

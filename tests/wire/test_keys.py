@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,8 @@ FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, z
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     """Two servers with keys, that know each other and alice."""
-    a, b = keys.pair_of_directories(tmp_path, ("alice", ALICE))
-    pair = Pair()
-    pair.primary.config = replace(pair.primary.config, keys=str(a))
-    pair.backup.config = replace(pair.backup.config, keys=str(b))
-    with pair:
-        yield pair
+    with keys.pair_with_keys(tmp_path, ("alice", ALICE)) as made:
+        yield made
 
 
 def directory(server: TestServer) -> Path:

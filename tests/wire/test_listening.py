@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
@@ -15,13 +14,6 @@ from chp_client.agent import listening
 from chp_server.testing import TestServer
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(WAIT_S)
-        yield made
 
 
 def test_a_function_is_called_with_each_change_under_its_prefix(clone: Clone) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chp_client import AsyncClone, Clone, Conflict
+from chp_client import AsyncClone, Clone, Closed, Conflict, telemetry
 from chp_server.testing import TestServer
 
 ROOT = Path(__file__).parents[2]
@@ -85,3 +87,75 @@ def test_the_example_of_the_page(lone: TestServer) -> None:
         clone.wait_until_synced(WAIT_S)
     shown = prometheus.generate_latest().decode()
     assert 'clone_ack_seconds_count{durability="applied"} 1.0' in shown
+
+
+def test_batches_that_are_left_when_it_is_closed_are_told_of() -> None:
+    told = Told()
+    with Clone("tcp://127.0.0.1:1", metrics=told) as clone:
+        ticket = clone.set("/a", b"1")
+        clone.close(0.0)
+    assert isinstance(ticket.error, Closed)
+    assert told.rows.count(("refused", "closed")) == 1 and ("state", "CLOSED") in told.rows
+
+
+def test_prometheus_if_it_is_installed(lone: TestServer) -> None:
+    client = pytest.importorskip("prometheus_client")
+    for _ in range(2):  # all Clones of a process share what is registered
+        with Clone(lone.address, metrics=telemetry.Prometheus()) as clone:
+            clone.wait_until_synced(WAIT_S)
+            clone.set("/a", b"1").wait(WAIT_S)
+            assert "chp_client_synced 1.0" in client.generate_latest().decode()
+    shown = client.generate_latest().decode()
+    assert 'chp_client_ack_seconds_count{durability="applied"} 2.0' in shown and "chp_client_synced 0.0" in shown
+
+
+def test_opentelemetry_itself(lone: TestServer) -> None:
+    pytest.importorskip("opentelemetry.sdk.metrics")
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    with Clone(lone.address, metrics=telemetry.installed()) as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+    shown = reader.get_metrics_data().to_json()
+    assert '"chp.client.ack"' in shown and '"durability": "applied"' in shown
+
+
+def test_opentelemetry_by_its_words(lone: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own words, where it is not installed: what is made of a meter, and what is told to it."""
+    rows: list[tuple[str, Any, Any]] = []
+
+    class Instrument:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def record(self, amount: float, attributes: Any = None) -> None:
+            rows.append((self.name, amount, attributes))
+
+        add = record
+
+    class Meter:
+        def __getattr__(self, made: str) -> Any:
+            assert made in ("create_histogram", "create_counter", "create_up_down_counter")
+            return lambda name, **_: Instrument(name)
+
+    module = types.ModuleType("opentelemetry.metrics")
+    module.get_meter = lambda name: Meter()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "opentelemetry", types.ModuleType("opentelemetry"))
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", module)
+    telemetry._meter.cache_clear()
+    try:
+        with Clone(lone.address, metrics=telemetry.OpenTelemetry()) as clone:
+            clone.wait_until_synced(WAIT_S)
+            clone.set("/a", b"1").wait(WAIT_S)
+    finally:
+        telemetry._meter.cache_clear()
+    assert [row[1] for row in rows if row[0] == "chp.client.synced"] == [1, -1]
+    assert any(name == "chp.client.ack" and told == {"durability": "applied"} for name, _, told in rows)
+
+
+def test_nothing_is_told_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "find_spec", lambda name: None)
+    assert telemetry.installed() is None

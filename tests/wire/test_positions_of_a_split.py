@@ -17,7 +17,8 @@ import pytest
 from chp_client import Clone
 from chp_client.errors import NotRetained
 from chp_client.feed.feed import Feed
-from chp_client.recording import POSITION, Writer, files, pq, record
+from chp_client.recorded import POSITION, files, pq
+from chp_client.recording import Writer, record
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 from tests.wire.hand import GENEROUS_S
@@ -25,7 +26,8 @@ from tests.wire.hand import GENEROUS_S
 pytest.importorskip("pyspark.sql.datasource")
 
 from chp_client.spark.options import parse
-from chp_client.spark.stream import DataLoss, StreamReader
+from chp_client.spark.reading.changes import DataLoss
+from chp_client.spark.reading.stream import StreamReader
 
 RETAINED: dict[str, Any] = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
 

@@ -67,13 +67,9 @@ STATUS = {"state": "passive", "in_sync": False, "peer": {"alive": True}, "waits_
 @pytest.mark.parametrize(
     ("changed", "code", "line"),
     [
-        ({}, 503, "passive, not in sync; it hears its peer"),
-        ({"peer": {"alive": False}}, 503, "passive, not in sync; it does not hear its peer"),
-        (
-            {"state": "primary", "waits_for": "its peer"},
-            503,
-            "primary, not in sync; it hears its peer, and waits",
-        ),
+        ({}, 503, "passive, not in sync: it hears its peer"),
+        ({"peer": {"alive": False}}, 503, "passive, not in sync: it does not hear its peer"),
+        ({"state": "primary", "waits_for": "it holds no store"}, 503, "primary, not in sync: it holds no store"),
         ({"in_sync": True}, 200, "passive, in sync"),
     ],
 )

@@ -16,6 +16,7 @@ from chp_client.recipes import (
     AsyncElection,
     AsyncLock,
     AsyncParty,
+    AsyncSemaphore,
     Counter,
     Election,
     Lock,
@@ -24,6 +25,7 @@ from chp_client.recipes import (
     Semaphore,
 )
 from chp_server.testing import Pair, TestServer
+from tests.wire.still import stand_still
 
 WAIT_S = 60.0
 PATH = "/locks/nightly"
@@ -78,12 +80,6 @@ def until(ready: Any) -> None:
     raise AssertionError("it never came to that")
 
 
-def stands_still(lock: Any) -> None:
-    """As if its process did: its lease is not refreshed any more."""
-    lease = lock._place._lease
-    lease._writer.drop_lease(lease.id)
-
-
 class TestLock:
     def test_one_holds_it_and_the_next_in_line_follows_with_a_higher_token(self, clones: list[Clone]) -> None:
         first, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
@@ -135,7 +131,7 @@ class TestLock:
         lock, lost = Lock(clones[0], PATH, ttl=0.5), threading.Event()
         lock.acquire(WAIT_S)
         lock.on_lost(lost.set)
-        stands_still(lock)
+        stand_still(clones[0])
         until(lambda: not lock.held)
         assert Lock(clones[1], PATH).acquire(WAIT_S)
 
@@ -260,6 +256,8 @@ def test_the_same_with_await(lone: TestServer) -> None:
             counters = [AsyncCounter(clone, "/visits") for clone in (one, two)]
             await asyncio.gather(*(counter.add() for counter in counters for _ in range(20)))
             assert await counters[0].add() == 41
+            async with AsyncSemaphore(one, "/locks/two", 2, "a"), AsyncSemaphore(two, "/locks/two", 2, "b") as place:
+                assert place.held and not await AsyncSemaphore(one, "/locks/two", 2, "c").acquire(0.2)
             async with AsyncParty(one, "/workers", "me") as party:
                 assert list(party) == ["me"]
 
@@ -274,7 +272,7 @@ def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None
     holder.acquire(WAIT_S)
     waiting = Worker(Lock(clones[1], PATH, "waits", ttl=0.6))
     until(lambda: len(holder.contenders()) == 2)
-    stands_still(waiting.lock)
+    stand_still(clones[1])
     assert waiting.has.wait(WAIT_S)
     assert isinstance(waiting.result[0], Lost)
     holder.release()

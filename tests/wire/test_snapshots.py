@@ -106,7 +106,7 @@ def test_a_reader_that_leaves_in_the_middle_is_forgotten(lone: TestServer, hand:
             receive(each)
         assert hand.status()["syncs"] >= 2
     until(lambda: hand.status()["syncs"] == 0, "all are gone")
-    assert lone.server is not None and not lone.server._replies.holding
+    assert lone.server is not None and not lone.server.replies.holding
     assert len(hand.snapshot()[0]) == 100_000
 
 

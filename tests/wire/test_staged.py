@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from chp.limits import Limits
+from chp.topics import pack_messages
+from chp_client import Clone
 from chp_server.testing import TestServer
 from tests.wire.hand import Hand, Session
 
@@ -120,3 +122,38 @@ def test_no_room_is_refused_by_the_limit_s_name() -> None:
         session.put({"/c": b""}, stage=[os.urandom(16), "0.0"])
         code, detail = session.refused(session.send(["/d"], [b""], {"stage": [os.urandom(16), "0.0"]}))
         assert code == "busy" and "transactions_max" in detail
+
+
+def messages(topic: str, *values: bytes) -> dict[str, object]:
+    return {"publish": [[topic, len(values), pack_messages(None, list(values))]]}
+
+
+def test_keys_and_messages_become_visible_together_and_once(hand: Hand, session: Session) -> None:
+    tx = os.urandom(16)
+    session.put({"/a": b"1"}, stage=[tx, "1.0"], **messages("orders", b"three"))
+    session.put({}, stage=[tx, "0.0"], **messages("orders", b"one", b"two"))
+    session.put({}, stage=[tx, "0.1"], **messages("orders", b"of a slower attempt"))
+    assert hand.status()["topics"]["topics"] == 0 and hand.sync()[-1][0][3] == 0, "nothing of it is seen"
+    for _ in range(2):  # the second time as an answer
+        commit(session, tx, [["0.0", 1], ["1.0", 1]])
+    with Clone(hand.address) as clone:
+        clone.wait_until_synced(30)
+        read = [value for batch in clone.topic("orders").read(wait=False) for value in batch.values]
+        assert read == [b"one", b"two", b"three"] and clone["/a"] == b"1"
+
+
+def test_a_commit_whose_messages_have_no_room_is_refused_whole(hand: Hand, session: Session) -> None:
+    session.acked(session.send([], [], {"topic": ["few", {"max_messages": 3}]}))
+    tx = os.urandom(16)
+    for i in range(2):
+        session.put({f"/{i}": b"1"}, stage=[tx, f"{i}.0"], **messages("few", b"1", b"2"))
+    code, said = session.refused(session.send([], [], {"commit": [tx, "job", 1, [["0.0", 1], ["1.0", 1]], None]}))
+    assert code == "full" and "4 more" in said
+    assert hand.sync()[-1][0][3] == 0
+    commit(session, tx, [["0.0", 1]])
+    assert hand.sync()[-1][0][3] == 1
+
+
+def test_a_topic_is_not_made_by_what_is_staged(hand: Hand, session: Session) -> None:
+    code, said = session.refused(session.send([], [], {"topic": ["t", {}], "stage": [os.urandom(16), "0.0"]}))
+    assert code == "bad" and "send two" in said

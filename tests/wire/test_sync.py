@@ -11,7 +11,7 @@ WAIT_S = 60.0
 
 
 def test_what_one_was_acknowledged_another_reads_after_a_sync() -> None:
-    with Pair() as pair, Clone(pair.servers) as one, Clone(pair.servers, subtree="/n/") as other:
+    with Pair(heartbeat_s=0.05) as pair, Clone(pair.servers) as one, Clone(pair.servers, subtree="/n/") as other:
         one.wait_until_synced(WAIT_S)
         other.wait_until_synced(WAIT_S)
         for i in range(50):

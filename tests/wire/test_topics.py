@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from chp_client import LATEST, AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
-from chp_server.store.journal import Options
+from chp_client.ask.port import Port
+from chp_client.topics import groups as groups_module
+from chp_client.topics import reader as reader_module
+from chp_client.topics import topic as topic_module
+from chp_server.core.state.journal import Options
 from chp_server.store.opening import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
 from tests.wire.test_clone_server import until
@@ -34,6 +40,29 @@ def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
         reader.join(30)
         assert taken == [b"%d" % i for i in range(30)]
         assert next(iter(next(ticks.read(after=28)))).key == "k29"
+
+
+def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Noting(Port):
+        def __init__(self, servers: Sequence[str], *rest: Any, **named: Any) -> None:
+            asked.append(servers[0])
+            super().__init__(servers, *rest, **named)
+
+    for module in (topic_module, groups_module, reader_module):
+        monkeypatch.setattr(module, "Port", Noting)
+    with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish(b"1").wait(20)
+        orders.facts()
+        pair.primary.kill()
+        orders.publish(b"2").wait(20)  # by now the backup is followed
+        orders.facts()
+        orders.groups()
+        clone.topics()
+        assert [len(batch) for batch in orders.read(wait=False)] == [1, 1]
+        assert asked == [pair.primary.address] + [pair.backup.address] * 4
 
 
 def test_messages_are_in_the_journal_and_there_after_a_restart(tmp_path: Path) -> None:
@@ -85,7 +114,7 @@ def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
         assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
 
 
-def test_the_same_for_tasks() -> None:
+def test_the_same_for_tasks(lone: TestServer) -> None:
     async def run(address: str) -> None:
         async with AsyncClone([address], subtree=None) as clone:
             topic = clone.topic("t")
@@ -109,8 +138,7 @@ def test_the_same_for_tasks() -> None:
             assert [facts["name"] for facts in await clone.topics()] == ["t"]
             await topic.remove()
 
-    with TestServer() as server:
-        asyncio.run(run(server.address))
+    asyncio.run(run(lone.address))
 
 
 def test_a_reader_that_has_all_is_not_forgotten() -> None:

@@ -14,7 +14,7 @@ LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syn
 def largest_unsent(server: TestServer) -> int:
     """What libzmq and the server hold for any reader, once no more can be on its way."""
     assert server.server is not None
-    core, replies = server.server.core, server.server._replies
+    core, replies = server.server.core, server.server.replies
     until(lambda: core.requests.blocked, "it is full")
     return replies.largest
 
@@ -22,7 +22,7 @@ def largest_unsent(server: TestServer) -> int:
 def nothing_waits(server: TestServer) -> bool:
     """Whether what was on its way has been let go of."""
     assert server.server is not None
-    return not server.server._replies.waits
+    return not server.server.replies.waits
 
 
 def test_unread_snapshots_take_a_bounded_amount_of_memory() -> None:
@@ -83,7 +83,7 @@ def test_many_unread_connections_share_a_bounded_amount_and_are_cut_off() -> Non
         for i in range(16):
             session.put({f"/{i}": os.urandom(MIB)})
         assert server.server is not None
-        core, replies, most = server.server.core, server.server._replies, 0
+        core, replies, most = server.server.core, server.server.replies, 0
         deaf = [other.dealer(RCVHWM=1, RCVBUF=4096) for _ in range(12)]
         for each in deaf:
             for _ in range(20):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from chp.errors import ChpError
 
-from ..clone.changes import Change, change_with, changes_of
 from ..errors import Closed, Lagging
+from .changes import Change, change_with, changes_of
 
 if TYPE_CHECKING:
-    from ..clone.watch import Watch
+    from .watch import Watch
 
 log = logging.getLogger("chp_client")
 LOGGED, THEN_EACH = 10, 1000

@@ -24,14 +24,14 @@ from chp import columns
 
 from ..checks import wait_s
 from ..clientfile import Credentials
-from ..clone.watch import WatchQueue
 from ..core.core import ClientCore
 from ..core.events import State
-from ..core.sending.outbox import cut
+from ..core.outbox import cut
 from ..errors import Closed, Forked, Full
 from .measured import Measured
 from .openbatch import OPEN_ITEMS, SHUT, Draft, OpenBatch
 from .tickets import Ticket
+from .watch import WatchQueue
 
 log = logging.getLogger("chp_client")
 SEALED_MAX = 4
@@ -50,7 +50,7 @@ class Mailbox:
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
         self.readers = Lock()  # of those who read the map by the order of its keys; taken before the other
-        self.told: set[Callable[[], object]] = set()  # what an AsyncClone that waits wants called: brief, never raising
+        self.awaiting: set[Callable[[], object]] = set()  # called for an AsyncClone that waits: brief, never raising
         self.commands: deque[Callable[[float], None]] = deque()
         self.refused: deque[Ticket] = deque(maxlen=REFUSED_MAX)  # for flush to tell of, if nobody else was told
         self.watches: list[WatchQueue] = []
@@ -149,7 +149,7 @@ class Mailbox:
     def window(self) -> tuple[int, int]:
         """Batches and bytes that are not settled, those on their way to the agent included; the open one is none."""
         core, batch = self.core, self.batch
-        return core.open_batches + len(batch.sealed), core.outbox.size + batch.sealed_bytes
+        return core.session.open_batches + len(batch.sealed), core.outbox.size + batch.sealed_bytes
 
     def _window_full(self) -> bool:
         batches, size = self.window()
@@ -190,6 +190,18 @@ class Mailbox:
             waiting += [ticket for ticket in list(self.batch.outstanding) if not ticket.done]
             self.refused.clear()
         return waiting
+
+    def note_refused(self, ticket: Ticket) -> None:
+        """Keep it for a flush; those before it that somebody was told of since are let go, with what they hold.
+
+        By the agent alone, without the lock: each step is one C-level call, and a flush may take all in between.
+        """
+        try:
+            while self.refused[0].told:
+                self.refused.popleft()
+        except IndexError:
+            pass
+        self.refused.append(ticket)
 
     def not_flushed(self, waiting: list[Ticket], timeout: float | None) -> TimeoutError:
         """The error of a flush that ran out."""
@@ -260,7 +272,7 @@ class Mailbox:
         if self._waiting:
             with self.lock:
                 self.changed.notify_all()
-        for tell in tuple(self.told):
+        for tell in tuple(self.awaiting):
             tell()
 
     def shut(self, failure: Exception | None = None) -> None:
@@ -276,9 +288,12 @@ class Mailbox:
             log.warning("%s not acknowledged, and may be lost; flush before you close; %s", some, self.describe())
         reason = f"closed before it was acknowledged{f' ({failure!r})' if failure else ''}"
         for ticket in left:
-            self.refused.append(ticket)
+            self.note_refused(ticket)
+            closed = Closed(f"{reason}; {self.describe()}")
+            if self.metrics is not None:
+                self.metrics.settled(closed, 0.0)
             while not ticket.done:
-                ticket.settle(Closed(f"{reason}; {self.describe()}"))
+                ticket.settle(closed)
         for watch in list(self.watches):
             watch.close()
         self.notify()

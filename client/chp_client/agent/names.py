@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from threading import Thread
 
-from chp.addresses import is_file, is_ipv6
+from chp.addresses import is_name
 
 
 def unresolved(address: str) -> str:
     """Why the host of `tcp://host:port` can't be resolved; "" if it can be."""
-    host = address.removeprefix("tcp://").rpartition(":")[0]
+    host = _host(address)
     try:
-        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return f"the host name {host!r} can't be resolved ({getattr(error, 'strerror', None) or error}); check it"
     return ""
@@ -25,19 +25,24 @@ def unresolved(address: str) -> str:
 
 def look_up(addresses: list[str], tell: Callable[[int, str], object]) -> None:
     """Call `tell(i, why)` for each address whose name can't be resolved; on a thread, if there are names at all."""
-    named = [i for i, address in enumerate(addresses) if not (is_file(address) or _is_number(address))]
+    named = [i for i, address in enumerate(addresses) if is_name(address)]
     if named:
         Thread(target=partial(_look_up, addresses, named, tell), name="chp-names", daemon=True).start()
 
 
-def _is_number(address: str) -> bool:
-    if is_ipv6(address):
-        return True
-    try:
-        socket.inet_aton(address.removeprefix("tcp://").rpartition(":")[0])
-    except OSError:
+def only_ipv6(address: str) -> bool:
+    """Whether the name in an address has IPv6 addresses alone, as the resolver knows now; it may take its time."""
+    if not is_name(address):
         return False
-    return True
+    try:
+        found = socket.getaddrinfo(_host(address), None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(family == socket.AF_INET6 for family, *_ in found)
+
+
+def _host(address: str) -> str:
+    return address.removeprefix("tcp://").rpartition(":")[0]
 
 
 def _look_up(addresses: list[str], named: list[int], tell: Callable[[int, str], object]) -> None:

@@ -18,7 +18,7 @@ from chp import columns
 from chp.batch import Segment
 from chp.topics import pack_messages
 
-from ..core.sending.outbox import Packed, size_of
+from ..core.outbox import Packed, size_of
 from .tickets import Ticket
 
 OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time
@@ -203,12 +203,12 @@ class OpenBatch:
         """Locked: the keys of own sets that the agent has not taken yet."""
         return {key for draft in (self.draft, *self.sealed) if draft.shown for key in draft.keys}
 
-    def even(self) -> None:
+    def trim_interrupted(self) -> None:
         """Locked: somebody was interrupted while he appended to the open batch: a key without a value was not set."""
         both = min(len(self.keys), len(self.values))
         del self.keys[both:], self.values[both:]
 
-    def trim_interrupted(self, draft: Draft, taken: Callable[[Ticket], bool]) -> None:
+    def requeue_interrupted(self, draft: Draft, taken: Callable[[Ticket], bool]) -> None:
         """Locked: somebody was interrupted while he did the agent's work with `draft`; the agent does it, if need be.
 
         `taken` tells whether the core has what has this ticket.

@@ -55,7 +55,10 @@ class Ticket:
             self._gate.release()
         if self._error is not None:
             self.told = True
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the error's traceback has this frame: it would hold the ticket, and so itself
         assert self._ack is not None, "a settled ticket has an ack or an error"
         return self._ack
 

@@ -3,7 +3,7 @@
 P is the scout. A handshake that failed there is tried again, with the server's other key if a client file has two; once
 one succeeds, the sockets to the other ports are connected anew, as theirs may have failed meanwhile. libzmq does that
 by itself only where it can't tell a refusal from a connection that broke, and never tries another key (SPEC.md, section
-25).
+25). Nor does it try a host name's other kind of address: until a server was reached, IPv4 and IPv6 have their turns.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Sequence
 
 import zmq
 
-from chp.addresses import is_ipv6
+from chp.addresses import in_turn, is_name
 
 from ..clientfile import Credentials
 
 AGAIN_S = 0.5
+NOT_REACHED_S = 0.1  # after the first try of a name, which may have no IPv4 address
 INSISTS_S = 0.4  # once it was refused for so long, an application is told: a server that starts may refuse for a moment
 AUTH, PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 BROKEN, DONE = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-EVENTS = AUTH | PROTOCOL | BROKEN | DONE
+NOT_REACHED = int(zmq.EVENT_CONNECT_RETRIED)
+EVENTS = AUTH | PROTOCOL | BROKEN | DONE | NOT_REACHED
 MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 NEVER = float("inf")
 NOT_KNOWN = "does not know this client's key {key}; put its NAME.pub into clients/ of the server's --keys"
@@ -52,12 +54,13 @@ class Admission:
         self.due = NEVER  # when to connect again
         self._ways, self._credentials = list(ways), credentials
         self._why, self._since, self._turn = "", NEVER, 0
+        self._unreached, self._tries, self._others_tries = is_name(address), 0, 0  # of P, and as the others connect
         self._heard_at = NEVER
         for way in self._ways:
             self._equip(way)
 
     def _equip(self, way: Way) -> None:
-        way[0].ipv6 = is_ipv6(way[1])
+        way[0].ipv6 = in_turn(way[1], self._tries)
         if self._credentials is not None:
             self._credentials.put_on(way[0], self._turn)
 
@@ -66,6 +69,10 @@ class Admission:
         event = int.from_bytes(frames[0][:2], sys.byteorder)
         if event == DONE:
             self._admitted()
+        elif event == NOT_REACHED:
+            if self._unreached and self.due == NEVER:
+                self.due = now + (AGAIN_S if self._tries else NOT_REACHED_S)
+                self._tries += 1
         elif why := reason(self.address, frames, self._credentials):
             self._why, self._heard_at = why, now
             self._since = min(self._since, now)
@@ -78,7 +85,9 @@ class Admission:
 
     def _admitted(self) -> None:
         refused, self._why, self._since, self.due = bool(self._why), "", NEVER, NEVER
-        if refused:
+        self._unreached = False
+        if refused or self._tries != self._others_tries:
+            self._others_tries = self._tries
             for way in self._ways[1:]:
                 self._anew(way)
 

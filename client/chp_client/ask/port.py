@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from threading import Event
 from time import monotonic
@@ -23,7 +24,7 @@ from typing import Any, Self
 
 import zmq
 
-from chp.addresses import is_ipv6
+from chp.addresses import in_turn, is_name
 from chp.headers import Header, Records, Sync
 from chp.limits import DEFAULT
 
@@ -54,6 +55,10 @@ class Interrupted(Unanswered):
 
 class Denied(Elsewhere):
     """This server does not let us in."""
+
+
+class Unreached(Elsewhere):
+    """Nothing is there, at the address that its name was looked up as."""
 
 
 class Line:
@@ -102,7 +107,10 @@ class Line:
         frames = self._monitor.recv_multipart()
         if why := admission.reason(self.server, frames, self._known):
             raise Denied(f"{self.server} {why}")
-        return watched and int.from_bytes(frames[0][:2], sys.byteorder) == zmq.EVENT_DISCONNECTED
+        event = int.from_bytes(frames[0][:2], sys.byteorder)
+        if event == admission.NOT_REACHED and is_name(self.server):
+            raise Unreached(f"{self.server} is not reached")
+        return watched and event == zmq.EVENT_DISCONNECTED
 
     def answer(self, question: Question, silence_s: float) -> Iterator[Told]:
         """All that is still to come of an answer, with more credit granted as it is taken."""
@@ -134,6 +142,7 @@ class Port:
         self._servers = list(servers)
         self._known = credentials_of(servers)
         self._turns: dict[str, int] = {}  # how often a line to each was made: a client file may have two keys for it
+        self._tries: Counter[str] = Counter()  # at which each was not reached: a name may have two kinds of address
         self._denied: dict[str, str] = {}
         self._timeout_s = timeout_s
         self._silence_s = timeout_s if silence_s is None else silence_s  # in the middle of an answer
@@ -189,7 +198,10 @@ class Port:
                 self._deny(line.server, last if isinstance(broken, Denied) else "")
                 self._lines.pop(line.server).close()
                 self._next()
-                if self._at == 0:
+                if isinstance(broken, Unreached):
+                    self._tries[line.server] += 1
+                    Event().wait(DENIED_S)
+                elif self._at == 0:
                     patience_s *= 2  # all are silent, or one is busy with much: asked again it is not sooner done
         raise Unanswered(
             f"no server of {', '.join(self._servers)} serves (waited {self._timeout_s:g} s; last: {last}); "
@@ -211,10 +223,10 @@ class Port:
         if server not in self._lines:
             socket = self._context.socket(zmq.DEALER)
             socket.rcvhwm = 0
-            socket.ipv6 = is_ipv6(server)
             for option, value in TCP_GIVES_UP:
                 socket.setsockopt(option, value)
             turn = self._turns[server] = self._turns.get(server, -1) + 1
+            socket.ipv6 = in_turn(server, self._tries[server])
             if (known := self._known.get(server)) is not None:
                 known.put_on(socket, turn)
             monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | admission.EVENTS)

@@ -16,17 +16,18 @@ from typing import Any
 
 import click
 
-from . import plugins
+from . import completion, plugins
 from .data import history, locking, read, recording, transfer, watching, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
-from .servers import access, bench, dev, doctor, keys, operate, status
+from .servers import access, bench, clients, dev, doctor, keys, operate, status
 from .settings import examples, shared
 from .topics import messages, topic
 
 ORDER = (
-    "get", "set", "del", "ls", "du", "watch", "pub", "sub", "topic", "lock", "elect", "dump", "load", "record",
-    "replay", "status", "top", "bench", "switch", "leases", "backup", "restore", "access", "keygen",
+    "get", "set", "del", "ls", "du", "watch", "history", "pub", "sub", "topic", "lock", "elect", "dump", "load",
+    "record", "replay", "status", "doctor", "top", "clients", "bench", "switch", "leases", "backup", "restore",
+    "access", "keygen", "dev", "completion",
 )  # fmt: skip
 
 
@@ -181,12 +182,14 @@ for _module in (
     transfer,
     recording,
     status,
+    clients,
     doctor,
     operate,
     bench,
     access,
     keys,
     dev,
+    completion,
 ):
     for _command in _module.COMMANDS:
         chp.add_command(_command)

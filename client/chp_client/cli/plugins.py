@@ -6,8 +6,8 @@ The client never imports the server, so what needs the server's code (`chp check
     check = "chp_server.tools.check_command:check"
 
 An entry point is a plain function `(args: list[str]) -> int`: it reads its own arguments (`--help` too), prints, and
-returns the exit code. It needs no click. The first line of its docstring stands in the list of commands. A --json that
-stood before the command is given to it first.
+returns the exit code. It needs no click. The first line of its docstring stands in the list of commands. A --json
+or an --as that stood before the command is given to it first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from .faults import Refused
-from .settings import Settings
+from .settings import Settings, path_of
 
 GROUP = "chp.commands"
 
@@ -46,7 +46,10 @@ def _wrap(point: EntryPoint) -> click.Command:
 
     @click.pass_context
     def run(ctx: click.Context, args: tuple[str, ...]) -> None:
-        ctx.exit(function([*(["--json"] if ctx.ensure_object(Settings).out.json else []), *args]))
+        settings = ctx.ensure_object(Settings)
+        shared = ["--json"] if settings.out.json else []
+        shared += ["--as", str(path_of(settings.client_name))] if settings.client_name else []
+        ctx.exit(function([*shared, *args]))
 
     return click.Command(
         point.name,

@@ -18,8 +18,8 @@ from chp.errors import BadInput, ChpError
 
 from ..admin import Admin, Answer, Reply
 from .faults import Misused, NoServer, Refused
-from .servers.pair import view
-from .servers.probe import why_silent
+from .pair import view
+from .probe import why_silent
 from .settings import Settings
 from .text import covering_subtrees, show_revision
 

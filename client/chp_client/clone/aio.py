@@ -16,24 +16,26 @@ import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from chp.numbers import Revision
 
 from .. import checks
+from ..agent.changes import Change
 from ..agent.dispatch import Listener
 from ..agent.listening import decorator
 from ..agent.measured import Metrics
 from ..agent.tickets import Ticket
 from ..checks import wait_s
 from ..clientfile import ClientFile
-from ..codecs import Codec, OnBad
+from ..codecs import Codec, OnBad, V
 from ..core.events import Ack, State
 from ..feed.history import Version
+from ..topics.aioconsumer import AsyncTogether
 from ..topics.aiotopic import AsyncTopic
 from ..topics.reader import PATIENCE_S
+from ..typed import Typed
 from .aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
-from .changes import Change
 from .clone import CALLBACKS_S, Clone, Pin, Told
 from .reading import Entry
 from .taking import NOTHING, Taking, flush
@@ -42,7 +44,7 @@ from .worth import Check
 from .writer import Items
 
 
-class AsyncClone(Mapping[str, Any]):
+class AsyncClone(Mapping[str, V]):
     """A replicated dictionary for one event loop; arguments are those of `Clone`.
 
     Listeners (`on_state`, `on_lag`, a ticket's callbacks) are called on a thread of their own, not by the loop.
@@ -55,7 +57,7 @@ class AsyncClone(Mapping[str, Any]):
         subtree: str | None = "",
         *,
         subtrees: Sequence[str] | None = None,
-        codec: str | Codec = "raw",
+        codec: str | Codec | type[V] = "raw",
         window_bytes: int | None = None,
         on_full: Literal["block", "raise"] = "block",
         silence_s: float | None = None,
@@ -68,7 +70,7 @@ class AsyncClone(Mapping[str, Any]):
     ) -> None:
         self._blocks = on_full == "block"
         self._listeners = AsyncListeners()
-        self._clone = Clone(
+        self._clone: Clone[V] = Clone(
             servers,
             subtree,
             subtrees=subtrees,
@@ -84,6 +86,11 @@ class AsyncClone(Mapping[str, Any]):
             metrics=metrics,
         )
 
+    if not TYPE_CHECKING:  # a checker takes AsyncClone[Rate] for what it is
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return Typed(cls, kind)
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
         """As of `Clone`."""
@@ -96,7 +103,7 @@ class AsyncClone(Mapping[str, Any]):
         """As of `Clone`."""
         return self._clone.codec
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> V:
         return self._clone[key]
 
     def __contains__(self, key: object) -> bool:
@@ -262,10 +269,12 @@ class AsyncClone(Mapping[str, Any]):
         ttls_ms: tuple[list[int], list[int]],
         conditions: tuple[list[int], list[int]],
         *,
+        extras: dict[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Sets and deletes in one batch, all or none of them (for the parts of this package; as of `Writer`)."""
-        act = partial(self._clone.writer.put_columns, keys, values, deletes, ttls_ms, conditions)
+        put = self._clone.writer.put_columns
+        act = partial(put, keys, values, deletes, ttls_ms, conditions, extras=extras)
         return await self._waits(timeout).done(act)
 
     def submit(self, key: str, value: Any, ttl: float | None = None) -> Ticket:
@@ -279,6 +288,10 @@ class AsyncClone(Mapping[str, Any]):
     def lease(self, ttl: float) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self._clone, self._clone.lease(ttl), self._waits)
+
+    def together(self) -> AsyncTogether:
+        """As of `Clone`, for `async with`."""
+        return AsyncTogether(self._clone.together())
 
     def topic(self, name: str) -> AsyncTopic:
         """As of `Clone`."""

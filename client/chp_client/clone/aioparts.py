@@ -11,16 +11,16 @@ from typing import Any, Self
 
 from chp.errors import ChpError
 
+from ..agent.changes import Change, Changes, change_with, changes_from, changes_of
 from ..agent.listening import Failures
 from ..agent.tickets import Ticket
+from ..agent.watch import Watch, WatchQueue
 from ..checks import wait_s
 from ..codecs import Decoding
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
-from .changes import Change, Changes, change_with, changes_from, changes_of
 from .clone import Clone
 from .lease import Lease
-from .watch import Watch, WatchQueue
 from .writer import Items
 
 
@@ -86,7 +86,7 @@ class Awaiting:
         # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
         left, mailbox, came = self._left(), self._mailbox, asyncio.Event()
         tell = partial(call_soon, self._loop, came.set)
-        mailbox.told.add(tell)
+        mailbox.awaiting.add(tell)
         try:
             async with asyncio.timeout(left):
                 while not ready() and mailbox.core.state is not State.CLOSED:
@@ -95,7 +95,7 @@ class Awaiting:
         except TimeoutError:
             raise TimeoutError(f"waited {self._timeout} s: {what}; {self._clone.describe()}") from None
         finally:
-            mailbox.told.discard(tell)
+            mailbox.awaiting.discard(tell)
         if mailbox.core.state is State.CLOSED:
             raise mailbox.why_not()
 

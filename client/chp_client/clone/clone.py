@@ -29,31 +29,34 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
 from chp.numbers import Revision
 
 from .. import checks
+from ..agent.about import about
 from ..agent.agent import Agent
+from ..agent.changes import Change
 from ..agent.dispatch import Dispatcher, Listener
 from ..agent.listening import Listeners, Listening, decorator
 from ..agent.mailbox import Mailbox
 from ..agent.measured import Measured, Metrics
 from ..agent.tickets import Ticket
+from ..agent.watch import Watch, WatchQueue
 from ..clientfile import ClientFile, credentials_of
-from ..codecs import Codec, OnBad, codec_of
+from ..codecs import Codec, OnBad, V
 from ..connecting import target
 from ..core.core import ClientCore, Timing
 from ..core.events import Ack
 from ..topics.reader import PATIENCE_S
+from ..topics.together import Together
 from ..topics.topic import Topic, topics_of
-from .changes import Change
+from ..typed import Typed, codec_of
 from .lease import Lease
 from .reading import Reading
 from .taking import NOTHING, Blocking, Taking, at_once, flush
-from .watch import Watch, WatchQueue
 from .worth import Worth
 from .writer import Items, Writer
 
@@ -73,14 +76,15 @@ class Pin(NamedTuple):
     resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
 
 
-class Clone(Reading, Worth, MutableMapping[str, Any]):
+class Clone(Reading[V], Worth, MutableMapping[str, V]):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
                    between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair;
                    or a `ClientFile` (see `from_file`)
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
-    codec          "raw" (bytes), "text", "json", "msgpack", or an object with encode and decode
+    codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, as a
+                   dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a checker of types knows too (see `typed`)
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
                    full
     silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
@@ -100,7 +104,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         subtree: str | None = "",
         *,
         subtrees: Sequence[str] | None = None,
-        codec: str | Codec = "raw",
+        codec: str | Codec | type[V] = "raw",
         window_bytes: int | None = None,
         on_full: Literal["block", "raise"] = "block",
         silence_s: float | None = None,
@@ -134,6 +138,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
             timing=Timing(silence_s=silence) if silence else None,
             max_lag_s=checks.seconds("max_lag_s", max_lag_s),
             chance=random.random,
+            who=about(self.name, held),
         )
         self._dispatcher = Dispatcher()
         self._mailbox = mailbox = Mailbox(core, on_full, self._dispatcher.put)
@@ -172,12 +177,17 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         """
         return cls(ClientFile.read(path), *arguments, **named)
 
+    if not TYPE_CHECKING:  # a checker takes Clone[Rate] for what it is
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return Typed(cls, kind)
+
     # -- setting and deleting
 
     def set(
         self,
         key: str,
-        value: Any,
+        value: V,
         ttl: float | None = None,
         if_revision: int | str | None = None,
         timeout: float | None = None,
@@ -210,7 +220,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         """Delete many keys together, whether they are there or not; raises as `set` does."""
         return self._writer.delete_many(keys, timeout)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: V) -> None:
         self.set(key, value)
 
     def __delitem__(self, key: str) -> None:
@@ -372,13 +382,29 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         """Call a function of `on` no more, under any prefix; whether it was called."""
         return self._listeners.drop(listener)
 
+    def together(self, timeout: float | None = None) -> Together:
+        """Keys, messages and acknowledgements in one step, for `with`: all of it is done, or none (docs/topics.md).
+
+        timeout   seconds that its end waits for the servers; None: as long as it takes. `Conflict` and `Fenced` name
+                  what differed
+        """
+        return Together(self._writer, timeout)
+
     def topic(self, name: str) -> Topic:
         """A log of messages, by its name: `publish` and `read` (docs/topics.md). Nothing is asked yet; `BadInput`."""
-        return Topic(self._writer, self._servers, name)
+        return Topic(self._writer, self._active_first, name)
 
     def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
         """What is known of each topic, as of `Topic.facts`, by name. `Unanswered` if no server serves so long."""
-        return topics_of(self._servers, timeout)
+        return topics_of(self._active_first(), timeout)
+
+    def _active_first(self) -> Sequence[str]:
+        """The servers, as questions about topics try them: one that is gone would be waited for each time."""
+        servers, active = self._servers, self.active
+        if active not in servers or servers[0] == active:
+            return servers
+        ordered = sorted(servers, key=lambda server: server != active)
+        return servers.only(ordered) if isinstance(servers, ClientFile) else ordered
 
     # -- the end
 
@@ -396,7 +422,7 @@ class Clone(Reading, Worth, MutableMapping[str, Any]):
         _stop(self._mailbox, self._agent, None, limit)
         self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
 
-    def __enter__(self) -> Clone:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -17,7 +17,7 @@ from chp.numbers import UNKNOWN, Revision
 
 from .. import checks
 from ..agent.mailbox import Mailbox
-from ..codecs import SKIPPED, Codec, Decoding, OnBad
+from ..codecs import SKIPPED, Codec, Decoding, OnBad, V
 from ..core.core import ClientCore
 from .under import KeyIndex, Under
 from .views import Decoded, ItemsNow, KeysNow, ValuesNow
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
         return self.revision == UNKNOWN
 
 
-class Reading(Decoded):
+class Reading(Decoded[V]):
     """What is held, as a mapping."""
 
     subtrees: tuple[str, ...]  # that are held, none inside another; empty for a write-only Clone
@@ -57,9 +57,9 @@ class Reading(Decoded):
         """What makes values of bytes; None if they are bytes ("raw")."""
         return self._codec
 
-    def __getitem__(self, key: str) -> Any:
-        value = self._shown[key]
-        return value if self._codec is None else self._codec.decode(value)
+    def __getitem__(self, key: str) -> V:
+        value: Any = self._shown[key]
+        return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value, or `default`."""

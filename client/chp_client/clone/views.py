@@ -10,10 +10,10 @@ from abc import abstractmethod
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
-from ..codecs import Decoding, OnBad
+from ..codecs import Decoding, OnBad, V
 
 
-class Decoded(Mapping[str, Any]):
+class Decoded(Mapping[str, V]):
     """What is viewed: a mapping that gives its values decoded, all or some of them as they are at one moment."""
 
     @abstractmethod

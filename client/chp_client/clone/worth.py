@@ -23,6 +23,7 @@ from ..feed import comparing
 from ..feed.history import Version, history
 
 NAMED_MAX = 100  # keys that differ, of however many
+NOTHING = Revision(0)
 
 
 class Check(NamedTuple):
@@ -39,8 +40,8 @@ class Check(NamedTuple):
     ok: bool
     keys: int
     revision_sum: int
-    compared_at: int
-    number: int = 0
+    compared_at: Revision
+    number: Revision = NOTHING
     differing: tuple[str, ...] = ()
     differences: int = 0
     left_out: int = 0
@@ -155,13 +156,14 @@ class Worth:
         """
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
-            sums = self._core.holding.verify()
+            ok, keys, revision_sum, compared_at = self._core.holding.verify()
         if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
-            return Check(*sums)
+            return Check(ok, keys, revision_sum, Revision(compared_at))
         found = comparing.compared(mailbox, timeout)
         named = tuple(heapq.nsmallest(NAMED_MAX, found.differing))
-        ok = sums[0] and not found.differing
-        return Check(ok, *sums[1:], found.number, named, len(found.differing), found.left_out)
+        numbers = Revision(compared_at), Revision(found.number)
+        ok = ok and not found.differing
+        return Check(ok, keys, revision_sum, *numbers, named, len(found.differing), found.left_out)
 
     def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
         """The last versions of a key that the servers' log still holds, the oldest first; see `Version`.

@@ -79,7 +79,7 @@ class Writer:
     def _interrupted(self, key: str, value: bytes) -> None:
         """Locked: the set was made wholly or not at all."""
         batch = self._batch
-        batch.even()
+        batch.trim_interrupted()
         if self._holds and batch.keys and batch.keys[-1] is key:
             self._shown[key] = value
 
@@ -228,19 +228,22 @@ class Writer:
         deletes: list[int],
         ttls_ms: tuple[list[int], list[int]],
         conditions: tuple[list[int], list[int]] = ([], []),
+        *,
+        extras: dict[str, Any] | None = None,
     ) -> Ticket:
         """Sets and deletes in their order, as one batch, so that they are seen together; none of them is shown.
 
         `conditions`: places, and the revision that the key there must have; if one does not hold, nothing is done.
+        `extras`: further columns, of topics and leases.
         """
         check_column(keys, {})
         with self._batch.lock:
             self._mailbox.make_room(None, len(keys))
             draft = self._batch.new()
             draft.keys, draft.values, draft.deletes, draft.ttls = keys, values, deletes, ttls_ms
-            draft.shown = False
+            draft.shown, draft.extras = False, dict(extras or {})
             if conditions[0]:
-                draft.extras = {columns.CONDITIONS: list(conditions)}
+                draft.extras[columns.CONDITIONS] = list(conditions)
             return self._alone(draft)
 
     def encoded(self, value: Any) -> bytes:

@@ -30,7 +30,7 @@ from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 from .copy.channel import Channel, changed_by
 from .copy.holding import Holding
 from .events import Sink
-from .sending.outbox import Batch
+from .outbox import Batch
 from .sending.session import Session
 from .serverview import ServerView
 from .timing import NEVER, Timing
@@ -67,7 +67,7 @@ class Chp1:
         self._subscribed: dict[int, float] = {}
         self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
         self._fresh: Hashmap | None = None
-        self._held: list[Kvpub] = []
+        self._buffered: list[Kvpub] = []
         self._held_bytes = 0  # of all that came while a snapshot does; beyond the limit, another one is asked for
         self._asked_at = self._echo_at = 0.0
         self._hugz_is_number = True  # whether this server's HUGZ carries its current number
@@ -99,7 +99,7 @@ class Chp1:
         if self._todo:
             self._held_bytes += UPDATE_BYTES + len(update[0]) + len(update[4])
             if self._held_bytes <= self._limits.join_buffer_bytes:
-                self._held.append(update)
+                self._buffered.append(update)
         else:
             self._apply(update, now)
 
@@ -181,7 +181,7 @@ class Chp1:
     def _join(self, link: ServerView, now: float) -> None:
         """Ask this server for everything."""
         self._link = link
-        self._held.clear()
+        self._buffered.clear()
         self._held_bytes = 0
         for channel in self._holding.all:
             channel.live = self._holding.write_only
@@ -227,7 +227,7 @@ class Chp1:
             self._ask(now)
             return
         self._stats["resyncs_snapshot"] += 1
-        held, self._held = self._held, []
+        held, self._buffered = self._buffered, []
         for update in held:
             self._apply(update, now)
         if self._held_bytes > self._limits.join_buffer_bytes and self._link is not None:
@@ -309,7 +309,7 @@ class Chp1:
         if not self.following:
             return
         self.following, self._link, self._fresh = False, None, None
-        self._todo, self._held = [], []
+        self._todo, self._buffered = [], []
         self._uuids.clear()
         self._left.clear()
         for channel in self._holding.all:

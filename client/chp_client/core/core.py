@@ -1,19 +1,18 @@
 """The client's side of the protocol, without sockets or clocks (SPEC.md, section 15).
 
-It is given messages and the time and answers with `Effects`. It routes what comes to its parts, which are told and
-answer, and joins what they answer; none of them knows the core:
+Given messages and the time it answers with `Effects`: those of its parts, which are told, and don't know the core:
 
     leadership   which server is followed: a table           links       what is known of each server
     channels     how the channels get complete there         holding     what is held, own sets on top
     session      own sets until they are acknowledged        own         both together, for what is set and refused
     chp1         the same for servers of CHP/1               freshness   what the copy is worth: a table
-    leases       which are to be refreshed
+    leases       which are to be refreshed          telling      what servers are told of this client
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chp import headers
@@ -33,10 +32,11 @@ from .copy.holding import PULSE, Holding
 from .events import Effects, Sink, State
 from .freshness import Freshness
 from .leadership import Leadership, Move
+from .ownsets import OwnSets
 from .sending.leases import Leases
-from .sending.ownsets import OwnSets
 from .sending.session import Session
 from .serverview import AWAY, SPEAKS, ServerView
+from .telling import Telling
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
@@ -57,6 +57,7 @@ class ClientCore:
         timing: Timing | None = None,
         max_lag_s: float | None = None,
         chance: Chance = lambda: 0.5,
+        who: Mapping[str, Any] | None = None,
     ) -> None:
         self.shown: dict[str, bytes] = {} if shown is None else shown
         self.limits, self.timing = limits, timing or Timing()
@@ -79,6 +80,7 @@ class ClientCore:
             self.leadership, self.holding, self.joining, self.session, self.chp1, stats=self.stats, out=out
         )
         self.freshness = Freshness(max_lag_s)
+        self.telling = Telling(who)
         self.closed = False
         topics = (HUGZ, self.session.topic, *self.joining.by_topic)
         out.effects.subscribe += [(link.index, topic) for link in links for topic in topics]
@@ -118,12 +120,7 @@ class ClientCore:
 
     def full(self) -> bool:
         """Whether no more batches should be submitted for now."""
-        return self.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
-
-    @property
-    def open_batches(self) -> int:
-        """Own batches that are not settled: not acknowledged, or not in the copy yet."""
-        return self.session.open_batches
+        return self.session.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
 
     def describe(self, now: float) -> str:
         """One line: the state and how each server looks."""
@@ -248,9 +245,9 @@ class ClientCore:
         if isinstance(header, headers.Heartbeat):
             link.told_pace(header.heartbeat_ms)
             self._greeted_by_heartbeat(link, channel, now)
-            self._told(link, headers.State.ACTIVE, header.number, now)
+            self._learned(link, headers.State.ACTIVE, header.number, now)
         elif epoch_of(header.last) > lead.epoch:
-            self._told(link, headers.State.ACTIVE, header.last, now)
+            self._learned(link, headers.State.ACTIVE, header.last, now)
         if link is not lead.active:
             self.stats["stale_messages"] += 1
             return
@@ -290,7 +287,7 @@ class ClientCore:
         restarted = link.introduce(header)
         self._speaks_chp2(link)
         news = link.has(topic)
-        self._told(link, header.state, header.number, now, restarted)
+        self._learned(link, header.state, header.number, now, restarted)
         channel = self.joining.by_topic.get(topic)
         if channel is not None and link is self.active:
             self.joining.greeted(channel, link, news, now)
@@ -328,8 +325,8 @@ class ClientCore:
 
     # -- whom to follow
 
-    def _told(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> None:
-        move = self.leadership.told(link, state, number, now, restarted)
+    def _learned(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> None:
+        move = self.leadership.learned(link, state, number, now, restarted)
         if move is Move.LEAVE:
             self.out.effects.notes.append(f"{link.address} is no longer active")
             self._leave(now)
@@ -348,6 +345,7 @@ class ClientCore:
         self.out.effects.notes.append(f"following {link.address} in epoch {link.epoch}")
         self.joining.follow(link, anew, now)
         self.session.followed(link, now)
+        self.telling.follow(now)
         self._update_state(now)
 
     def _leave(self, now: float) -> None:
@@ -370,14 +368,14 @@ class ClientCore:
         if not isinstance(header, Answer | headers.Refused):
             return
         request = header.number if isinstance(header, headers.Refused) else header.request
-        channel = self.joining.requested(request)
+        channel = self.joining.requested(request, link, header)
         if channel is None:
             self.joining.missed(link, request, header, items, now)
             self.ask_missed(now)
         elif isinstance(header, headers.Refused):
             self._request_refused(link, channel, header, now)
         elif self.joining.voted(channel, request, link):
-            self._told(link, headers.State.ACTIVE, unpack(frames[1]), now)
+            self._learned(link, headers.State.ACTIVE, unpack(frames[1]), now)
         else:
             error = self.joining.answered(channel, header, items, link, now)
             if error is not None:
@@ -437,7 +435,7 @@ class ClientCore:
         due = min(lead.next_deadline(synced), self.joining.next_deadline(), self.session.next_deadline())
         if lead.active is not None:
             hearing = self.joining.next_hearing(lead.silence_s(), synced)
-            due = min(due, hearing, self.joining.backlogs.next_due())
+            due = min(due, hearing, self.joining.backlogs.next_due(), self.telling.due)
         return min(due, self.leases.next_due())
 
     def on_timer(self, now: float) -> None:
@@ -453,6 +451,7 @@ class ClientCore:
             self.joining.hear_again(lead.active, lead.silence_s(), lead.silent(now), now)
         if lead.active is not None and (lead.active.forbidden or not lead.silent(now)):
             self._retry(lead.active, now)  # who may not read may write, or is to be told that it may not
+        self.telling.on_timer(self, lead.active, now)
         if lead.silent(now):
             self._ask_others(now)
         self._update_state(now)

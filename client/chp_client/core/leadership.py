@@ -78,7 +78,7 @@ class Leadership:
         self._timing = timing
         self.vote_at = now + timing.silence_s
 
-    def told(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> Move:
+    def learned(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> Move:
         """A server said which state it is in, and how far it is; what is to be done, by `follow` or `leave`."""
         if link.unspoken:
             return Move.STAY

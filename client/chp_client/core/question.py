@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from chp.batch import decode, packb
 from chp.errors import BadFrame
-from chp.headers import Header, Kthxbai, Refused, Reply, name_of, request_of
+from chp.headers import Header, Kthxbai, Messages, Refused, Reply, name_of, request_of
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
 
@@ -35,7 +35,7 @@ class Question:
         self.id = request_id
         self.over = False  # the last message of the answer was heard
         self._subject, self._grant = subject, grant
-        self._taken = 0
+        self._taken = self._granted_for = 0
         self.frames = [ICANHAZ, subject, packb({"chp": VERSION, "id": request_id, **options})]
 
     def hear(self, server: str, frames: list[bytes]) -> Told | None:
@@ -50,14 +50,15 @@ class Question:
             return None
         if isinstance(header, Refused):
             raise refused(server, header)
-        self._taken += 1
+        self._taken += not isinstance(header, Messages) or bool(items)  # a word that there are none costs no credit
         self.over = isinstance(header, Kthxbai | Reply)
         return Told(frames[1], header, items)
 
     def granted(self) -> list[bytes] | None:
         """Room for more, each time that enough were taken."""
-        if self.over or not self._taken or self._taken % self._grant:
+        if self.over or self._taken - self._granted_for < self._grant:
             return None
+        self._granted_for += self._grant
         return [ICANHAZ, self._subject, packb({"chp": VERSION, "id": self.id, "more": self._grant})]
 
 

@@ -22,14 +22,16 @@ class Voice:
     def __init__(self, now: float) -> None:
         self._state = State.CONNECTING
         self._since = now
-        self._said = False
+        self._said = self._was_synced = False
         self.due = now + LOST_S
 
     def told(self, state: State, now: float) -> str:
         """The state is another; what is to be said at once, "" for nothing."""
         if state in (State.SYNCED, State.CLOSED):
-            line = f"synced again, after {now - self._since:.1f} s" if self._said and state is State.SYNCED else ""
+            again = "synced again" if self._was_synced else "synced"
+            line = f"{again}, after {now - self._since:.1f} s" if self._said and state is State.SYNCED else ""
             self._said, self.due = False, NEVER
+            self._was_synced |= state is State.SYNCED
         else:
             line = ""
             if self._state is State.SYNCED:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 AGAIN = 0.75  # of the time for which the active may be silent: then we subscribe again, and may hear it in time
 NEVER = float("inf")
+SYNC_RETRY_S_MAX = 60.0
 Chance = Callable[[], float]  # from 0 to 1: that of many clients not all ask at the same time
 
 
@@ -17,7 +18,7 @@ class Timing:
     silence_s: float = 1.0  # at least; never less than four of the active's heartbeats
     vote_s: float = 0.2
     unheard_s: float = 2.5  # before a server that said nothing is asked in CHP/2: a HUGZ of CHP/1 comes each second
-    sync_retry_s: float = 2.0  # without a chunk
+    sync_retry_s: float = 2.0  # without a chunk; then twice as long each time
     resend_s: float = 2.0  # without an acknowledgement
     refused_retry_s: float = 1.0
     resync_s: float = 0.1  # before a copy that was mended and differs again is mended once more; then twice as long

@@ -40,6 +40,7 @@ from chp import columns
 from chp.batch import Segment, record_of, segment_of
 from chp.errors import ChpError
 from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, Records, State, Sync
+from chp.headers import Refused as RefusedHeader
 from chp.keys import CLIENT_BYTES, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
@@ -296,6 +297,8 @@ class Feed:
                     self.stats["holes"] += 1
                     return False
                 self.complete = max(self.complete, header.number)
+            elif isinstance(header, RefusedHeader) and header.code == "access":
+                return False  # an answer on P says so to who asked, or that it is not so any more
             elif isinstance(header, Greeting | Heartbeat) and (server.state != State.ACTIVE or server.anew):
                 return False
         return True

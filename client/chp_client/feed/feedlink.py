@@ -17,10 +17,11 @@ import zmq
 
 from chp.batch import decode
 from chp.headers import Greeting, Header, Heartbeat
+from chp.headers import Refused as RefusedHeader
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 
-from ..agent.agent import drain
+from ..agent.sockets import drain
 from ..ask import admission
 from ..ask.port import LATER, Elsewhere, Line
 from ..clientfile import Credentials
@@ -48,6 +49,7 @@ class FeedLink:
         self.number = 0  # its last, when it last told its state
         self.heartbeat_s = 1.0
         self.anew = False  # it was started anew since it was last asked: it may hold another store
+        self._forbidden = False
         self._run = b""  # which run of the server it is
         self._subtree = subtree.encode()
         self._question: Question | None = None
@@ -82,6 +84,8 @@ class FeedLink:
         if not self._line.put(self._question.frames):
             return False
         self.anew = False
+        if self._forbidden:
+            self._subscribe_again()
         return True
 
     def answer(self, silence_s: float) -> Iterator[Told]:
@@ -102,12 +106,20 @@ class FeedLink:
             if len(frames) != 5:
                 continue  # HUGZ and KVPUB of CHP/1 don't come on this topic
             header, items = decode(frames[4])
+            if isinstance(header, RefusedHeader) and header.code == "access":
+                self._forbidden = True
             if isinstance(header, Greeting | Heartbeat):
                 self.state, self.number, self.heartbeat_s = header.state, header.number, header.heartbeat_ms / 1000
             if isinstance(header, Greeting):
                 self.anew |= self._run not in (b"", header.server)
                 self._run = header.server
             yield header, items
+
+    def _subscribe_again(self) -> None:
+        """The rules kept the channel from us: what is asked now tells whether they still do."""
+        self._forbidden = False
+        self.updates.unsubscribe(channel_topic(self._subtree.decode()))
+        self.updates.subscribe(channel_topic(self._subtree.decode()))
 
     def close(self) -> None:
         """Close both sockets."""

@@ -7,9 +7,10 @@
     quick       a GET that needs no task                             writing    writes on their way, a key in one hand
     batches     many sets and deletes in one record                  once       Idempotency-Key
     watching    changes by server-sent events                        events     what one looks like
+    topics      logs of messages, without groups                     channels/  CHP/2 by WebSocket
     fanout      what readers of a prefix have in common              metrics    for Prometheus
     pair        the servers and their epochs                         openapi    the same, for machines to read
-    console/    the page at /, and what it is made of
+    console/    the page at /, and what it is made of       access/     who asks, and what the rules let that user do
 
 It is one AsyncClone and no state of its own: whatever it answers, another gateway of the pair could have. So any number
 of them may run behind a balancer, and any may die. Needs starlette and uvicorn, from the extra `gateway`; this module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,12 +12,24 @@ from starlette.routing import BaseRoute, Route
 
 from chp.errors import ChpError
 
-from .console import show_console
+from .console import FILES, show_console
 from .door import Door, Handler, defect, no_route, problem
 from .gateway import Gateway
 from .openapi import show_openapi
-from .pair import health, ready, show_history, show_metrics, show_pair
+from .pair import health, ready, show_clients, show_history, show_metrics, show_pair
+from .paths.groups import (
+    acknowledge,
+    extend,
+    give_back,
+    list_groups,
+    make_group,
+    receive,
+    remove_group,
+    show_group,
+)
 from .paths.keys import batch, delete_key, pages, read_key, set_key
+from .paths.seen import show_groups, show_versions
+from .paths.topics import list_topics, make_topic, publish, read_topic, remove_topic, show_topic
 from .paths.watching import watch
 from .problems import Problem
 
@@ -29,15 +42,31 @@ ROUTES: list[BaseRoute] = [
     Route("/v1/keys/{key:path}", delete_key, methods=["DELETE"]),
     Route("/v1/batch", batch, methods=["POST"]),
     Route("/v1/watch", watch, methods=["GET"]),
+    Route("/v1/topics", list_topics, methods=["GET"]),
+    Route("/v1/topics/{topic}", show_topic, methods=["GET"]),
+    Route("/v1/topics/{topic}", make_topic, methods=["PUT"]),
+    Route("/v1/topics/{topic}", remove_topic, methods=["DELETE"]),
+    Route("/v1/topics/{topic}/messages", publish, methods=["POST"]),
+    Route("/v1/topics/{topic}/messages", read_topic, methods=["GET"]),
+    Route("/v1/topics/{topic}/groups", list_groups, methods=["GET"]),
+    Route("/v1/topics/{topic}/groups/{group}", show_group, methods=["GET"]),
+    Route("/v1/topics/{topic}/groups/{group}", make_group, methods=["PUT"]),
+    Route("/v1/topics/{topic}/groups/{group}", remove_group, methods=["DELETE"]),
+    Route("/v1/topics/{topic}/groups/{group}/receive", receive, methods=["POST"]),
+    Route("/v1/topics/{topic}/groups/{group}/ack", acknowledge, methods=["POST"]),
+    Route("/v1/topics/{topic}/groups/{group}/nack", give_back, methods=["POST"]),
+    Route("/v1/topics/{topic}/groups/{group}/extend", extend, methods=["POST"]),
     Route("/v1/pair", show_pair, methods=["GET"]),
+    Route("/v1/versions", show_versions, methods=["GET"]),
+    Route("/v1/groups", show_groups, methods=["GET"]),
+    Route("/v1/clients", show_clients, methods=["GET"]),
     Route("/v1/history", show_history, methods=["GET"]),
     Route("/health", health, methods=["GET"]),
     Route("/ready", ready, methods=["GET"]),
     Route("/metrics", show_metrics, methods=["GET"]),
     Route("/openapi.json", show_openapi, methods=["GET"]),
     Route("/", show_console, methods=["GET"]),
-    Route("/console/console.css", show_console, methods=["GET"]),
-    Route("/console/console.js", show_console, methods=["GET"]),
+    *(Route(f"/console/{name}", show_console, methods=["GET"]) for name in FILES),
 ]
 
 
@@ -66,4 +95,5 @@ def application(gateway: Gateway) -> Door:
     )  # fmt: skip
     app.router.redirect_slashes = False
     app.state.gateway = gateway
-    return Door(app, gateway, DIRECT)
+    app.state.door = Door(app, gateway, DIRECT)
+    return cast(Door, app.state.door)

@@ -37,7 +37,9 @@ class Limits(NamedTuple):
     connections: int = 2000  # sockets: below the usual 4,096 files of a service
     requests: int = 1000  # that wait for the pair; more are sent back with 429
     readers: int = 1500  # of changes: each is a queue
+    lines: int = 100  # WebSockets: each has six sockets of its own to a pair, of two descriptors each
     page: int = 10_000  # keys
+    receiving: int = 64  # members of groups that wait for messages: each has a thread and a socket
 
 
 def query(request: Request, *names: str) -> dict[str, str]:
@@ -63,6 +65,8 @@ def key_of(request: Request, fields: dict[str, str]) -> str:
     path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     inside = path.partition(b"?")[0].removeprefix(b"/v1/keys")
     if not inside:
+        if "key" not in fields:
+            raise Problem(400, "bad-key", "no key is given; name it in the path, as /v1/keys/config/a, or as ?key=")
         return check_key(fields["key"])
     if "key" in fields:
         raise Problem(400, "bad-key", "a key is given in the path and as ?key=; give one")
@@ -136,6 +140,10 @@ class Bodies:
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self.held = limits, 0
+
+    def room(self, size: int) -> bool:
+        """Whether a body of so many bytes is within both bounds."""
+        return size <= self._limits.body_bytes and self.held + size <= self._limits.bodies_bytes
 
     @asynccontextmanager
     async def taken(self, request: Request) -> AsyncIterator[bytes]:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from .asked import query
 
 FOLDER = Path(__file__).parent / "console"
+FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".css", ".js"))  # those that the page names
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -27,8 +28,8 @@ def _body(name: str) -> bytes:
 
 
 async def show_console(request: Request) -> Response:
-    """GET /, and the files that it names."""
-    query(request)
+    """GET /, and the files that it names; ?prefix= is for the page itself, which watches no more than that."""
+    query(request, "prefix")
     name = request.url.path.removeprefix("/console/").removeprefix("/") or "index.html"
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
     return Response(_body(name), headers=headers, media_type=KINDS[Path(name).suffix])

@@ -1,6 +1,8 @@
 """What every request has to pass, and every answer gets: an ASGI layer around the routes.
 
-Host     a name of this machine: a page of another origin can have a name of its own point here (DNS rebinding)
+Host     a name of this machine: a page of another origin can have a name of its own point here (DNS rebinding); where
+         everybody has to show a token, which no such page has, any name is good
+who      whose token it is (access/callers.py): the paths ask what that user may; what tells nothing of the pair is open
 Origin   a browser says it; only this gateway's own pages are let in, and they write only with --write
 many     requests that wait are counted; one too many gets 429 and Retry-After
 errors   whatever a route raises is answered as problem+json; what is no error of ours is a 500, and logged
@@ -22,6 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chp.errors import ChpError
 
+from .access.caller import NOBODY, Caller, in_scope
+from .access.callers import Callers
+from .channels.allowed import Allowed
 from .gateway import Gateway
 from .problems import Problem, problem_of
 
@@ -31,6 +36,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 ENDLESS = frozenset({"/v1/watch"})  # counted by itself
+OPEN = frozenset({"/health", "/ready", "/openapi.json"})  # for balancers and generators; nothing of what the pair has
+DENIED = frozenset({"access", "no-token", "no-user"})  # codes that an audit is told of
 KINDS = {"/v1/keys": "page", "/v1/batch": "batch"}  # of the histogram, where the path tells
 _ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY")]
 DEFECT = "the gateway could not do it, and has logged why"
@@ -82,13 +89,46 @@ class Door:
                 return
             response = await direct(self._request(scope, receive))
         except (ChpError, Problem, TimeoutError) as error:
-            response = problem_of(error).response()
+            response = self.told(scope, problem_of(error)).response()
         except Exception:
             log.exception("%s %s", scope["method"], path)
             if send.status:
                 return  # it was answered as one, or its answer had begun
             response = Problem(500, "defect", DEFECT).response()
         await response(scope, receive, send)
+
+    @property
+    def callers(self) -> Callers:
+        """Who asks, by the rules as they are."""
+        return self.gateway.callers
+
+    def told(self, scope: Scope, problem: Problem) -> Problem:
+        """A problem, of which the audit is told if somebody was not let."""
+        if problem.code in DENIED:
+            what = f"{scope['method']} {scope['path']}"
+            self.gateway.audit.denied(scope.get("caller", NOBODY), address_of(scope), what, problem.detail)
+        return problem
+
+    def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> Allowed:
+        """What a WebSocket may, or a `Problem`: who asks for one has to pass as any other."""
+        gateway = self.gateway
+        scope: Scope = {"headers": headers, "method": "GET", "path": "/v1/clone", "client": (address, 0)}
+        try:
+            self._let_in(scope, counts=False)
+        except Problem as problem:
+            raise self.told(scope, problem) from None
+        if query:
+            raise Problem(400, "bad-query", "this path takes no query; what is wanted is asked for by the messages")
+        if gateway.lines >= gateway.limits.lines:
+            raise Problem(
+                429, "busy", f"{gateway.lines} WebSockets are too many for one gateway; ask another", retry_s=5
+            )
+        from_page = any(name == b"origin" for name, _ in headers)
+        return Allowed(gateway.subtrees, gateway.write or not from_page, in_scope(scope))
+
+    def denied(self, caller: Caller, address: str, why: str) -> None:
+        """What a WebSocket asked for was not let."""
+        self.gateway.audit.denied(caller, address, "WebSocket /v1/clone", why)
 
     def _request(self, scope: Scope, receive: Receive) -> Request:
         scope["app"] = self._app
@@ -106,10 +146,10 @@ class Door:
                 site = value
         if size > self.gateway.limits.head_bytes:
             raise Problem(431, "head", f"the headers have more than {self.gateway.limits.head_bytes} bytes; send less")
-        if not is_local(host):
+        if self.callers.ambient and not is_local(host):
             text = f"Host: {_text(host)} is no name of this machine; use 127.0.0.1 or localhost"
             raise Problem(421, "bad-host", text)
-        if origin is not None and origin != b"http://" + host:
+        if origin is not None and origin not in (b"http://" + host, b"https://" + host):
             raise Problem(403, "bad-origin", f"pages of {_text(origin)} may not ask here; only the gateway's own do")
         if site not in (b"same-origin", b"none"):
             raise Problem(403, "bad-origin", "pages of another site may not ask here; only the gateway's own do")
@@ -117,6 +157,15 @@ class Door:
             raise Problem(403, "read-only", "the console only reads; start chp-gateway with --write to let it write")
         if counts and self.gateway.under_way > self.gateway.limits.requests:
             raise Problem(429, "busy", "too many requests wait here; ask again in a moment", retry_s=1)
+        scope["caller"] = NOBODY
+        if scope["path"] not in OPEN:
+            scope["caller"] = self.callers.of(scope["headers"])
+            self.gateway.audit.let_in(scope["caller"], address_of(scope))
+
+
+def address_of(scope: Scope) -> str:
+    """Where a request comes from."""
+    return (scope.get("client") or ("", 0))[0]
 
 
 def _kind(method: str, path: str) -> str:
@@ -157,7 +206,9 @@ async def no_route(request: Request, error: Exception) -> Response:
 
 async def problem(request: Request, error: Exception) -> Response:
     """The answer to what a route raised."""
-    return problem_of(error).response()
+    door = request.app.state.door
+    assert isinstance(door, Door), "the application is behind one"
+    return door.told(request.scope, problem_of(error)).response()
 
 
 async def defect(request: Request, error: Exception) -> Response:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
+import zmq
+import zmq.asyncio
 from starlette.requests import Request
 
+from chp import addresses
+from chp.errors import ChpError
+
 from .. import checks
+from ..agent.names import only_ipv6
 from ..clone.aio import AsyncClone
 from ..core.events import State
 from ..errors import Conflict
+from .access.audit import Audit
+from .access.callers import Callers, Ways
 from .asked import Bodies, Limits, tag
 from .metrics import Metrics
 from .once import MARKERS
@@ -23,22 +32,38 @@ from .paths.pages import KeysInOrder
 from .paths.writing import Writes
 from .problems import Problem, problem_of
 
+READING_MAX = 16  # pages of topics that are read at once: each has a thread and a socket
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
+RULES_S = 1.0  # so often the rules are asked for: what was revoked is not let any more then
 
 
 class Gateway:
     """One AsyncClone, the order of its keys, and how much is under way."""
 
     def __init__(
-        self, servers: Sequence[str], subtrees: Sequence[str], *, write: bool = False, limits: Limits | None = None
+        self,
+        servers: Sequence[str],
+        subtrees: Sequence[str],
+        *,
+        write: bool = False,
+        limits: Limits | None = None,
+        ways: Ways | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.write = write
+        self.callers, self.keyed = Callers(ways or Ways()), bool(ways and ways.keyed)
+        self.audit = audit or Audit()
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
         self.bodies = Bodies(self.limits)
         self.metrics = Metrics()
-        self.under_way = self.readers = 0
+        self.under_way = self.readers = self.lines = 0
         self.closing = asyncio.Event()
+        self.reading = asyncio.Semaphore(READING_MAX)
+        self.ipv6: list[bool]  # of each server, whether it is reached so
+        self.receivers = ThreadPoolExecutor(self.limits.receiving, "receiving")
+        self._receiving = 0
+        self.context: zmq.asyncio.Context  # of the sockets that WebSockets have to the pair
         self.clone: AsyncClone
         self.keys: KeysInOrder
         self.writes: Writes
@@ -51,19 +76,49 @@ class Gateway:
         async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
             self.keys, self.pair, self.writes = KeysInOrder(self.clone), PairView(self.servers), Writes(self.clone)
             self.channels = Channels(self.clone)
-            following = asyncio.create_task(self._follow())
+            self.context = zmq.asyncio.Context()
+            full = [addresses.full(server) for server in self.servers]
+            self.ipv6 = [addresses.is_ipv6(each) or await asyncio.to_thread(only_ipv6, each) for each in full]
+            self.context.set(zmq.MAX_SOCKETS, 64 + 8 * self.limits.lines)
+            following = [asyncio.create_task(self._follow())]
+            if self.keyed:
+                following.append(asyncio.create_task(self._follow_rules()))
             try:
                 yield
             finally:
                 self.closing.set()
-                following.cancel()
+                for task in following:
+                    task.cancel()
+                self.context.destroy(linger=0)
+                self.receivers.shutdown(wait=False)
                 self.keys.close()
                 self.pair.close()
+                self.audit.close()
+
+    async def _follow_rules(self) -> None:
+        while True:
+            try:
+                self.callers.learn(await self.pair.access())
+            except ChpError as error:  # rules of a later version
+                self.callers.why = f"the rules can't be read: {error}; upgrade this gateway"
+            await asyncio.sleep(RULES_S)
 
     async def _follow(self) -> None:
         while True:
             self.keys.follow()
             await asyncio.sleep(FOLLOW_S)
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """One more waits for messages, or is told that too many do."""
+        if self._receiving >= self.limits.receiving:
+            text = f"{self._receiving} members wait for messages here; ask another gateway, or again"
+            raise Problem(429, "busy", text, retry_s=1)
+        self._receiving += 1
+        try:
+            yield
+        finally:
+            self._receiving -= 1
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What /metrics shows of this moment."""
@@ -76,6 +131,8 @@ class Gateway:
             "keys": ("keys of the copy", float(len(self.keys))),
             "requests": ("requests that wait for the pair", float(self.under_way)),
             "readers": ("readers of changes", float(self.readers)),
+            "lines": ("WebSockets to the pair", float(self.lines)),
+            "receiving": ("members of groups that wait for messages", float(self._receiving)),
             "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),
         }
 

@@ -1,13 +1,14 @@
 """uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be.
 
-A GET that can be answered at once (paths/quick.py) is, where uvicorn would begin a task; if another version of it does
-not call `_start_asgi_task`, such a GET goes the long way.
+A GET that can be answered at once (paths/quick.py) is, where uvicorn would begin a task, and a PUT whose body came with
+its head is begun there; if another version of it does not call `_start_asgi_task`, they go the long way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,8 +16,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .asked import Limits
 
 if TYPE_CHECKING:
+    from .access.caller import Caller
     from .paths.quick import Quick
 
+VERSIONS = ("1.1", "1.0")  # what httptools reads as others, or as none, is no request to be done
 QUICK_HEAD = 4096  # bytes; a longer head is looked at in full
 
 
@@ -43,6 +46,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     _in_head = True
     _small = False  # whether the last head was
     _alarm: asyncio.TimerHandle | None = None
+    _feeding = False  # whether what was received is being read
+    _put: tuple[Any, Any, Caller] | None = None  # a PUT of which the head was read: its cycle, and who asks
 
     def connection_made(self, transport: Any) -> None:
         """Taken, unless there are too many."""
@@ -59,7 +64,13 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             return
         if self._in_head:
             self._head += len(data)
+        self._feeding = True
         super().data_received(data)
+        self._feeding = False
+        if self._put is not None:
+            (cycle, app, caller), self._put = self._put, None
+            if cycle.more_body or not self._begun(cycle, caller):
+                super()._start_asgi_task(cycle, app)
         if self._in_head and self._head > self.bounds.head_bytes:
             self._end(_LARGE)
         elif self._in_head and self._head and self._alarm is None:
@@ -67,6 +78,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
 
     def on_headers_complete(self) -> None:
         """The head is there."""
+        if self.parser.get_http_version() not in VERSIONS:
+            raise ValueError("this is not HTTP/1.1")  # which is answered as what can't be read
         self._in_head, self._small, self._head = False, self._head <= QUICK_HEAD, 0
         self._no_alarm()
         self.scope["state"]["abort"] = self.transport.abort  # for who has to let go of a reader that takes nothing
@@ -74,16 +87,34 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """A request's turn has come."""
-        answer = self._at_once(cycle.scope) if cycle.keep_alive else None
+        plain = cycle.keep_alive and self._small and not cycle.scope["query_string"]
+        if plain and self._feeding and cycle.scope["method"] == "PUT" and self.quick is not None:
+            caller = self.quick.takes(cycle.scope["raw_path"], cycle.scope["headers"])
+            if caller is not None:
+                self._put = cycle, app, caller
+                return
+        answer = self._at_once(cycle.scope) if plain else None
         if answer is None:
             super()._start_asgi_task(cycle, app)
             return
+        self._answer(cycle, answer)
+
+    def _answer(self, cycle: Any, answer: bytes) -> None:
+        if self.transport.is_closing():
+            return
         self.transport.write(answer)
         cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:  # it was told meanwhile that the gateway ends
+            self.transport.close()
         self.on_response_complete()
 
+    def _begun(self, cycle: Any, caller: Caller) -> bool:
+        assert self.quick is not None, "it took the head"
+        url, body = cycle.scope["raw_path"], bytes(cycle.body)
+        return self.quick.put(url, caller, body, self._lines(), partial(self._answer, cycle))
+
     def _at_once(self, scope: Any) -> bytes | None:
-        if scope["method"] != "GET" or self.quick is None or not self._small or scope["query_string"]:
+        if scope["method"] != "GET" or self.quick is None:
             return None
         if self.pipeline or self.flow.write_paused:
             return None  # of several that wait, each would be answered from within the one before

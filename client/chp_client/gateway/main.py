@@ -11,12 +11,16 @@ from types import FrameType
 
 import uvicorn
 
+from chp import keyfiles
 from chp.errors import ChpError
 
 from .. import checks
-from ..clientfile import ClientFile
+from ..clientfile import ClientFile, credentials_of
+from .access.audit import STREAM, Audit
+from .access.callers import Ways
 from .app import application
 from .asked import Limits
+from .channels.line import Line
 from .door import LOOPBACK
 from .gateway import Gateway
 from .http import BoundedProtocol
@@ -25,6 +29,7 @@ from .paths.quick import Quick
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
 STOP_S = 3  # for requests under way when it is stopped; watches end at once
 KEEP_ALIVE_S = 75
+NO_TLS = "tokens and values can be read on the way; have a proxy with TLS before it, and let only that reach the port"
 
 
 class Bounded(uvicorn.Server):
@@ -44,7 +49,8 @@ EPILOG = """\
 examples:
   chp-gateway                                        the pair of this host, at http://127.0.0.1:8080
   chp-gateway --servers tcp://a:5556,tcp://b:5566 --listen 127.0.0.1:9000
-  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: the file has its servers
+  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: who asks shows a token of `chp access token`
+  chp-gateway --client-file gateway.toml --listen 0.0.0.0:8080 --audit /var/log/chp-gateway.jsonl
   chp-gateway --subtree /rates/ --write              a part only; the console may edit
 
 where to look: / is the console, /openapi.json all paths, /metrics for Prometheus. /health answers 200 while the
@@ -58,7 +64,7 @@ def arguments() -> argparse.ArgumentParser:
     """The flags."""
     made = argparse.ArgumentParser(
         "chp-gateway",
-        description="The shared dictionary by HTTP, on this machine only: keys, pages, batches, changes, a console.",
+        description="The shared dictionary by HTTP: keys, pages, batches, changes, topics, a console.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -70,8 +76,24 @@ def arguments() -> argparse.ArgumentParser:
         "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT)"
     )
     made.add_argument(
-        "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="a loopback address (default %(default)s)"
+        "--listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="where; without a client file a loopback address (default %(default)s)",
     )
+    made.add_argument(
+        "--anonymous",
+        default="",
+        metavar="USER",
+        help="with a client file, on a loopback: who shows no token is this user, and held to its rules",
+    )
+    made.add_argument(
+        "--user-header",
+        default="",
+        metavar="NAME",
+        help="with a client file, on a loopback: a proxy there says in this header who asks, and nobody shows a token",
+    )
+    made.add_argument("--audit", default="", metavar="FILE|-", help="a JSON line for each new token and each denial")
     made.add_argument(
         "--subtree", action="append", metavar="/NAME/", help="serve this subtree only; may be given again (default all)"
     )
@@ -96,20 +118,55 @@ def listen_of(text: str) -> tuple[str, int]:
     """Host and port; `ValueError` with the remedy."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
-    if host not in LOOPBACK:
-        raise ValueError(
-            f"--listen {text}: a gateway has no access control yet and listens on 127.0.0.1, [::1] or localhost only; "
-            "put a proxy that has it before it"
-        )
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ValueError(f"--listen {text}: give HOST:PORT, such as 127.0.0.1:8080")
     return host, int(port)
 
 
+def ways_of(given: argparse.Namespace, *, keyed: bool) -> Ways:
+    """How who asks is known; `ValueError` for what would let in anybody."""
+    local = listen_of(given.listen)[0] in LOOPBACK
+    for flag, said in (("--anonymous", given.anonymous), ("--user-header", given.user_header)):
+        if said and not (keyed and local):
+            raise ValueError(
+                f"{flag} {said}: that needs a client file, as users and rules are those of a pair with keys, and a "
+                "--listen on 127.0.0.1, [::1] or localhost, as anybody who reaches the port is taken at the word"
+            )
+    if given.anonymous and given.user_header:
+        raise ValueError("--anonymous and --user-header: give one of them; who the proxy does not name is refused")
+    if not keyed and not local:
+        raise ValueError(
+            f"--listen {given.listen}: a gateway of a pair without keys can tell nobody from anybody, and listens on "
+            "127.0.0.1, [::1] or localhost only; give the pair keys and the gateway a --client-file"
+        )
+    header = given.user_header.lower()
+    if header and not (header.isascii() and header.replace("-", "").isalnum()):
+        raise ValueError(f"--user-header {given.user_header}: that is no header; give a name such as X-Remote-User")
+    return Ways(keyed, header.encode(), given.anonymous)
+
+
+def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> Audit:
+    """The audit that was asked for; `ValueError` if it can't be written."""
+    known = list(credentials_of(servers).values())
+    try:
+        return Audit(given.audit, known[0].pair.public[: keyfiles.SHOWN].decode() if known else "")
+    except OSError as error:
+        raise ValueError(f"--audit {given.audit}: {error.strerror}; give a file, or {STREAM}") from None
+
+
 def server_of(given: argparse.Namespace, limits: Limits | None = None) -> Bounded:
     """The server that was asked for, not started; `ValueError` or `ChpError` for what can't be."""
     host, port = listen_of(given.listen)
-    gateway = Gateway(servers_of(given), given.subtree or [""], write=given.write, limits=limits)
+    servers = servers_of(given)
+    ways = ways_of(given, keyed=isinstance(servers, ClientFile))
+    gateway = Gateway(
+        servers,
+        given.subtree or [""],
+        write=given.write,
+        limits=limits,
+        ways=ways,
+        audit=audit_of(given, servers),
+    )
     app = application(gateway)
     quick = Quick(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
     protocol = type("Protocol", (BoundedProtocol,), {"bounds": gateway.limits, "quick": quick})
@@ -118,7 +175,7 @@ def server_of(given: argparse.Namespace, limits: Limits | None = None) -> Bounde
         host,
         port,
         http=protocol,
-        ws="none",
+        ws=type("Line", (Line,), {"door": app}),
         log_level=given.log_level,
         access_log=False,
         server_header=False,
@@ -148,5 +205,7 @@ def run(args: Sequence[str]) -> int:
     with listener:
         served = server.gateway.servers
         sys.stderr.write(f"chp-gateway: http://{given.listen} serves {', '.join(served)}\n")
+        if listen_of(given.listen)[0] not in LOOPBACK:
+            sys.stderr.write(f"chp-gateway: {NO_TLS}\n")
         server.run([listener])
     return 0 if server.started else 1

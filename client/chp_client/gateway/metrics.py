@@ -38,6 +38,14 @@ class Metrics:
         self._buckets[kind][bisect_left(BOUNDS_S, seconds)] += 1
         self._sums[kind] += seconds
 
+    def quantiles(self) -> dict[str, dict[str, float]]:
+        """For people, of what was asked at all: how many answers, and the bounds that half of them, and 99 %, kept."""
+        return {
+            kind: {"count": sum(counts), "p50_ms": _bound_ms(counts, 0.5), "p99_ms": _bound_ms(counts, 0.99)}
+            for kind, counts in self._buckets.items()
+            if any(counts)
+        }
+
     def text(self, gauges: dict[str, tuple[str, float]]) -> str:
         """All of it; `gauges`: what is known elsewhere, by name, with what it is."""
         return "\n".join([*self._histograms(), *self._counters(), *_gauges(gauges), *_process(self.begun)]) + "\n"
@@ -65,6 +73,16 @@ class Metrics:
         ):
             yield from _head(f"chp_gateway_{name}_total", "counter", about)
             yield f"chp_gateway_{name}_total {getattr(self, name)}"
+
+
+def _bound_ms(counts: list[int], share: float) -> float:
+    """The bound that so large a share lies below; of what lies above all, the highest."""
+    wanted, so_far = share * sum(counts), 0
+    for bound, count in zip(BOUNDS_S, counts, strict=False):
+        so_far += count
+        if so_far >= wanted:
+            return bound * 1000
+    return BOUNDS_S[-1] * 1000
 
 
 def _head(name: str, kind: str, about: str) -> tuple[str, str]:

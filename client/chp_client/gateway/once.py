@@ -17,6 +17,7 @@ from chp.numbers import Revision
 
 from ..clone.aio import AsyncClone
 from ..errors import Conflict
+from .access.caller import caller_of
 from .paths.batches import RESERVED, Rows
 from .paths.writing import Writes
 from .problems import Problem
@@ -47,6 +48,8 @@ def marker_of(request: Request, body: bytes) -> tuple[str, bytes] | None:
     path = request.scope.get("raw_path", b"").partition(b"?")[0]
     for part in (request.method.encode(), path, request.scope["query_string"], *(h.encode() for h in headers), body):
         about.update(len(part).to_bytes(8, "big") + part)
+    if user := caller_of(request).user:
+        name = f"{user} {name}"  # of two users each has its own
     return MARKERS + sha256(name.encode()).hexdigest(), about.hexdigest().encode()
 
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..admin import Admin, Reply
+from chp.numbers import describe
+
+from ..admin import Admin, Answer, Reply
 from ..core.events import State
+from .access.caller import caller_of
 from .asked import query
 from .problems import RETRY_S, Problem
 
 ASK_S = 0.8  # a server that takes longer is shown as unreachable
 KEEP_S = 1.0
-TOLD = ("name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version")
+TOLD = (
+    "name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version",
+    "waits_for",
+)  # fmt: skip
+TURNS = ("turns", "seconds", "longest_ms")
+ROOM = ("full", "why", "memory", "memory_max", "disk_free")
+APART = ("epochs", "groups")  # these have paths of their own
 
 
 class PairView:
@@ -26,7 +35,8 @@ class PairView:
         self._admin = Admin(servers, timeout_s=ASK_S)
         self._lock = asyncio.Lock()
         self._told: list[dict[str, Any]] = []
-        self._at = float("-inf")
+        self._at = self._clients_at = float("-inf")
+        self._clients: dict[str, Any] = {"clients": [], "count": 0}
         self._closed = False
 
     async def look(self) -> list[dict[str, Any]]:
@@ -47,6 +57,28 @@ class PairView:
                 found.setdefault(each["epoch"], each)
         return [found[epoch] for epoch in sorted(found, reverse=True)]
 
+    async def groups(self) -> list[dict[str, Any]]:
+        """The groups of topics, as the active server tells them: 100 at most."""
+        active = (each for each in await self.look() if each["state"] == "active")
+        return next(active, {}).get("groups") or []
+
+    async def clients(self) -> dict[str, Any]:
+        """Who told the active server that it is connected: the first page, and how many there are."""
+        active = next((each["server"] for each in await self.look() if each["state"] == "active"), None)
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if active is not None and now - self._clients_at > KEEP_S and not self._closed:
+                answer = (await asyncio.to_thread(self._admin.ask_some, [active], "clients"))[active]
+                self._clients_at = now
+                if isinstance(answer, Reply):
+                    self._clients = answer.facts
+        return self._clients
+
+    async def access(self) -> Mapping[str, Answer]:
+        """What each server says that the rules are; nothing, if no more is asked."""
+        async with self._lock:
+            return {} if self._closed else await asyncio.to_thread(self._admin.ask_all, "access")
+
     def close(self) -> None:
         """Ask no more."""
         self._closed = True
@@ -59,17 +91,29 @@ def _said(server: str, answer: Any) -> dict[str, Any]:
         return {"server": server, "state": "unreachable", "problem": answer.text}
     facts = answer.facts
     said = {name: facts[name] for name in TOLD if name in facts}
-    return {"server": server, "state": str(facts.get("state", "")).lower(), **said, "epochs": facts.get("epochs")}
+    room, journal, turns = (facts.get(name) or {} for name in ("room", "journal", "turns"))
+    said["room"] = {name: room[name] for name in ROOM if room.get(name) is not None}
+    said["turns"] = {name: turns[name] for name in TURNS if name in turns}
+    said["turns"]["above_50_ms"] = turns.get("above_ms", {}).get("50", 0)
+    said["syncs_ms"] = {
+        name: round(1000 * journal[f"sync_{name}_s"], 3)
+        for name in ("last", "p50", "p99")
+        if f"sync_{name}_s" in journal
+    }
+    apart = {name: facts.get(name) for name in APART}
+    return {"server": server, "state": str(facts.get("state", "")).lower(), **said, **apart}
 
 
 async def show_pair(request: Request) -> Response:
     """GET /v1/pair: both servers, and this gateway."""
     query(request)
+    caller_of(request).command("status")
     gateway = request.app.state.gateway
-    servers = [{k: v for k, v in each.items() if k != "epochs"} for each in await gateway.pair.look()]
+    servers = [{k: v for k, v in each.items() if k not in APART} for each in await gateway.pair.look()]
     clone = gateway.clone
     own = {"state": str(clone.state), "number": str(clone.revision), "keys": len(gateway.keys), "write": gateway.write,
-           "staleness_s": _finite(clone.staleness_s), "readers": gateway.readers, "active": clone.active}  # fmt: skip
+           "staleness_s": _finite(clone.staleness_s), "readers": gateway.readers, "active": clone.active,
+           "lag_ms": round(clone.lag_s * 1000, 3), "answers": gateway.metrics.quantiles()}  # fmt: skip
     return JSONResponse({"servers": servers, "gateway": own}, headers={"Cache-Control": "no-store"})
 
 
@@ -80,8 +124,18 @@ def _finite(seconds: float) -> float | None:
 async def show_history(request: Request) -> Response:
     """GET /v1/history: the epochs."""
     query(request)
+    caller_of(request).command("status")
     epochs = await request.app.state.gateway.pair.epochs()
     return JSONResponse({"epochs": epochs}, headers={"Cache-Control": "no-store"})
+
+
+async def show_clients(request: Request) -> Response:
+    """GET /v1/clients: who is connected to the pair."""
+    query(request)
+    caller_of(request).command("clients")
+    told = await request.app.state.gateway.pair.clients()
+    rows = [{**each, "number": describe(each["number"])} for each in told["clients"]]
+    return JSONResponse({**told, "clients": rows}, headers={"Cache-Control": "no-store"})
 
 
 async def health(request: Request) -> Response:
@@ -91,16 +145,20 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """GET /ready: the copy is current."""
+    """GET /ready: the copy is current; and whether pages may write."""
     query(request)
-    clone = request.app.state.gateway.clone
+    gateway = request.app.state.gateway
+    clone = gateway.clone
+    if gateway.callers.why:
+        raise Problem(503, "no-rules", gateway.callers.why, retry_s=RETRY_S)
     if clone.state is not State.SYNCED:
         raise Problem(503, "not-synced", clone.describe(), retry_s=RETRY_S)
-    return JSONResponse({"status": "ready", "number": str(clone.revision)})
+    return JSONResponse({"status": "ready", "number": str(clone.revision), "write": gateway.write})
 
 
 async def show_metrics(request: Request) -> Response:
     """GET /metrics: for Prometheus."""
     query(request)
+    caller_of(request).command("status")
     gateway = request.app.state.gateway
     return Response(gateway.metrics.text(gateway.gauges()), media_type="text/plain; version=0.0.4")

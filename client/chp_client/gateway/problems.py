@@ -9,16 +9,17 @@ from starlette.responses import Response
 
 from chp.errors import BadKey, BadTtl, BadValue, ChpError
 
-from ..errors import Closed, Conflict, Full, Refused
+from ..errors import Closed, Conflict, Full, Refused, Unanswered
 
+CHALLENGES = ("Bearer", 'Basic realm="chp-gateway", charset="UTF-8"')  # the second has browsers ask for both
 RETRY_S = 1  # a failover takes about a second
 _BAD: dict[type[Exception], str] = {BadKey: "bad-key", BadTtl: "bad-ttl", BadValue: "bad-value"}
 _TITLES = {
-    400: "the request can't be taken", 403: "not allowed", 404: "not there", 405: "no such method here",
-    408: "the body did not come in time", 409: "in conflict", 412: "the condition does not hold", 413: "too large",
-    414: "the path is too long", 415: "no such kind of body", 421: "not our name", 422: "another request",
-   
-    429: "too many at once", 431: "the head is too large", 500: "a defect of the gateway", 503: "not now", 507: "full",
+    400: "the request can't be taken", 401: "who asks is not known", 403: "not allowed", 404: "not there",
+    405: "no such method here", 408: "the body did not come in time", 409: "in conflict",
+    412: "the condition does not hold", 413: "too large", 414: "the path is too long", 415: "no such kind of body",
+    421: "not our name", 422: "another request", 429: "too many at once", 431: "the head is too large",
+    500: "a defect of the gateway", 503: "not now", 507: "full",
 }  # fmt: skip
 
 
@@ -37,7 +38,10 @@ class Problem(Exception):
         headers = {"Cache-Control": "no-store"}
         if self.retry_s is not None:
             headers["Retry-After"] = str(self.retry_s)
-        return Response(body, self.status, headers, media_type="application/problem+json")
+        response = Response(body, self.status, headers, media_type="application/problem+json")
+        for challenge in CHALLENGES if self.status == 401 else ():
+            response.headers.append("WWW-Authenticate", challenge)
+        return response
 
 
 def problem_of(error: Exception) -> Problem:
@@ -49,6 +53,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, TimeoutError):
         text = f"{error}; it may still be done: ask again with the same Idempotency-Key, or look"
         return Problem(503, "unacknowledged", text, retry_s=RETRY_S)
+    if isinstance(error, Unanswered):
+        return Problem(503, "unanswered", f"{error}; ask again", retry_s=RETRY_S)
     if isinstance(error, Full | Closed):
         return Problem(503, "busy", f"{error}; ask again, or another gateway", retry_s=RETRY_S)
     if isinstance(error, ChpError):
@@ -62,4 +68,8 @@ def _refused(error: Refused) -> Problem:
     if isinstance(error, Conflict):
         revisions = {key: str(revision) for key, revision in error.revisions.items()}
         return Problem(412, "revision", str(error), revisions=revisions)
+    if error.code in ("topic", "group"):
+        return Problem(404, "absent", f"{error}; PUT it first")
+    if error.code in ("lease", "member"):
+        return Problem(409, "fenced", f"{error}: this member was away for longer than its ttl; receive again")
     return Problem(507 if error.code == "full" else 409, error.code or "refused", str(error))

@@ -14,6 +14,7 @@ still, or whose messages were late, may for a moment believe that it holds what 
 is known here; what must never be done by two has to look at the token, which grows with each holder.
 """
 
+from ..shown import shorten
 from .counter import AsyncCounter, Counter
 from .lock import AsyncElection, AsyncLock, AsyncSemaphore, Election, Lock, Semaphore
 from .party import AsyncParty, Party
@@ -23,3 +24,9 @@ __all__ = [
     "AsyncCounter", "AsyncElection", "AsyncLock", "AsyncParty", "AsyncSemaphore", "Counter", "Election", "Lock", "Lost",
     "Party", "Semaphore",
 ]  # fmt: skip
+shorten([Lock, Semaphore, Election, Counter, Party, AsyncLock, AsyncSemaphore, AsyncElection, AsyncCounter, AsyncParty])
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__"]

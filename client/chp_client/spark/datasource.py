@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from .options import BadOption, parse
-from .read import BatchReader, NarrowedReader
-from .stream import StreamReader
+from .options import BadOption, check_topic_options, parse, reads_changes
+from .reading.changes import ChangesReader
+from .reading.messages import MessagesReader, MessagesStream
+from .reading.snapshot import BatchReader, NarrowedReader
+from .reading.stream import StreamReader
+from .values import messages
 from .values.columns import SCHEMA
 from .values.rows import Shape
 from .worker import settle
@@ -36,17 +39,25 @@ class ChpDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a read without a schema of its own."""
-        parse(self.options)
-        return SCHEMA
+        return SCHEMA if parse(self.options)["topic"] is None else messages.SCHEMA
 
-    def reader(self, schema: "StructType") -> BatchReader:
+    def reader(self, schema: "StructType") -> BatchReader | ChangesReader | MessagesReader:
         """For spark.read."""
         options = parse(self.options)
+        if options["topic"] is not None:
+            return MessagesReader(options, schema)
+        if reads_changes(options):
+            return ChangesReader(options, schema)
         return (NarrowedReader if options["pushDownPredicate"] else BatchReader)(options, schema)
 
-    def streamReader(self, schema: "StructType") -> StreamReader:
+    def streamReader(self, schema: "StructType") -> StreamReader | MessagesStream:
         """For spark.readStream."""
-        return StreamReader(parse(self.options), schema)
+        options = parse(self.options)
+        if options["topic"] is not None:
+            check_topic_options(options, stream=True)
+            return MessagesStream(options, schema)
+        reads_changes(options, stream=True)
+        return StreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
         """For df.write."""
@@ -62,6 +73,8 @@ class ChpDataSource(DataSource):
 
     def _for_writing(self, schema: "StructType", overwrite: bool) -> tuple[dict[str, Any], Shape]:
         options = parse(self.options)
+        if overwrite and options["topic"]:
+            raise BadOption("messages are added to a topic: use mode append (output mode append)")
         if overwrite and not options["confirm.overwrite"]:
             what = (
                 f"every key in {options['subtree']!r}"
@@ -71,7 +84,7 @@ class ChpDataSource(DataSource):
             raise BadOption(
                 f"overwrite deletes {what} that is not written again; say confirm.overwrite=true, or use mode append"
             )
-        return options, _checked(Shape(options, schema.fieldNames()), schema)
+        return options, _checked(messages.shape_of(options, schema.fieldNames()), schema)
 
 
 def _checked(shape: Shape, schema: "StructType") -> Shape:

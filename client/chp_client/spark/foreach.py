@@ -18,7 +18,8 @@ from chp.errors import ChpError
 
 from . import staging
 from .options import BadOption, parse
-from .values.rows import Shape
+from .progress import Progress
+from .values.messages import shape_of
 from .write import Job, Staged, commit, stream_job
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
     """
     given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
+    if overwrite and given["topic"]:
+        raise BadOption("messages are added to a topic: leave overwrite out")
     if given["version"] is not None:
         raise BadOption("option version is the batch id here; leave it out, and give applicationId by itself if at all")
     if overwrite and not given["confirm.overwrite"]:
@@ -59,6 +62,7 @@ _sent: dict[str, tuple[str | None, int]] = {}  # in which run of a query an appl
 def _purpose(options: dict[str, Any]) -> str:
     """Tells apart what the sinks of one query write, and is the same in its next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
+    said += [] if options["topic"] is None else [options["topic"]]  # else as it always was
     return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
 
 
@@ -80,15 +84,18 @@ def _text(value: object) -> str:
 
 def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:
     """Stage an Arrow table and commit it; how many rows it had."""
-    shape = Shape(options, table.column_names)
+    shape = shape_of(options, table.column_names)
     part = staging.Part(options["servers"], job.transaction, "driver", options["timeout"])
     keys: set[str] = set()
+    progress = Progress(f"batch {job.version}", "rows staged")
     for batch in table.to_batches():
         for segment in shape.segments(batch):
             part.add(segment)
-            keys.update(segment.keys)
+            keys.update(segment.keys if options["topic"] is None else ())
+            progress.add(len(segment.key_column))
     rows: int = table.num_rows
-    said = Staged(0, part.name, part.batches, rows, rows - len(keys), job.transaction, job.application, job.version)
+    twice = rows - len(keys) if options["topic"] is None else 0
+    said = Staged(0, part.name, part.batches, rows, twice, job.transaction, job.application, job.version)
     try:
         commit(options, job, [said], overwrite)  # on the heels of what was staged: the servers take them in order
     except staging.StagingFailed as error:

@@ -45,8 +45,9 @@ from chp.keys import check_subtree
 
 from ..checks import endpoints_of
 from ..clone.clone import Clone
-from ..codecs import Codec, codec_of
+from ..codecs import Codec
 from ..core.events import State
+from ..typed import codec_of
 
 TIMEOUT_S = 30.0
 REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread

@@ -10,6 +10,7 @@ does not start.
 
 # ruff: noqa: E501 (a table has a row a line)
 
+import datetime as dt
 import difflib
 import json
 import math
@@ -20,7 +21,9 @@ from typing import Any
 from chp.errors import BadInput
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
-from chp.numbers import EPOCH_MAX, SEQUENCE_MASK
+from chp.numbers import EPOCH_MAX, SEQUENCE_MASK, epoch_of, sequence_of
+from chp.numbers import parse as parse_revision
+from chp.topics import check_topic
 
 from .. import checks
 from ..clientfile import ClientFile
@@ -109,9 +112,25 @@ def _name(text: str) -> str:
     return text
 
 
-def _start(text: str) -> str | dict[str, Any]:
+def _topic(text: str) -> str:
+    try:
+        return check_topic(text)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def _end(text: str) -> int | None:
+    return None if text.lower() == "latest" else _number(text)
+
+
+def _start(text: str) -> str | int | dict[str, Any]:
     if text.lower() in ("earliest", "latest", "snapshot"):
         return text.lower()
+    if text.strip().isdigit():
+        return _number(text)
+    if "." in text and "{" not in text:
+        number = _revision(text)
+        return {"epoch": epoch_of(number), "sequence": sequence_of(number)}
     try:
         offset = json.loads(text)
         bounds = {"epoch": EPOCH_MAX, "sequence": SEQUENCE_MASK}
@@ -119,8 +138,26 @@ def _start(text: str) -> str | dict[str, Any]:
     except (ValueError, TypeError, KeyError):
         good = False
     if not good:
-        raise ValueError('it is earliest, latest, snapshot, or an offset such as {"epoch": 1, "sequence": 42}')
+        raise ValueError(
+            'it is earliest, latest, snapshot, or an offset such as {"epoch": 1, "sequence": 42} or 1.42; of a topic '
+            "earliest, latest, or the offset of a message"
+        )
     return {"epoch": offset["epoch"], "sequence": offset["sequence"]}
+
+
+def _revision(text: str) -> int:
+    try:
+        return parse_revision(text)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def _moment(text: str) -> dt.datetime:
+    try:
+        moment = dt.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("it is a day or a time, such as 2026-01-05 or 2026-01-05T14:30:00+01:00") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
 
 
 OPTIONS = (
@@ -130,6 +167,7 @@ OPTIONS = (
         "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
     ),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
+    Option("topic", "all", _topic, None, "name", "messages of a topic, in place of keys: `value` is one, with a `key` or none"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
     Option("codec", "all", _choice("raw", "json", "msgpack"), "raw", "raw, json, msgpack", "how a value is made of columns, or columns of it"),
     Option("key", "write", _name, "key", "column", "the column with the keys"),
@@ -137,16 +175,21 @@ OPTIONS = (
     Option("value", "write", _name, None, "column", "the column with the values; default `value`, or with a codec all columns that are not named elsewhere"),
     Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),
     Option("revision", "write", _name, None, "column", "write a row only if its key has no later revision than this"),
+    Option("operation", "write", _name, None, "column", "the column that says what a row does: set, or delete, which needs no value; as a stream of changes has it"),
     Option("null.value", "write", _choice("error", "delete"), "error", "error, delete", "what a null value means"),
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
     Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
-    Option("partitions", "read", _count, None, "number", "how many tasks read the snapshot; default: one for each 500,000 keys, at most 64"),
+    Option("partitions", "read, stream", _count, None, "number", "how many tasks read a snapshot or, of a stream too, a topic; default: one for each 500,000 keys or messages, at most 64"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),
     Option("mode", "read, stream", _choice("permissive", "dropmalformed", "failfast"), "failfast", "PERMISSIVE, DROPMALFORMED, FAILFAST", "what becomes of a value that is not of the codec, or does not fit its column: null, the row is left out, or the read fails"),
-    Option("startingOffsets", "stream", _start, "latest", "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes"),
+    Option("startingOffsets", "read, stream", _start, None, "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now (a stream's default), everything held and then the changes; a read has the changes from there (earliest, an offset), in place of a snapshot"),
+    Option("endingOffsets", "read", _end, None, "latest, an offset", "of a topic: the offset of the first message that is not read any more"),
+    Option("startingTimestamp", "read, stream", _moment, None, "a day or time", "in place of startingOffsets: the changes since then, by the servers' clocks; without a zone it is UTC"),
+    Option("endingRevision", "read", _revision, None, "1.42", "with a start: the last revision that is read; default: what there is when the query is planned"),
+    Option("endingTimestamp", "read", _moment, None, "a day or time", "in place of endingRevision: what is of then or later is left out"),
     Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "about how many changes a micro-batch has; it ends with a whole record"),
-    Option("failOnDataLoss", "stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),
+    Option("failOnDataLoss", "read, stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),
 )  # fmt: skip
 _BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 
@@ -181,7 +224,67 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
             "option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
             f". ({_CATALOG})"
         )
+    check_topic_options(values)
     return values
+
+
+CHANGES = ("startingOffsets", "startingTimestamp", "endingRevision", "endingTimestamp")
+OF_KEYS = (
+    "subtree",
+    "ttl",
+    "revision",
+    "operation",
+    "null.value",
+    "confirm.overwrite",
+    "pushDownPredicate",
+    *CHANGES[1:],
+)
+
+
+def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> None:
+    """Raises `BadOption` for what says nothing of messages, if they are of a topic; and the other way round."""
+    if options["topic"] is None:
+        if options["endingOffsets"] is not None:
+            raise BadOption(
+                "option endingOffsets is of messages: it needs the option topic; for keys see endingRevision"
+            )
+        if type(options["startingOffsets"]) is int:
+            raise BadOption(
+                f"option startingOffsets is {options['startingOffsets']}, an offset of a topic's message, and there is no "
+                "option topic; of keys it is such as 1.42"
+            )
+        return
+    defaults = {option.name: option.default for option in OPTIONS}
+    if given := next((name for name in OF_KEYS if options[name] != defaults[name]), None):
+        raise BadOption(f"option {given} is for keys, and option topic is given: leave one of them out")
+    start = options["startingOffsets"]
+    if start not in (None, "earliest", "latest") and type(start) is not int:
+        raise BadOption("option startingOffsets of a topic is earliest, latest, or the offset of a message, such as 17")
+    if stream and options["endingOffsets"] is not None:
+        raise BadOption("option endingOffsets is for spark.read; a stream ends by its trigger, as availableNow=True")
+
+
+def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
+    """Whether the options of a read are for changes, as a stream's are; raises `BadOption` for those that exclude
+    each other, or need another."""
+    start, since, end, till = (options[name] for name in CHANGES)
+    if start is not None and since is not None:
+        raise BadOption("both options startingOffsets and startingTimestamp are given; a read has one start")
+    if end is not None and till is not None:
+        raise BadOption("both options endingRevision and endingTimestamp are given; a read has one end")
+    given = next((name for name in CHANGES[2:] if options[name] is not None), None)
+    if stream and given:
+        raise BadOption(f"option {given} is for spark.read; a stream ends by its trigger, as availableNow=True")
+    if stream or not any(options[name] is not None for name in CHANGES):
+        return stream
+    if start is None and since is None:
+        raise BadOption(f"option {given} needs a start: startingOffsets (earliest, or an offset) or startingTimestamp")
+    if start in ("latest", "snapshot"):
+        raise BadOption(
+            f"option startingOffsets is {start!r}, which is for streams: a read of changes has earliest or an offset, "
+            "and one of what is held has none of these options"
+        )
+    return True
 
 
 def _unknown(name: str) -> str:

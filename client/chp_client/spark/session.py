@@ -27,8 +27,6 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 SETTINGS: dict[str, str] = {
     # Nobody looks at the web page of a short job, and it takes a port.
     "spark.ui.enabled": "false",
-    # The progress bar writes over what the program prints.
-    "spark.ui.showConsoleProgress": "false",
     # Plans that adapt while they run help with large shuffles of unknown size; a small batch takes twice as long.
     "spark.sql.adaptive.enabled": "false",
     # What goes wrong is raised in Python; the rest of the log is about Spark itself.
@@ -132,6 +130,8 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
             # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.extraJavaOptions": " ".join(options),
+            # Spark's own bar, where somebody sees it; in a file it would be lines that overwrite nothing.
+            "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
         }
     )
 

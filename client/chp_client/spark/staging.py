@@ -114,7 +114,7 @@ def _answer(ticket: Ticket, timeout_s: float) -> Ack:
     return ticket.wait(timeout_s)
 
 
-def commit(  # noqa: PLR0917
+def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire)
     servers: list[str],
     transaction: bytes,
     application: str,

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from . import staging
 from .options import BadOption
+from .progress import Progress
 from .values.rows import Shape
 from .worker import settle
 
@@ -77,11 +78,13 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     part = staging.Part(options["servers"], job.transaction, f"{partition}.{attempt}", options["timeout"])
     rows = duplicates = 0
+    progress = Progress(f"partition {partition}", "rows staged")
     for batch in batches:
         rows += batch.num_rows
         for segment in shape.segments(batch):
             duplicates += segment.duplicates
             part.add(segment)
+            progress.add(len(segment.key_column))
     part.finish()
     return Staged(partition, part.name, part.batches, rows, duplicates, job.transaction, job.application, job.version)
 

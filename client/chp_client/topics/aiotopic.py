@@ -10,8 +10,10 @@ from typing import Any
 
 from ..clone.aioparts import Awaiting, call_soon
 from ..core.events import Ack
+from .aioconsumer import AsyncConsumer
+from .groups import Start, naming
 from .reader import PATIENCE_S, MessageBatch
-from .topic import Topic, naming
+from .topic import Topic
 
 AHEAD = 4  # batches
 
@@ -22,6 +24,11 @@ class AsyncTopic:
     def __init__(self, topic: Topic, waits: Callable[[float | None], Awaiting]) -> None:
         self.name = topic.name
         self._topic, self._waits = topic, waits
+
+    @property
+    def topic(self) -> Topic:
+        """What it stands on (for the parts of this package)."""
+        return self._topic
 
     async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
         """As of `Topic`; returns when it is acknowledged."""
@@ -66,6 +73,34 @@ class AsyncTopic:
                 yield batch
         finally:
             ahead.stop()
+
+    # -- groups
+
+    async def consumer(self, group: str, **options: Any) -> AsyncConsumer:
+        """As of `Topic`, joined: `async with await topic.consumer("billing") as consumer`."""
+        return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
+
+    async def subscribe(
+        self, group: str, start: Start = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+    ) -> Ack:
+        """As of `Topic`."""
+        with naming(self.name, group):
+            act = partial(self._topic.subscription, group, start, ack_timeout_s=ack_timeout_s)
+            return await self._waits(timeout).done(act)
+
+    async def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
+        """As of `Topic`."""
+        with naming(self.name, group):
+            return await self._waits(timeout).done(partial(self._topic.unsubscription, group))
+
+    async def reset(self, group: str, start: Start, timeout: float | None = None) -> Ack:
+        """As of `Topic`."""
+        with naming(self.name, group):
+            return await self._waits(timeout).done(partial(self._topic.subscription, group, start, again=True))
+
+    async def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """As of `Topic`."""
+        return await asyncio.to_thread(self._topic.groups, timeout)
 
 
 class _Ahead:

@@ -106,13 +106,19 @@ class Place:
 
 
 def batches(
-    servers: Sequence[str], name: str, place: Place, decode: Callable[[bytes], Any] | None, *, wait: bool
+    servers: Sequence[str],
+    name: str,
+    place: Place,
+    decode: Callable[[bytes], Any] | None,
+    *,
+    wait: bool,
+    patience_s: float = PATIENCE_S,
 ) -> Generator[MessageBatch | None, None, None]:
     """What comes from `place` on; None about once a second while nothing does. Without `wait` it ends when all is read.
 
     Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.
     """
-    with Port(servers, PATIENCE_S, silence_s=SILENCE_S) as port:
+    with Port(servers, patience_s, silence_s=SILENCE_S) as port:
         while not place.done:
             try:
                 for header, items in port.stream("", topic=name, after=place.offset, credit=CREDIT):

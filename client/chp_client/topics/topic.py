@@ -10,7 +10,7 @@ lower. Values go through the Clone's codec. A topic that is not there is made by
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from math import inf
 from typing import Any
@@ -27,14 +27,16 @@ from ..agent.tickets import Ticket
 from ..ask.port import Port
 from ..clone.writer import Writer
 from ..core.events import Ack
-from ..errors import AlreadyThere, NoSuchTopic, Refused
+from .consumer import CREDIT, TTL_S, Consumer
+from .groups import Start, begin, end, groups_of, naming, start_of
 from .reader import PATIENCE_S, MessageBatch, Place, batches
+from .visiting import Given, receive
 
 
 class Topic:
     """Made by `Clone.topic`."""
 
-    def __init__(self, writer: Writer, servers: Sequence[str], name: str) -> None:
+    def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.name = check_topic(name)
         self.writer, self._servers = writer, servers
 
@@ -52,18 +54,19 @@ class Topic:
     def publish_many(
         self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
     ) -> Ticket:
-        """Publish messages as one batch, all or none: at most 65,536, of 15 MiB together. The rest as of `publish`."""
+        """Publish messages as one batch, all or none: at most 65,536, of 16 MiB together. The rest as of `publish`."""
         data = list(map(self.writer.encoded, values))
         if not data:
             raise BadInput("no messages; publish at least one")
         names = None if keys is None else list(map(check_key, keys))
         if names is not None and len(names) != len(data):
             raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
-        if len(data) > DEFAULT.batch_items_max or sum(map(len, data)) > DEFAULT.batch_bytes_max - (1 << 20):
-            most = DEFAULT.batch_items_max
-            raise BadInput(f"a batch has at most {most:,} messages, of 15 MiB together; publish them in parts")
+        most, size = DEFAULT.batch_items_max, sum(map(len, data))
+        if len(data) > most or size > DEFAULT.batch_bytes_max:
+            told = f"not {len(data):,} of {size:,} bytes; publish them in parts"
+            raise BadInput(f"a batch has at most {most:,} messages, of 16 MiB together, {told}")
         body = pack_messages(names, data)
-        return self._put({columns.PUBLISH: [[self.name, len(data), body]]}, timeout)
+        return self._put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
 
     def _put(self, extras: dict[str, Any], timeout: float | None) -> Ticket:
         return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
@@ -105,7 +108,7 @@ class Topic:
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
         checks.wait_s(timeout)
-        with naming(self.name), Port(self._servers, timeout) as port:
+        with naming(self.name), Port(self._servers(), timeout) as port:
             return port.ask("", topic=self.name, facts=True)
 
     # -- reading
@@ -133,29 +136,86 @@ class Topic:
                 raise BadInput(f"{name} is the offset of a message, not {offset!r:.40}")
         start = 0 if after is None else -1 if after == LATEST else after + 1
         place = Place(start, inf if until is None else until + 1)
-        return batches(self._servers, self.name, place, self.writer.decode, wait=wait)
+        return batches(self._servers(), self.name, place, self.writer.decode, wait=wait)
+
+    # -- groups
+
+    def consumer(
+        self,
+        group: str,
+        *,
+        start: Start = "begin",
+        ttl: float = TTL_S,
+        ack: str = "after",
+        prefetch: int = CREDIT,
+        name: str | None = None,
+    ) -> Consumer:
+        """Become a member of a group, which is made if it is not there; each message goes to one of its members.
+
+        start     where a group begins that is made by this: "begin", "end", or an offset
+        ttl       seconds for which its process may be stopped, or gone, before its messages go to others
+        ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before"
+        prefetch  how many chunks, of about 256 KiB, it is given ahead
+        name      what others are shown of it
+
+        Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
+        """
+        check_topic(group)
+        return Consumer(
+            self.writer, self._servers(), self.name, group,
+            start=start_of(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
+        )  # fmt: skip
+
+    def receive(
+        self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
+    ) -> Given | None:
+        """What a member that comes by is given (for the parts of this package); see `visiting`."""
+        whose = self.name, group, member
+        with naming(self.name, group):
+            return receive(self.writer, self._servers(), whose, most=most, wait_s=wait_s, stopped=stopped)
+
+    def subscribe(
+        self, group: str, start: Start = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+    ) -> Ack:
+        """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
+
+        ack_timeout_s  a member that acknowledges nothing for so long of what it has loses it to others; None: it may
+                       take as long as it lives
+
+        `AlreadyThere` if it was. A topic that is not there is made.
+        """
+        with naming(self.name, group):
+            return self.subscription(group, start, ack_timeout_s=ack_timeout_s).wait(timeout)
+
+    def subscription(self, group: str, start: Start, **settings: Any) -> Ticket:
+        """The same without waiting (for the parts of this package)."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        return self._put(begin(self.name, group, start_of(start), **given), None)
+
+    def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
+        """Remove a group with its positions, and wait until it is gone; `NoSuchGroup` if there is none."""
+        with naming(self.name, group):
+            return self.unsubscription(group).wait(timeout)
+
+    def unsubscription(self, group: str) -> Ticket:
+        """The same without waiting (for the parts of this package)."""
+        return self._put(end(self.name, group), None)
+
+    def reset(self, group: str, start: Start, timeout: float | None = None) -> Ack:
+        """Have a group begin anew elsewhere: what its members have in hand is `Fenced`. `NoSuchGroup`."""
+        with naming(self.name, group):
+            return self.subscription(group, start, again=True).wait(timeout)
+
+    def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """Of each group: name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these
+        came), members (name and number of slots), ack_timeout_s; `NoSuchTopic`."""
+        return groups_of(self._servers(), self.name, timeout)
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
 
 
 LATEST = -2
-
-
-class naming:  # used as a function is
-    """Turns the codes of refusals that name a topic into errors of their own."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Refused) and error.code == "topic":
-            raise NoSuchTopic(f"there is no topic {self._name!r}", "topic", self._name, error.server) from None
-        if isinstance(error, Refused) and error.code == "there":
-            raise AlreadyThere(f"topic {self._name!r} is there already", "there", self._name, error.server) from None
 
 
 def topics_of(servers: Sequence[str], timeout: float = PATIENCE_S) -> list[dict[str, Any]]:

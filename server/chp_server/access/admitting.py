@@ -2,8 +2,10 @@
 
 The publisher is in ZeroMQ's manual mode then: it tells of a subscription and waits to be told to add it, to the pipe
 that it has just told of. So each is decided when it is taken, and not in the core's order of a turn. One that is denied
-gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, sent to there,
-and taken off again. The client's own filter is by prefix, so it hears that.
+gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, and is sent a
+message there, the pipe that was taken from last alone (XPUB_MANUAL_LAST_VALUE for this one message: who is admitted to
+the topic listens to all that begins so). The client's own filter is by prefix, so it hears that. libzmq then forgets
+which pipe was the last, so what is left subscribed is taken off when that connection says something again, or ends.
 
 When rules change, whoever holds what it may not have any more is cut off. It connects again by itself, subscribes to
 what it had, and gets what it still may.
@@ -19,7 +21,8 @@ import zmq
 
 from chp.access import NONCE_BYTES
 
-from ..core.access.gate import Signed
+from ..core.access.gate import Origin, Signed
+from .doors import KEY_PROPERTY, NONE
 
 Frames = list[bytes]
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -35,15 +38,30 @@ class Held:
 
 def user_of(frame: zmq.Frame) -> str:
     """Who sent a frame, by the key of its connection; "" if it has none."""
-    try:
-        return str(frame.get("User-Id"))
-    except zmq.ZMQError:
-        return ""
+    return _property(frame, "User-Id")
 
 
 def signed(frames: Frames, frame: zmq.Frame) -> Signed:
     """A message with its user, by any frame of it."""
     return Signed(frames, user_of(frame))
+
+
+def signed_from(frames: Frames, frame: zmq.Frame) -> Signed:
+    """The same with where it came from, which takes as long again."""
+    return Signed(frames, user_of(frame), origin_of(frame))
+
+
+def origin_of(frame: zmq.Frame) -> Origin:
+    """The beginning of the key that the connection of a frame has shown, and its address."""
+    key = _property(frame, KEY_PROPERTY)
+    return "" if key == NONE.decode() else key, _property(frame, "Peer-Address").removeprefix("::ffff:")
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return ""
 
 
 class Admitting:
@@ -53,15 +71,19 @@ class Admitting:
         self,
         socket: zmq.Socket[bytes],
         admit: Callable[[str, bytes], str],
-        refusal: Callable[[str, bytes, str], Frames],
+        refusal: Callable[[str, bytes, str, Origin], Frames],
+        chance: Callable[[int], bytes] = os.urandom,
     ) -> None:
         socket.set(zmq.XPUB_MANUAL, 1)
-        self._socket, self._admit, self._refusal = socket, admit, refusal
+        self._socket, self._admit, self._refusal, self._chance = socket, admit, refusal, chance
         self._held: dict[bytes, Held] = {}
+        self._left: dict[bytes, bytes] = {}  # topics of refusals that are to be taken off, one a connection
         self._rules = 0
 
     def decides(self, fd: bytes, frame: zmq.Frame) -> bool:
         """Whether a subscription that was just taken holds; a cancel always does."""
+        if (left := self._left.pop(fd, None)) is not None:
+            self._socket.set(zmq.UNSUBSCRIBE, left)
         event, user = frame.bytes, user_of(frame)
         topic, held = event[1:], self._held.get(fd)
         if event[:1] != b"\x01":
@@ -70,7 +92,7 @@ class Admitting:
                 self._socket.set(zmq.UNSUBSCRIBE, topic)
             return True
         if why := self._admit(user, topic):
-            self._tell(self._refusal(user, topic, why))
+            self._left[fd] = self._tell(self._refusal(user, topic, why, origin_of(frame)))
             return False
         if held is None or held.user != user:  # of an earlier connection with this descriptor
             held = self._held[fd] = Held(user)
@@ -78,19 +100,24 @@ class Admitting:
         self._socket.set(zmq.SUBSCRIBE, topic)
         return True
 
-    def _tell(self, refusal: Frames) -> None:
-        """To the pipe that was taken from last, alone."""
-        topic = refusal[0] + os.urandom(NONCE_BYTES)
+    def _tell(self, refusal: Frames) -> bytes:
+        """To the pipe that was taken from last, alone; its topic."""
+        topic = refusal[0] + self._chance(NONCE_BYTES)
         self._socket.set(zmq.SUBSCRIBE, topic)
+        self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 1)
         try:
             self._socket.send_multipart([topic, *refusal[1:]], _NOBLOCK)
         except zmq.Again:
             pass  # it asks again
-        self._socket.set(zmq.UNSUBSCRIBE, topic)
+        finally:
+            self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 0)
+            self._socket.set(zmq.XPUB_MANUAL, 1)  # which the line before has ended
+        return topic
 
     def ended(self, fd: bytes) -> None:
         """A connection has ended."""
         self._held.pop(fd, None)
+        self._left.pop(fd, None)
 
     def look(self, rules: int, cut_off: Callable[[int, str], None]) -> None:
         """If the rules are others than before: cut off who holds what it may not have any more."""

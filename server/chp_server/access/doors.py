@@ -11,14 +11,15 @@ not ask about, a wrong server key or a client without keys, it cuts by itself an
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 import zmq
 
 from chp import keyfiles
 
-from ..shell import logs
+from .. import logs
+from .audit import DENIED, KEY, Audit
 from .keyring import Keyring
 
 log = logs.get_log(__name__)
@@ -28,9 +29,16 @@ SAY_S = 60.0  # between two lines about the same key
 SAID_MAX = 1000  # keys
 EVENTS_MAX = 2000  # of a monitor, a second
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+KEY_PROPERTY, NONE = "X-Key", b"-"  # of what comes by a connection; always said, or its other end might say it
 ENDPOINT = "inproc://zeromq.zap.01"
 FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 Frames = list[bytes]
+
+
+def _metadata(key: bytes) -> bytes:
+    """As ZAP takes it: names and values with their lengths."""
+    name = KEY_PROPERTY.encode()
+    return bytes([len(name)]) + name + len(key).to_bytes(4, "big") + key if key else b""
 
 
 class Answer(NamedTuple):
@@ -38,6 +46,7 @@ class Answer(NamedTuple):
 
     user: str
     why: str = ""
+    key: bytes = b""  # as it is known to people
 
 
 class Doors:
@@ -46,6 +55,8 @@ class Doors:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
         self._keyring = keyring
         self.counts: Counter[str] = Counter()
+        self.audit: Audit | None = None
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()  # keys that were let in, and how they are shown
         self._said: dict[bytes, float] = {}
         self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
         self.questions = context.socket(zmq.REP)
@@ -69,6 +80,10 @@ class Doors:
         if self._keyring.peer:
             socket.curve_serverkey = self._keyring.peer
 
+    def peer_has_another_key(self) -> bool:
+        """Whether the file of the peer's key has another than when this was asked last; it is used from now on."""
+        return self._keyring.read_peer_again()
+
     def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
         """Hear of the handshakes that fail before anybody is asked."""
         endpoint = f"inproc://doors.{port}"
@@ -87,19 +102,29 @@ class Doors:
                 return
             found = self._decide(asked, now)
             code, text = (b"200", b"OK") if found.user else (b"400", found.why.encode())
-            self.questions.send_multipart([*asked[:2], code, text, found.user.encode(), b""])
+            self.questions.send_multipart([*asked[:2], code, text, found.user.encode(), _metadata(found.key)])
 
     def _decide(self, asked: Frames, now: float) -> Answer:
         domain, address = asked[2], asked[3].decode(errors="replace").removeprefix("::ffff:")
         mechanism, key = asked[5], asked[6] if len(asked) > 6 else b""
         if domain == LOCAL and mechanism == b"NULL":
-            return Answer("local")
-        if domain == PEER and self._keyring.is_peer(key):
+            return Answer("local", key=NONE)
+        if domain == PEER and mechanism == b"CURVE" and self._keyring.is_peer(key):
             return Answer("peer")
-        if domain == CLIENTS and (user := self._keyring.user_of(key, now)):
-            return Answer(user)
+        if domain == CLIENTS and mechanism == b"CURVE" and (user := self._keyring.user_of(key, now)):
+            return Answer(user, key=self._seen(user, key, address))
         self._unknown(key, domain, address, now)
         return Answer("", "this key is not known here")
+
+    def _seen(self, user: str, key: bytes, address: str) -> bytes:
+        shown = self._known.get(key)
+        if shown is None:
+            shown = self._known[key] = keyfiles.encode(key)[: keyfiles.SHOWN]
+            if len(self._known) > SAID_MAX:
+                self._known.popitem(last=False)
+            if self.audit is not None:
+                self.audit.tell(KEY, user=user, key=shown.decode(), address=address, what="connects", verdict="let in")
+        return shown
 
     def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
         self.counts["unknown_keys"] += 1
@@ -110,7 +135,10 @@ class Doors:
         if len(self._said) < SAID_MAX:
             self._said[key] = now + SAY_S
             said = keyfiles.encode(key).decode()
-            log.limited("a key that is not known", key=said, port=domain.decode(), address=address)
+            log.limited("a key that is not known", key=said, port=domain.decode(errors="replace"), address=address)
+            if self.audit is not None:
+                who = {"key": said[: keyfiles.SHOWN], "address": address}
+                self.audit.tell(DENIED, **who, what="connects", verdict="denied: a key that is not known")
 
     def look(self) -> None:
         """Count the handshakes that failed, now and then."""

@@ -2,10 +2,11 @@
 
     server.secret        our pair, of this user alone
     peer.pub             the other server's public key
-    clients/NAME.pub     of user NAME; more keys of the same are NAME.2.pub, NAME.new.pub ...
+    clients/NAME.pub     of user NAME; more keys of the same are NAME.2.pub, NAME.new.pub ...; none is local, or peer
 
 `clients` is read again when the directory has changed: a file that is moved there admits its owner at the next
-handshake, one that is taken away does not any more. Only the public half of anybody else's key is ever here.
+handshake, one that is taken away does not any more. `peer.pub` is looked at each second, so that the other server may
+have new keys while this one serves. Only the public half of anybody else's key is ever here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from pwd import getpwuid
 from typing import TypeVar
 
 import zmq
@@ -22,12 +24,13 @@ import zmq
 from chp import keyfiles
 from chp.keyfiles import KeyPair
 
+from .. import logs
 from ..exits import CannotStart, Exit
-from ..shell import logs
 
 log = logs.get_log(__name__)
 USERS_MAX = 10_000  # files that are read at once, in the turn of a handshake
 AGAIN_S = 5.0  # a file may have changed where its directory did not; strangers can make us look
+RESERVED = {"local": "who comes without a key from this host", "peer": "the other server"}
 _USER = re.compile(r"([A-Za-z0-9_-]{1,64})(\.[A-Za-z0-9_.-]{1,64})?\.pub\Z")
 Read = TypeVar("Read")
 
@@ -38,9 +41,10 @@ class Keyring:
     def __init__(self, directory: str, *, has_peer: bool) -> None:
         """Read all of it; `CannotStart` names the file and the remedy."""
         base = Path(directory)
-        self._clients = base / "clients"
+        self._clients, self._of_peer = base / "clients", base / "peer.pub"
+        self._peer_state = _state_of(self._of_peer)
         self.pair = _own(base / "server.secret")
-        self.peer = _file(base / "peer.pub", keyfiles.read_public, _NO_PEER) if has_peer else b""
+        self.peer = _file(self._of_peer, keyfiles.read_public, _NO_PEER) if has_peer else b""
         if has_peer and self.peer == self.pair.public:
             raise CannotStart(
                 Exit.USAGE, f"{base / 'peer.pub'} is this server's own key; copy the other server's there"
@@ -54,6 +58,23 @@ class Keyring:
         """Whether these 32 bytes are the peer's public key."""
         return bool(self._peer) and key == self._peer
 
+    def read_peer_again(self) -> bool:
+        """Whether `peer.pub` was replaced by one with another key, which is the peer's from now on."""
+        state = _state_of(self._of_peer)
+        if not self._peer or state == self._peer_state:
+            return False
+        self._peer_state = state
+        try:
+            found = _file(self._of_peer, keyfiles.read_public, _NO_PEER)
+        except CannotStart as wrong:
+            log.limited("the peer's key is as before", why=str(wrong))
+            return False
+        if found in (self.peer, self.pair.public):
+            return False
+        self.peer, self._peer = found, keyfiles.decode(found.decode())
+        log.warning("the peer has another key", key=keyfiles.shown(found))
+        return True
+
     def user_of(self, key: bytes, now: float) -> str | None:
         """Whose public key these 32 bytes are."""
         changed = self._state()
@@ -63,10 +84,7 @@ class Keyring:
         return self._users.get(key)
 
     def _state(self) -> int:
-        try:
-            return self._clients.stat().st_mtime_ns
-        except OSError:
-            return 0
+        return _state_of(self._clients)[0]
 
     def _read(self) -> dict[bytes, str]:
         try:
@@ -93,6 +111,14 @@ _NO_PEER = "copy the server.pub of the other server there; the two know each oth
 _NO_CLIENT = "copy the NAME.pub there that `chp keygen NAME` wrote"
 
 
+def _state_of(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
+
+
 def _own(path: Path) -> KeyPair:
     pair = _file(path, keyfiles.read_secret, _NO_SERVER)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -108,7 +134,19 @@ def _user(path: Path) -> tuple[str, bytes]:
     named = _USER.match(path.name)
     if named is None:
         raise CannotStart(Exit.USAGE, f"{path} is no NAME.pub with a name of letters, digits, '_' and '-'; rename it")
+    if named[1] in RESERVED:
+        raise CannotStart(
+            Exit.USAGE,
+            f"{path}: {named[1]!r} is how servers call {RESERVED[named[1]]}, and nobody's own name; rename the file",
+        )
     return named[1], keyfiles.decode(_file(path, keyfiles.read_public, _NO_CLIENT).decode())
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _file(path: Path, read: Callable[[str], Read], remedy: str) -> Read:
@@ -117,6 +155,9 @@ def _file(path: Path, read: Callable[[str], Read], remedy: str) -> Read:
             text = file.read(keyfiles.FILE_BYTES_MAX)
     except FileNotFoundError:
         raise CannotStart(Exit.USAGE, f"{path} is missing; {remedy}") from None
+    except PermissionError as error:
+        me = _name_of(os.geteuid())
+        raise CannotStart(Exit.USAGE, f"{path} can't be read ({error.strerror}); `chown {me} {path}`") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise CannotStart(Exit.USAGE, f"{path} can't be read ({why}); {remedy}") from None

@@ -49,7 +49,7 @@ class Beating:
         here.pending.expire(here.now)
         here.state.forget_idle_sessions(here.now)
         here.commits.channels.let_go(here.now)
-        if here.active and here.state.late:
+        if here.active and here.state.deferred:
             self.greet_all()  # alive, and not able to give fingerprints now
         elif here.active:
             self.tell_channels()

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import columns, headers
-from chp.batch import Segment, encode, narrow
+from chp.batch import Segment, encode, narrow, shown
 from chp.digest import NOTHING, link
 from chp.hashmap import SUM_KEYS_MAX, Hashmap
 from chp.keys import ETX, STX, channel_topic, topic_subtree
@@ -49,6 +49,7 @@ class Channel:
     measuring: Image | None = None  # what is there is counted: what comes meanwhile is added up beside it
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
+    writers: dict[bytes, None] = field(default_factory=dict)  # the sessions that those are of; b"": our own
     since: int = 0  # the number from which `digest` counts
     digest: int = 0  # of the bodies that were published
 
@@ -72,6 +73,20 @@ class Channel:
     def begin_digest(self, number: int) -> None:
         """Count from here on: what was carried before is of no account."""
         self.since, self.digest = number, 0
+
+    def told(self, origins: list[list[Any]]) -> list[list[Any]]:
+        """Of a record's origins, those that wrote in the subtree: who wrote elsewhere is nothing to its readers."""
+        if not self.subtree or not origins:
+            return origins
+        numbers = dict(origins)
+        return [[writer, numbers[writer]] for writer in self.writers if writer in numbers]
+
+    def take(self, last: int) -> list[bytes]:
+        """The parts, that go out as one record or are not to; the next ones come after `last`."""
+        parts, self.parts, self.last = self.parts, [], last
+        if self.writers:
+            self.writers = {}
+        return parts
 
     def measure(self, hashmap: Hashmap) -> None:
         """Count and add up what the map has in the subtree."""
@@ -124,6 +139,7 @@ class Channels:
         self.listeners = Listeners(limits)
         self.chp1: dict[bytes, None] = {}
         self.chp1_joins = 0
+        self.writer = b""  # the session whose segments are noted
         self.refused = 0
         self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
 
@@ -181,8 +197,7 @@ class Channels:
         """Start every channel anew, after the state was replaced as a whole."""
         self._touched.clear()
         for channel in self.by_topic.values():
-            channel.last = state.number
-            channel.parts.clear()
+            channel.take(state.number)
             channel.let_go()
             channel.begin_digest(state.number)
 
@@ -239,12 +254,14 @@ class Channels:
         for channel, part in self._shares(segment):
             if channel.subtree:
                 channel.note(part, revision, before)
+                channel.writers[self.writer] = None
             channel.parts.append(encoded if part is segment else part.encode())
 
     def gather(self, segment: Segment, encoded: bytes) -> None:
         """As `note`, of much: the fingerprints are let go, as adding up what the map has is the cheaper way then."""
         for channel, part in self._shares(segment):
             channel.let_go()
+            channel.writers[self.writer] = None
             channel.parts.append(encoded if part is segment else part.encode())
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
@@ -263,11 +280,11 @@ class Channels:
                 part = narrow(segment, channel.subtree) if channel.subtree else segment
                 if part is not None:
                     self._touched[channel.subtree] = channel
-                    yield channel, part
+                    yield channel, shown(part) if channel.subtree else part
         else:
             for subtree, part in self._subtrees.shares(segment):
                 channel = self._touched[subtree] = self.by_topic[channel_topic(subtree)]
-                yield channel, part
+                yield channel, shown(part) if subtree else part
 
     def _take_touched(self) -> Iterator[Channel]:
         touched, self._touched = self._touched, {}
@@ -276,7 +293,7 @@ class Channels:
     def skip(self, last: int) -> None:
         """The record that `follow` was told of is complete."""
         for channel in self._take_touched():
-            channel.parts, channel.last = [], last
+            channel.take(last)
 
     def publish(self, header: headers.Batch, record_body: bytes, record_crc: int, items: int) -> list[Frames]:
         """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
@@ -287,10 +304,11 @@ class Channels:
             if not channel.parts:
                 continue
             body, crc = record_body, record_crc
-            if channel.subtree or channel.last != prev or len(channel.parts) != items:
-                body = encode(header.after(channel.last), channel.parts)  # whose is of the record's segments
+            before, origins = channel.last, channel.told(header.origins)
+            parts = channel.take(last)
+            if channel.subtree or before != prev or len(parts) != items:
+                body = encode(header.after(before, origins), parts)
                 crc = crc32(body)
-            channel.parts, channel.last = [], last
             channel.carried(crc)
             out.append([channel.topic, number, b"", b"", body])
         return out
@@ -299,12 +317,12 @@ class Channels:
         """As `publish`, of a record that may be large: several BATCHes a channel, of which the last has the origins."""
         out: list[Frames] = []
         for channel in self._take_touched():
-            groups = grouped(channel.parts, self._limits.part_bytes)
-            for (before, start, end), more, group in numbered(groups, channel.last, first, last):
-                body = encode(headers.Batch(before, start, end, wall_ms, [] if more else origins, more), group)
+            at, told = channel.last, channel.told(origins)
+            groups = grouped(channel.take(last), self._limits.part_bytes)
+            for (before, start, end), more, group in numbered(groups, at, first, last):
+                body = encode(headers.Batch(before, start, end, wall_ms, [] if more else told, more), group)
                 channel.carried(crc32(body))
                 out.append([channel.topic, pack(end), b"", b"", body])
-            channel.parts, channel.last = [], last
         return out
 
     def kvpubs(self, segments: list[Segment], first: int, last: int) -> list[Frames]:

@@ -23,10 +23,9 @@ from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
-from ..store.journal import cut_short
 from . import subscribing
 from .access.changes import Changes
-from .access.gate import signer, with_user
+from .access.gate import with_user
 from .beating import Beating
 from .channels import alive
 from .ending import Endings
@@ -40,6 +39,7 @@ from .questions.status import status_of
 from .resting import Resting
 from .room import Measured
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
+from .state.journal import cut_short
 from .state.recordlog import Row
 from .state.state import ReplicatedState
 from .turn import Read, Turn
@@ -47,7 +47,8 @@ from .updates.releasing import Releasing
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
-LATE_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
+NEVER = float("-inf")
+DEFERRED_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 
 
 class ServerCore:
@@ -64,11 +65,13 @@ class ServerCore:
         self.link = PeerLink(here, self.resting)
         self.changes = Changes(here)
         self.requests = Requests(here, self.link, self.changes)
-        self.told: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # what the shell says of itself
+        self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
         self.releasing, self.beating = Releasing(here), Beating(here, self.link)
         self._woke = False
+        self._stirred = True  # something else than plain sets came in since the last turn
+        self._plain_until = NEVER  # as long as nothing else does: when something is due
 
     @property
     def state(self) -> ReplicatedState:
@@ -99,7 +102,7 @@ class ServerCore:
 
     def begin_turn(self, now: float, wall_s: float, arbiter: tuple[float, Members | None] | None = None) -> None:
         """Every clock reading of the turn, and the arbiter's word. A long gap, and we were silent: we were stopped."""
-        here = self.here
+        here, state = self.here, self.commits.state
         if arbiter is not None:
             self.arbitration.hear(*arbiter)
         gap = now - here.now
@@ -108,10 +111,11 @@ class ServerCore:
         here.now, here.arrival, here.wall = now, now, wall_s
         if self._woke:  # stopped, or busy with recovering what the journal has
             here.listens_since = now
-        if self.state.late:
-            self.state.catch_up(LATE_A_TURN)
+            self._stirred = True
+        if state.deferred:
+            state.catch_up(DEFERRED_A_TURN)
         arbitrated = self.arbitration.enabled and here.active and not here.handing_over
-        if arbitrated and not self.arbitration.holds(now, self.state.number):
+        if arbitrated and not self.arbitration.holds(now, state.number):
             self.step(Event.LEASE_LOST)
         if self._woke and here.active and self.config.has_peer:
             if silent_s > self.config.peer_timeout_s / 2:
@@ -128,6 +132,20 @@ class ServerCore:
     def end_turn(self) -> Turn:
         """Decide what is due, and hand over everything that is to be done."""
         here = self.here
+        if self._stirred or here.now >= self._plain_until:
+            self._stirred, self._plain_until = False, NEVER
+            self._look_at_all()
+        else:
+            self.committer.commit(here.turn, here.arrival, here.wall)
+            if self.config.has_peer:
+                self.link.end_turn()
+            self.releasing.end_turn()
+        turn, here.turn = here.turn, Turn()
+        return turn
+
+    def _look_at_all(self) -> None:
+        """All that may be due. A turn in which nothing is, and only sets of keys and values came, is a commit."""
+        here = self.here
         if here.bstate is not ACTIVE:
             self._alone()
         self._expire()
@@ -143,20 +161,36 @@ class ServerCore:
             self.link.filler.end_turn(asks=False)
         self.releasing.end_turn()
         if self.changes.owed:
-            self.changes.tell(self.committer.acks.told, self.requests.answer)
+            self.changes.tell(self.committer.acks.answered, self.requests.promise)
         if here.now >= self.beating.due:
             self.beating.end_turn()
         if self.state.busy:
             self.state.go_on()
         self.requests.pump()
-        turn, here.turn = here.turn, Turn()
-        return turn
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
+        here, state = self.here, self.commits.state
+        if state.busy or (self.config.has_peer and self.link.ready):  # by what was done of the turn, maybe
+            self._plain_until = NEVER
+            return here.now
+        if self._stirred or self._plain_until == NEVER:
+            due = self._next_due()
+            self._plain_until = due if self._quiet else NEVER
+            return due
+        return self._plain_until
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether nothing is under way that a turn goes on with; what begins something stirs."""
         here = self.here
-        state = self.commits.state
-        if self.requests.ready or self.link.ready or state.late or state.busy or self.pending.taken:
+        waits = here.handover_until is not None or self.changes.owed or self.arbitration.enabled or self._stirred
+        reads = len(self.requests.syncs) or len(self.requests.readers.delivery)
+        return here.bstate is ACTIVE and not (waits or reads) and self.resting.calm
+
+    def _next_due(self) -> float:
+        here, state = self.here, self.commits.state
+        if self.requests.ready or state.deferred or self.pending.taken:
             return here.now
         if self.endings.ready and here.now >= here.hold_until:
             return here.now
@@ -172,6 +206,7 @@ class ServerCore:
 
     def subscription(self, frames: list[bytes]) -> None:
         """P+1: a connection's event, or its end."""
+        self._stirred = True
         try:
             subscribing.hear(self.here, frames)
         except BadInput as error:
@@ -181,11 +216,15 @@ class ServerCore:
         """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
         try:
             known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
-            self.pending.taken.append(known) if self.pending.queues(known, self.state) else self._collect(known)
+            if self.pending.taken and self.pending.queues(known, self.state):
+                self.pending.taken.append(known)
+            else:
+                self._collect(known)
         except BadInput as error:
             self._garbage("collector", error)
         except Exception:  # a defect of ours, or no memory: the shell says so
             self.resting.failures += 1
+            self._stirred = True
             raise
 
     @property
@@ -200,14 +239,16 @@ class ServerCore:
                 if not self.pending.keep(frames, self.state, here.now):
                     self.counts["pending_without_uuid"] += 1
                 return
-            self.committer.collect(frames, here.turn, here.arrival, here.wall)
+            if not self.committer.collect(frames, here.turn, here.arrival, here.wall):
+                self._stirred = True
             self.resting.failures = 0
         except BadInput as error:
             self._garbage("collector", error)
 
     def request(self, frames: list[bytes]) -> None:
         """P: a message from the snapshot port, behind its identity."""
-        self.here.gate.speaker = signer(frames)
+        self._stirred = True
+        self.here.gate.heed(frames)
         try:
             self._do(self.requests.message(frames))
         except BadInput as error:
@@ -215,10 +256,12 @@ class ServerCore:
 
     def page(self, read: Read, rows: Sequence[Row] | None) -> None:
         """What the journal has, of what the last turn wanted to read."""
+        self._stirred = True
         self.requests.feeds.pages.came(read, rows)
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """P+3: a message of the peer's, and the identity of its connection."""
+        self._stirred = True
         try:
             self._do(self.link.message(frames, line))
         except BadInput as error:
@@ -247,6 +290,7 @@ class ServerCore:
 
     def measured(self, seen: Measured, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
+        self._stirred = True
         if aside:
             self.room.measured(seen)
         elif self.resting.measured(seen):
@@ -255,8 +299,8 @@ class ServerCore:
 
     def vote(self) -> bool:
         """A client asks to be served; whether it will be."""
-        if not self.here.active and self.link.loader is None:
-            self.step(Event.VOTE_PEER_ALIVE if self.here.alive() else Event.VOTE_PEER_SILENT)
+        if not self.here.active and self.link.loader is None and self.here.replacing is None:
+            self.step(Event.VOTE_PEER_ALIVE if self.here.is_there() else Event.VOTE_PEER_SILENT)
         return self.here.serving
 
     # -- Binary Star
@@ -275,6 +319,7 @@ class ServerCore:
         if after is State.ACTIVE and not self.arbitration.holds(here.now, self.state.number):
             self.arbitration.want(here.now)
             return
+        self._stirred = True
         before, here.bstate, here.since = here.bstate, after, here.now
         self.resting.stepped(event)
         here.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
@@ -303,11 +348,12 @@ class ServerCore:
         here = self.here
         self.link.reset()
         self.link.remember_foreign(b"")
-        here.drop_held()
+        here.drop_partial()
         held = self.state.number
         self._open_epoch(because)
         self.arbitration.begin(here.now)
         self.state.renew_leases(here.now)
+        self.requests.readers.sharing.begin()
         self.link.replay.own(held)
         taken = self.pending.take(here.now)
         self._go_on_with_pending()
@@ -396,11 +442,13 @@ class ServerCore:
     def _expire(self) -> None:
         here = self.here
         self.endings.ready &= here.serving and not self.room.read_only
-        if not here.serving or self.room.read_only or self.state.late or self.state.listing or self.pending.taken:
+        if not here.serving or self.room.read_only or self.state.deferred or self.state.listing or self.pending.taken:
             return
         if here.now < here.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return
-        self.endings.step(scan=here.now >= here.next_beat)
+        beat = here.now >= here.next_beat
+        self.endings.step(scan=beat)
+        self.requests.readers.settle(beat=beat)
 
     @property
     def ends(self) -> str:
@@ -411,4 +459,4 @@ class ServerCore:
 
     def status(self) -> dict[str, Any]:
         """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
-        return status_of(self.here, self.link, self.requests, **self.told())
+        return status_of(self.here, self.link, self.requests, **self.shell_facts())

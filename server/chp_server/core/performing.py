@@ -20,12 +20,13 @@ from typing import Protocol
 from chp.batch import encode
 from chp.headers import Refused
 
-from ..store.journal import Journal, JournalFull, Loaded
+from .access.gate import NOWHERE, Origin
 from .channels import greeting
 from .core import ServerCore
 from .pair.meeting import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
+from .state.journal import Journal, JournalFull, Loaded
 from .state.recordlog import Row
 from .turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
 
@@ -57,11 +58,13 @@ class Step(StrEnum):
 
     SAVES = "saves"
     TO_PEER = "to_peer"
+    DELIVERIES = "deliveries"
     JOURNAL = "journal"
     SYNC = "sync"
     NO_ROOM = "no_room"  # wait: the journal had no room, and is written again when the next step is asked for
     PUBLISH = "publish"
     ACKS = "acks"
+    PROMISES = "promises"
     CONFIRM = "confirm"
     REPLIES = "replies"
     FACTS = "facts"
@@ -74,6 +77,9 @@ class Ports(Protocol):
 
     def now(self) -> float:
         """The time now, in the middle of a turn."""
+
+    def cut_denied(self) -> None:
+        """If the rules have changed: cut off who listens on P+1 to what it may not hear any more."""
 
     def save(self, save: Save) -> None:
         """Write a file of its own, durably."""
@@ -121,9 +127,10 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     recover_snapshot(commits, loaded.snapshot, core.limits, now, wall_s)
     for row in loaded.rows:
         commits.log.append(commits.follow(row.body, now, wall_s))
-    if commits.drop_held():
+    if commits.drop_partial():
         journal.drop_after(commits.state.number)
     core.link.replay.read_messages = core.link.filler.read = core.requests.readers.delivery.read = journal.read_messages
+    core.requests.readers.sharing.pages.read = journal.read_messages
     core.link.filler.spans = journal.message_spans
     journal.trim_messages(core.link.filler.begin())
     if journal.get_meta(COPY):  # a backup that is started: from now on another store than the one that it was made of
@@ -139,14 +146,24 @@ def admit(core: ServerCore, user: str, topic: bytes) -> str:
     return core.here.gate.unheard(core.state.access, user, topic)
 
 
+def has_met(core: ServerCore) -> bool:
+    """Whether the two servers hear each other."""
+    return core.here.hears_us()
+
+
+def is_unheard(core: ServerCore) -> bool:
+    """Whether the peer is heard, and says that it does not hear this server."""
+    return core.here.alive() and not core.here.hears_us()
+
+
 def rules_number(core: ServerCore) -> int:
     """The number of the record that the rules came with; 0 as long as there are none."""
     return core.state.access.changed
 
 
-def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str) -> Frames:
+def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
     """What is sent to who is not admitted, and to nobody else."""
-    core.here.gate.speaker = user
+    core.here.gate.speaker, core.here.gate.origin = user, origin
     core.here.deny(f"subscribe to {topic[:64]!r}")
     refused = encode(Refused(0, "access", why))
     return greeting(topic, core.state.number, refused)
@@ -158,9 +175,10 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     While a large commit is on its way into the map, clients wait; while all keys are listed for images, sets do.
     """
     inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
-    if not core.state.late:
+    state = core.commits.state
+    if not state.deferred:
         inboxes.take(UPDATES, core.subscription)
-        if not core.state.listing:
+        if not state.listing:
             inboxes.take(COLLECTOR, core.collect)
         inboxes.take(SNAPSHOT, core.request)
 
@@ -186,7 +204,10 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
 
     While the journal has no room the turn goes no further, and the server is as one that is stopped: what is published,
     acknowledged or confirmed is in the journal, whatever it takes. The peer serves meanwhile.
+
+    Before all that, whom new rules deny what it hears is cut off: this turn may have records of what they deny.
     """
+    ports.cut_denied()
     has_effects = map(getattr, repeat(turn), map(itemgetter(1), ORDER))  # looked at when its place has come
     for step, _, perform in compress(ORDER, has_effects):
         yield step
@@ -221,6 +242,11 @@ def _to_peer(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.to_peer(turn.to_peer)
 
 
+def _deliver(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for identity, messages in turn.deliveries:
+        ports.reply(identity, messages)
+
+
 def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.write(turn.journal, again=False)
 
@@ -237,8 +263,16 @@ def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.acknowledge(core.releasing.may_leave(turn.acks, ports.now()))
 
 
-def _confirm(_core: ServerCore, turn: Turn, ports: Ports) -> None:
-    ports.to_peer(turn.confirm)
+def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
+    for identity, messages in core.releasing.may_be_promised(turn.promises, ports.now()):
+        ports.reply(identity, messages)
+
+
+def _confirm(core: ServerCore, turn: Turn, ports: Ports) -> None:
+    if core.here.replacing is None:  # else the journal tells of what was before
+        ports.to_peer(turn.confirm)
+    else:
+        core.here.confirmed = 0
 
 
 def _reply(_core: ServerCore, turn: Turn, ports: Ports) -> None:
@@ -265,10 +299,12 @@ def _copy(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] = (
     (Step.SAVES, "saves", _save),
     (Step.TO_PEER, "to_peer", _to_peer),
+    (Step.DELIVERIES, "deliveries", _deliver),
     (Step.JOURNAL, "journal", _write),
     (Step.SYNC, "journal", _sync),
     (Step.PUBLISH, "publish", _publish),
     (Step.ACKS, "acks", _acknowledge),
+    (Step.PROMISES, "promises", _promise),
     (Step.CONFIRM, "confirm", _confirm),
     (Step.REPLIES, "replies", _reply),
     (Step.FACTS, "facts", _tell),

@@ -43,9 +43,14 @@ class Resting:
             here.state.renew_leases(here.now)  # nobody could refresh one
         return self.look()
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing speaks for it, nor can before the shell has looked again."""
+        return self._here.room.ample and not (self.failures or self._told)
+
     def look(self) -> bool:
         """Tell when that changes; whether to hand over."""
-        if self._here.room.ample and not (self.failures or self._told):
+        if self.calm:
             return False
         here, why = self._here, self.why
         if bool(why) != bool(self._told):

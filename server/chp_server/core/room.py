@@ -7,7 +7,8 @@
 Without room, whatever would make the map larger is refused as `full`: sets, what is staged and its commit, new leases.
 Deletes, reads and heartbeats go on, in the reserve that the bounds leave. When half of the disk's reserve is used up,
 refusals leave no rows any more (unwritten.py). When but an eighth of it is left, or the journal has found no room at
-all, the server is *read-only*: it writes nothing, so the last byte may go and nothing stops.
+all, the server is *read-only*: it writes nothing, so the last byte may go and nothing stops. So it is, too, when its
+journal's file was removed under it.
 
 Some way before a bound it is *tight*: then the active hands over, if the passive is not. What was full has room again
 when it is not tight any more, so that a server at its bound does not change its mind with every set. A passive refuses
@@ -42,6 +43,7 @@ class Measured:
     disk_free: int | None = None
     journal_full: bool = False  # a moment ago it could not be cleaned up, or ...
     read_only: bool = False  # ... not even written to
+    gone: bool = False  # the journal's file was removed: what is written to it nobody will find
 
 
 class Room:
@@ -75,6 +77,11 @@ class Room:
     def read_only(self) -> str:
         """Why nothing at all is written, deletes included; "" if something may be."""
         seen, free = self._seen, self._seen.disk_free
+        if seen.gone:
+            return (
+                "read-only: the journal's file was removed, or another stands in its place; what is held is in memory "
+                "alone: save it (chp dump), see what became of --data, and start the server again"
+            )
         if seen.read_only or (free is not None and free < self._disk_free_min // READ_ONLY_SHARE):
             figures = "" if free is None else f" ({_mib(free)} are free)"
             return f"read-only: disk full{figures}; free some, and sets are taken again by themselves"

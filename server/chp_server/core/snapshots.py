@@ -1,8 +1,12 @@
 """The journal's snapshots, written a chunk a turn while the server goes on serving.
 
 When the rows have grown enough (the journal says so), the state at one number is imaged, its chunks are put between
-turns, and then it becomes the journal's snapshot; the rows it replaces are deleted. A passive that has taken over a
-whole state writes it the same way, but at once: its journal must not tell of anything else.
+turns, and then it becomes the journal's snapshot; the rows it replaces are deleted.
+
+A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done its journal tells of
+what it had before, so it confirms nothing and hands over nothing (`Standing.replacing`), and what else is for the
+journal waits: records that came in the meantime, which the active bounds, as nothing is confirmed. If it has to serve
+meanwhile, the rest is written at once.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ from chp.headers import StateHead, Sync
 from chp.limits import Limits
 from chp.unpacking import WHOLE_STATE
 
-from ..store.journal import Journal
 from .core import ServerCore
 from .pair.follow import Loader
 from .state.image import NOT_YET, Image
-from .turn import Append, DropAfter, JournalOp, Remember, Replace, Trim
+from .state.journal import Journal
+from .turn import Append, DropAfter, Fill, JournalOp, Remember, Replace, Trim
 from .updates.committed import Committed
 
+SMALL = 3  # steps: a chunk, the rest, the end; so a small state is replaced in one turn
 COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
 
 
@@ -33,6 +38,8 @@ class Snapshotter:
         self._bodies: Iterator[bytes] | None = None
         self._not_before = float("-inf")
         self.number = 0
+        self._shared: int | None = None  # of a replacement that is not done
+        self._waiting: list[JournalOp] = []  # until it is
         self._is_copy = bool(journal.get_meta(COPY))
 
     @property
@@ -43,7 +50,7 @@ class Snapshotter:
     def step(self, core: ServerCore) -> bool:
         """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
         if self._bodies is None:
-            if self._journal.snapshot_due() and core.now >= self._not_before and not core.room.tight:
+            if core.now >= self._not_before and (self._shared is not None or self._is_due(core)):
                 self.begin(core)
             return False
         body = next(self._bodies, None)
@@ -52,8 +59,14 @@ class Snapshotter:
                 self._journal.put_snapshot(body)
             return False
         self._bodies = None
-        self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
+        if self._shared is None:
+            self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
+        else:
+            self._replaced(core, self._shared)
         return True
+
+    def _is_due(self, core: ServerCore) -> bool:
+        return self._journal.snapshot_due() and not core.room.tight
 
     def give_up(self, until: float) -> None:
         """There was no room for it: the one before stays, and none is begun for a while."""
@@ -63,42 +76,62 @@ class Snapshotter:
     def write(self, ops: Sequence[JournalOp], core: ServerCore, *, again: bool = False) -> None:
         """Do a turn's journal operations, all but the sync; `again`, if a part of them may have been synced.
 
-        A replacement is the state as it is now, so it holds the complete records that came after it in the same turn.
+        A replacement is the state as it is when it begins, so it holds the complete records that came before that.
         """
         if self._is_copy and not all(isinstance(op, Remember) for op in ops):
             # with its first record, in one transaction, it becomes a store of its own
             self._journal.set_meta(COPY, b"")
             self._is_copy = False
-        replaced = 0
+        replaced, begun = 0, False
         if again:
             self.give_up(core.now)  # the error abandoned one that was under way
             replaced = int(self._journal.stats()["number"])
+            self._waiting = [op for op in self._waiting if not any(op is now for now in ops)]
         for op in ops:
             if isinstance(op, Replace):
-                self.replace(core, op.shared)
-                replaced = self.number
-            elif isinstance(op, DropAfter):
-                self._journal.sync()
-                self._journal.drop_after(op.number)
-            elif isinstance(op, Remember):
-                self._journal.set_meta(op.key, op.value)
-            elif isinstance(op, Trim):
-                self._journal.trim_messages(op.floors)
+                self._shared = core.here.replacing = op.shared
+                self._waiting.clear()
+                self.begin(core)
+                begun = True
+            elif self._shared is not None and not isinstance(op, Remember):
+                self._waiting.append(op)
             else:
-                if op.messages:
-                    self._journal.keep_messages(op.messages)
-                if isinstance(op, Append) and op.last > replaced:
-                    self._journal.append([op.row()])
+                self._do(op, replaced)
+        if self._shared is not None and core.active:
+            self.replace(core, self._shared)
+        elif begun:
+            any(self.step(core) for _ in range(SMALL))
+
+    def _do(self, op: JournalOp, replaced: int) -> None:
+        if isinstance(op, DropAfter):
+            self._journal.sync()
+            self._journal.drop_after(op.number)
+        elif isinstance(op, Remember):
+            self._journal.set_meta(op.key, op.value)
+        elif isinstance(op, Trim):
+            self._journal.trim_messages(op.floors)
+        elif isinstance(op, Append | Fill):
+            if op.messages:
+                self._journal.keep_messages(op.messages)
+            if isinstance(op, Append) and op.last > replaced:
+                self._journal.append([op.row()])
 
     def replace(self, core: ServerCore, shared: int = 0) -> None:
-        """Write the state as it is now, all of it, in place of whatever the journal holds."""
-        self.begin(core)
-        core.state.gather_all()
-        for body in self._bodies or ():
-            if body is not NOT_YET:
-                self._journal.put_snapshot(body)
-        self._bodies = None
+        """Write the state as it is now, all of it, in place of whatever the journal holds; or the rest of it."""
+        self._shared = shared
+        if self._bodies is None:
+            self.begin(core)
+        while not self.step(core):
+            core.state.gather()
+
+    def _replaced(self, core: ServerCore, shared: int) -> None:
+        """The journal has the state that was taken over: what waited follows, all of it durable from now on."""
         self._journal.commit_snapshot(keep_after=self.number, alone=True, shared=shared)
+        for op in self._waiting:
+            self._do(op, self.number)
+        self._journal.sync()
+        self._shared = core.here.replacing = None
+        self._waiting.clear()
 
     def begin(self, core: ServerCore) -> None:
         """Begin one of the state as it is now."""

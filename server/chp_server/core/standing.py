@@ -74,6 +74,7 @@ class CoreConfig:
     has_arbiter: bool = False
     name: str = ""
     secret: bytes = b""  # of this run; only the peer is told it
+    audited: bool = False  # operators' commands are told to who keeps an audit
     keyed: bool = False  # it is known who sends what: clients have keys, and so has the peer
     exposed: bool = False  # other hosts reach it, and there is no access control
     heartbeat_s: float = 0.25
@@ -159,10 +160,14 @@ class Standing:
         self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.peer: Peer | None = None
+        self.posed_at = float("-inf")  # when somebody on P+3 said to be of our store, and was not heard: `may_follow`
         self.follower: Follower | None = None  # on the active: the passive
         self.handover_until: float | None = None  # no sets are taken until then, as the passive is to take over
         self.hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
         self.next_beat = now
+        # a state that was taken over is not in the journal yet, whose messages are this history's up to this number
+        self.replacing: int | None = None
+        self.confirmed = 0  # on the passive: the number that the active was told
         self.pace = Pace(config.heartbeat_s)
 
     # -- how it stands
@@ -185,6 +190,27 @@ class Standing:
     def alive(self) -> bool:
         """Whether the peer was heard within `peer_timeout_s`."""
         return self.peer is not None and self.now - self.peer.heard <= self.config.peer_timeout_s
+
+    def may_follow(self, who: Peer | Misfit) -> None:
+        """A stranger on P+3 may be the peer's next run, which did not hear us while we stood still.
+
+        If so it is heard as soon as the one before is silent. Until then we open no epoch beside its own.
+        """
+        if isinstance(who, Peer) and who.at.store == self.state.store:
+            self.posed_at = self.now
+            self.epochs.hear(who.epoch)
+
+    def is_there(self) -> bool:
+        """Whether the peer was heard within `peer_timeout_s`, or somebody who may be its next run."""
+        return self.alive() or self.now - self.posed_at <= self.config.peer_timeout_s
+
+    def hears_us(self) -> bool:
+        """Whether the peer says that it hears us."""
+        return self.alive() and self.peer is not None and self.peer.echo == self.config.secret
+
+    def outruns(self, number: int) -> bool:
+        """Whether we are beyond a number, and who serves is beyond us: what is of that number is old."""
+        return self.peer is not None and number < self.state.number < self.peer.number
 
     def in_sync(self) -> bool:
         """On the active: whether the passive confirms; on the passive: whether the active says so."""
@@ -209,9 +235,9 @@ class Standing:
         """Set again what another history has done, in the open record or, if it does not fit there, in the next."""
         self.committer.recommit(self.turn, segments, origins, self.arrival, self.wall)
 
-    def drop_held(self) -> None:
+    def drop_partial(self) -> None:
         """Forget the parts of a record that won't be complete, in the journal too."""
-        if self.commits.drop_held():
+        if self.commits.drop_partial():
             self.turn.journal.append(DropAfter(self.state.number))
 
     def await_suffix(self) -> None:
@@ -221,7 +247,7 @@ class Standing:
     def deny(self, what: str) -> None:
         """The rules deny something to who speaks: counted, and told."""
         self.counts["denied"] += 1
-        self.turn.fact("denied", "warning", user=self.gate.speaker, what=what)
+        self.turn.fact("denied", "warning", **self.gate.who(), what=what)
 
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""

@@ -5,14 +5,16 @@ first field to the last:
 
     0  saves        what turned out not to be history, to a file of its own, before the journal forgets it
     1  to_peer      records for the passive: it writes while we write
-    2  journal      what becomes durable, then one sync
-    3  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
-    4  acks         acknowledgements and refusals: they promise what 1 and 2 did
-    5  confirm      to the peer: what we now have in our journal
-    6  replies      on the snapshot port
-    7  facts        for the log
-    8  reads        of the journal, which the core has with the next turn
-    9  copies       of an operator: backups and restores, which the shell begins with the next turn
+    2  deliveries   messages of topics: both journals have had them since before the turn, so they wait for no sync
+    3  journal      what becomes durable, then one sync
+    4  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
+    5  acks         acknowledgements and refusals: they promise what 1 and 3 did
+    6  promises     the same on the snapshot port, of what an operator changed as a set does
+    7  confirm      to the peer: what we now have in our journal
+    8  replies      on the snapshot port
+    9  facts        for the log
+    10 reads        of the journal, which the core has with the next turn
+    11 copies       of an operator: backups and restores, which the shell begins with the next turn
 """
 
 from __future__ import annotations
@@ -124,9 +126,11 @@ class Turn:
 
     saves: list[Save]
     to_peer: list[Frames]
+    deliveries: list[tuple[bytes, list[Frames]]]
     journal: list[JournalOp]
     publish: list[Frames]
     acks: list[Frames]
+    promises: list[tuple[bytes, list[Frames]]]
     confirm: list[Frames]
     replies: list[tuple[bytes, list[Frames]]]
     facts: list[Fact]
@@ -134,8 +138,8 @@ class Turn:
     copies: list[Copy]
 
     def __init__(self, **given: Any) -> None:
-        self.saves, self.to_peer, self.journal, self.publish = [], [], [], []
-        self.acks, self.confirm, self.replies, self.facts = [], [], [], []
+        self.saves, self.to_peer, self.deliveries, self.journal, self.publish = [], [], [], [], []
+        self.acks, self.promises, self.confirm, self.replies, self.facts = [], [], [], [], []
         self.reads, self.copies = [], []
         for name, effects in given.items():
             setattr(self, name, effects)

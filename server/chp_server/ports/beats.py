@@ -1,6 +1,6 @@
 """The thread that lets a server say that it lives while a turn goes on; pulse.py decides when, and what.
 
-It is given a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not
+It makes a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not
 sent.
 """
 
@@ -13,10 +13,8 @@ from typing import Self
 
 import zmq
 
-from chp.addresses import is_ipv6
-
+from .. import logs
 from ..core.pair.pulse import Pulse
-from ..shell import logs
 from .sockets import send_all
 
 log = logs.get_log(__name__)
@@ -27,11 +25,21 @@ END_S = 5.0
 class Beats:
     """Runs within its block, made by the thread that takes the turns; `on_stuck` is called in the other one."""
 
-    def __init__(self, socket: zmq.Socket[bytes], peer: str, pulse: Pulse, on_stuck: Callable[[], None]) -> None:
-        self._socket, self._peer, self._pulse, self._on_stuck = socket, peer, pulse, on_stuck
+    def __init__(
+        self,
+        connected: Callable[[], zmq.Socket[bytes]],
+        pulse: Pulse,
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self._connected, self._pulse, self._on_stuck = connected, pulse, on_stuck
+        self._anew = threading.Event()
         self._turns_clock = time.pthread_getcpuclockid(threading.get_ident())
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chp-beats", daemon=True)
+
+    def anew(self) -> None:
+        """The peer has another key: look for it with that."""
+        self._anew.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -42,12 +50,14 @@ class Beats:
         self._thread.join(END_S)
 
     def _run(self) -> None:
-        socket = self._socket
-        socket.ipv6 = is_ipv6(self._peer)
-        socket.connect(self._peer)
+        socket = self._connected()
         stuck = False
         try:
             while not self._ending.wait(self._pulse.beat_s / 2):
+                if self._anew.is_set():
+                    self._anew.clear()
+                    socket.close(0)
+                    socket = self._connected()
                 now = time.monotonic()
                 frames = self._pulse.due(now, time.clock_gettime(self._turns_clock))
                 if frames is not None:

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
-from typing import Any
+from typing import Any, NamedTuple
 
 Place = tuple[Any, ...]  # of the other end: host and port, or the process at the other end of a file
 _INFO_BYTES = 148
-_ACKED, _NOT_SENT = 120, 144  # tcpi_bytes_acked, tcpi_notsent_bytes in Linux's struct tcp_info
+_ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144  # tcpi_bytes_acked, _received, tcpi_notsent_bytes in Linux's struct
 
 
 _PID = struct.Struct("=i")
+
+
+class Came(NamedTuple):
+    """How much has come by a connection, and whose it is."""
+
+    place: Place
+    size: int
 
 
 def _is_full(connection: socket.socket) -> bool:
@@ -56,6 +64,12 @@ def place_of(fd: int) -> Place | None:
         return None if found is None else found[1]
 
 
+def described(place: Place) -> str:
+    """A place for people: host and port, or the process."""
+    host, port = place[:2]
+    return f"{host} {port}" if host == "process" else f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
 def cut(fd: int, place: Place) -> bool:
     """End a connection; False if it is gone, or another's by now."""
     with _connection(fd) as found:
@@ -76,3 +90,31 @@ def taken(fd: int, place: Place) -> tuple[int, bool] | None:
         if len(info) < _INFO_BYTES:
             return 0, False  # an older kernel does not tell
         return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0
+
+
+def accepted(ports: set[int]) -> dict[int, dict[int, Came]]:
+    """The connections of TCP that others have with these ports of this process, by port and descriptor.
+
+    None are found while there is no descriptor left to look with.
+    """
+    found: dict[int, dict[int, Came]] = {port: {} for port in ports}
+    try:
+        ours = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return found
+    for fd in filter(_is_socket, ours):
+        with _connection(fd) as one:
+            if one is None or one[0].family == socket.AF_UNIX:
+                continue
+            port = one[0].getsockname()[1]
+            info = one[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES) if port in ports else b""
+            if len(info) == _INFO_BYTES:
+                found[port][fd] = Came(one[1], struct.unpack_from("=Q", info, _RECEIVED)[0])
+    return found
+
+
+def _is_socket(fd: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False  # it was the list's own

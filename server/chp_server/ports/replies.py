@@ -21,8 +21,8 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import Limits
 
+from .. import logs
 from ..core.turn import Frames
-from ..shell import logs
 from . import connections
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class Reader:
     watched: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
     sent: int = 0  # bytes in libzmq, at most
     loose: int = 0  # of these, what went out since the last frame that is watched
-    held: deque[Frames] = field(default_factory=deque)
-    held_bytes: int = 0
+    outgoing: deque[Frames] = field(default_factory=deque)
+    outgoing_bytes: int = 0
 
     @property
     def waits(self) -> int:
         """How much waits for it, at most."""
-        return self.sent + self.held_bytes
+        return self.sent + self.outgoing_bytes
 
 
 class Replies:
@@ -63,6 +63,7 @@ class Replies:
         self._waits = 0  # for all of them
         self._holding: set[bytes] = set()  # whose answers wait here
         self.given_up = 0
+        requests.clients.address_of = self.address_of
 
     @property
     def holding(self) -> bool:
@@ -91,6 +92,11 @@ class Replies:
             else:
                 reader.fd, reader.place = fd, place
 
+    def address_of(self, identity: bytes) -> str:
+        """Where a connection leads, for people; "" if that is not known."""
+        reader = self._readers.get(identity)
+        return "" if reader is None or reader.place is None else connections.described(reader.place)
+
     # -- answers
 
     def send(self, identity: bytes, messages: list[Frames], now: float) -> None:
@@ -99,18 +105,18 @@ class Replies:
         if reader is None:
             reader = self._readers[identity] = Reader(None, None, now)
         for i, frames in enumerate(messages):
-            if reader.held or not self._try(identity, reader, frames, now):
+            if reader.outgoing or not self._try(identity, reader, frames, now):
                 if identity in self._readers:
                     self._hold(identity, reader, messages[i:])
                 break
         self._requests.room = self._room
 
     def _hold(self, identity: bytes, reader: Reader, messages: list[Frames]) -> None:
-        again = bool(reader.held)
-        reader.held.extend(messages)
-        self._count(reader, held=sum(map(_weight, messages)))
+        again = bool(reader.outgoing)
+        reader.outgoing.extend(messages)
+        self._count(reader, outgoing=sum(map(_weight, messages)))
         self._holding.add(identity)
-        if again and len(reader.held) > self._limits.router_queue_max:
+        if again and len(reader.outgoing) > self._limits.router_queue_max:
             self._give_up(identity, reader, "it asks, and takes nothing")
 
     def _try(self, identity: bytes, reader: Reader, frames: Frames, now: float) -> bool:
@@ -162,10 +168,10 @@ class Replies:
             self._count(reader, sent=-reader.watched.popleft()[1])
             reader.since = now
 
-    def _count(self, reader: Reader, *, sent: int = 0, held: int = 0) -> None:
+    def _count(self, reader: Reader, *, sent: int = 0, outgoing: int = 0) -> None:
         reader.sent += sent
-        reader.held_bytes += held
-        self._waits += sent + held
+        reader.outgoing_bytes += outgoing
+        self._waits += sent + outgoing
 
     # -- now and then
 
@@ -178,11 +184,11 @@ class Replies:
                 self._holding.discard(identity)
                 continue
             self._requests.blocked.discard(identity)
-            while reader.held and self._try(identity, reader, reader.held[0], now):
-                self._count(reader, held=-_weight(reader.held.popleft()))
+            while reader.outgoing and self._try(identity, reader, reader.outgoing[0], now):
+                self._count(reader, outgoing=-_weight(reader.outgoing.popleft()))
             if identity not in self._readers:
                 continue  # it has left
-            if not reader.held:
+            if not reader.outgoing:
                 self._holding.discard(identity)
                 if self._over(reader, now):
                     self._requests.blocked.add(identity)
@@ -194,7 +200,7 @@ class Replies:
         idle_s = self._limits.reader_pressed_s_max if pressed else self._limits.sync_idle_s_max
         for identity, reader in list(self._readers.items()):
             self._settle(reader, now)
-            if not reader.watched and not reader.held:
+            if not reader.watched and not reader.outgoing:
                 if not self._requests.serves(identity):
                     self._forget(identity)
             elif now - reader.since > idle_s:

@@ -4,17 +4,18 @@
     updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is
     collector  SUB     P+2   everything
     peer_in    ROUTER  P+3   what the peer says
-    peer_out   DEALER        to the peer's P+3; holds nothing while there is no connection; beats.py has another
+    to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beats.py has another
 
 Each has a limit on message size, so that nobody can ask for memory by a length field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from socket import AF_INET6, AF_UNSPEC, SOCK_STREAM, getaddrinfo
 from typing import Any
 
 import zmq
@@ -24,22 +25,24 @@ from chp import addresses
 from chp.limits import Limits
 
 from ..access import doors
-from ..access.admitting import Admitting, signed
+from ..access.admitting import Admitting, signed, signed_from
 from ..access.doors import Doors
 from ..access.keyring import Keyring
 from ..settings.config import Config
 from . import files
 from .subscribers import MESSAGE_BYTES, Subscribers
+from .unfinished import Gate, Unfinished
+from .waiting import POLLIN, Waiting, ask
 
 Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
 # A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
+PEER_OUT_MAX = 100_000  # messages for the peer that wait for its connection to take them
+LOOK_AGAIN_S = 3.0  # for a peer that may have refused our key: longer than a handshake takes
 COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
-_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-_get_option: Any = Backend.get
 _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
@@ -52,15 +55,34 @@ def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) ->
     return socket
 
 
-def peer_dealer(context: zmq.Context[zmq.Socket[bytes]], mark: int, locks: Doors | None) -> zmq.Socket[bytes]:
-    """A socket to the peer's P+3, to be connected by the thread that uses it; with our key, if there are keys."""
+def only_ipv6(address: str) -> bool:
+    """Whether the name in an address has IPv6 addresses alone, as the resolver knows now; it may take its time."""
+    if not addresses.is_name(address):
+        return False
+    try:
+        found = getaddrinfo(address.removeprefix("tcp://").rpartition(":")[0], None, AF_UNSPEC, SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(family == AF_INET6 for family, *_ in found)
+
+
+def peer_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: Doors | None, tries: int = 0
+) -> zmq.Socket[bytes]:
+    """A socket that is being connected to the peer's P+3, with the keys of now, if there are keys; at this try.
+
+    Who has to look for the peer anew makes another one and closes this: where one that still tries is told to
+    disconnect and to connect, both connections may come, and every other message goes by the one nobody listens to.
+    """
     socket = _make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
     socket.set(zmq.SNDHWM, mark)
     socket.set(zmq.IMMEDIATE, 1)
     socket.set(zmq.RECONNECT_IVL, 50)
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
+    socket.ipv6 = addresses.in_turn(peer, tries)
     if locks is not None:
         locks.introduce(socket)
+    socket.connect(peer)
     return socket
 
 
@@ -68,11 +90,17 @@ class Sockets:
     """All sockets of a server; made in the thread that runs it."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], config: Config, limits: Limits, keyring: Keyring | None = None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        config: Config,
+        limits: Limits,
+        resident: Callable[[], int],
+        keyring: Keyring | None = None,
     ) -> None:
-        self._config, self._limits = config, limits
+        self._context, self._config, self._limits = context, config, limits
         self.doors = None if keyring is None else Doors(context, keyring)
-        self._chp1_joins = 0
+        self.chp1_joins = 0  # by which the mark was set last
+        self._look_again_at, self._tries = float("-inf"), 0  # for a peer that does not hear us
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
@@ -80,16 +108,29 @@ class Sockets:
         self.snapshot.copy_threshold = 0  # whatever is watched goes out without a copy (replies.py)
         self.updates = _make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
+        self.updates.set(zmq.RCVHWM, limits.subscription_mark)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
         failed = None if self.doors is None else partial(self.doors.failed, "P+1")
         self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max, failed)
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
-        self.intake = Intake(self.collector, limits, signs=self.doors is not None)
+        self.waiting = Waiting()
+        self.unfinished = Unfinished(resident, self.waiting.all_again)
+        sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
+        self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, signs=self.doors is not None)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
-        self.peer_out = peer_dealer(context, 100_000, self.doors)
+        self._peer_out: zmq.Socket[bytes] | None = None  # until the ports are taken, and of a server without a peer
+        questions = 16 * limits.question_bytes_max
+        gates = [self.unfinished.gate(socket, questions) for socket in (self.snapshot, self.updates)]
+        self.gates = [*gates, sets, self.unfinished.gate(self.peer_in, 2 * limits.frame_bytes_max)]  # as the ports are
+        for socket in (self.snapshot, self.updates, self.collector):
+            self.waiting.add(socket)
+        if config.peer is not None:
+            self.waiting.add(self.peer_in)
+        if self.doors is not None:
+            self.waiting.add(self.doors.questions)
 
     def bind(self) -> None:
         """Take the ports (`OSError`, with the endpoint as its file name) and the files (`CannotStart`)."""
@@ -100,17 +141,48 @@ class Sockets:
                 self.doors.lock(socket, doors.CLIENTS if socket in clients else doors.PEER)
                 if socket is not self.updates:  # subscribers.py does
                     self.doors.watch(socket, f"P+{i}" if i else "P")
-            _bind(socket, self._config.endpoint(i))
+            _bind(socket, self._config.endpoint(i), self.gates[i])
         if peer is not None:
-            self.peer_out.ipv6 = addresses.is_ipv6(peer)
-            self.peer_out.connect(peer)
+            self._tries = int(only_ipv6(peer))
+            self._peer_out = self.peer_dealer(PEER_OUT_MAX)
         for i, socket in enumerate(clients):
             if self.doors is not None:
                 self.doors.unlock(socket)
             if self._config.plain_bind is not None:
-                _bind(socket, addresses.beside(self._config.plain_bind, i))
+                _bind(socket, addresses.beside(self._config.plain_bind, i), self.gates[i])
         if self._config.ipc is not None:
             self._files = files.listen(clients, self._config.ipc_address)
+
+    def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
+        """If it has another key, or we are `unheard` there, or have not met and it has a name, connect anew; if so.
+
+        Where our key is not known libzmq gives a connection up for ever, and of a name it tries one kind of address.
+        """
+        peer = self._config.peer_endpoint(3)
+        if peer is None:
+            return False
+        named = addresses.is_name(peer)
+        if self.doors is None or not self.doors.peer_has_another_key():
+            if not ((named and not met) or (self.doors is not None and unheard)):
+                self._look_again_at = now + LOOK_AGAIN_S
+            if now < self._look_again_at:
+                return False
+            self._tries += 1
+        self._look_again_at = now + LOOK_AGAIN_S
+        if self._peer_out is not None:
+            self._peer_out.close(0)
+        self._peer_out = self.peer_dealer(PEER_OUT_MAX)
+        return True
+
+    def peer_dealer(self, mark: int) -> zmq.Socket[bytes]:
+        """A socket that is being connected to the peer's P+3, for whoever calls this."""
+        peer = self._config.peer_endpoint(3)
+        assert peer is not None
+        return peer_dealer(self._context, peer, mark, self.doors, self._tries)
+
+    def to_peer(self, messages: Iterable[Frames]) -> int:
+        """Send to the peer, dropping what there is no room for; returns how many were dropped."""
+        return 0 if self._peer_out is None else send_all(self._peer_out, messages)
 
     def mark_for(self, chp1_joins: int, now: float) -> None:
         """Let more messages wait for each subscriber, as `chp1_joins` subscriptions by now are to get one a key.
@@ -119,47 +191,64 @@ class Sockets:
         subscription of the kind. The mark is only ever raised, and not until nobody has left for QUIET_S, in which
         libzmq finishes with a connection (docs/decisions/0005).
         """
-        if chp1_joins != self._chp1_joins and not self.subscribers.left(now):
-            self._chp1_joins = chp1_joins
+        if chp1_joins != self.chp1_joins and not self.subscribers.left(now):
+            self.chp1_joins = chp1_joins
             self.updates.set(zmq.SNDHWM, self._limits.publish_mark_chp1)
 
     def close(self) -> None:
         """Close them all."""
+        self.waiting.close()
         self.subscribers.close()
         for file in self._files:  # libzmq leaves them; as long as we listen they are nobody else's
             file.unlink(missing_ok=True)
         if self.doors is not None:
             self.doors.close()
-        for socket in (self.snapshot, self.updates, self.collector, self.peer_in, self.peer_out):
+        for socket in (self.snapshot, self.updates, self.collector, self.peer_in):
             socket.close()
+        if self._peer_out is not None:
+            self._peer_out.close()
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
+def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: Gate) -> None:
     socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")  # which is both
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
         raise OSError(error.errno, str(error), endpoint) from error
+    gate.ports.add(int(endpoint.rpartition(":")[2]))
 
 
-def receive(socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, *, signs: bool = False) -> Iterator[Frames]:
+def receive(
+    socket: zmq.Socket[bytes],
+    messages_max: int,
+    bytes_max: int,
+    again: set[Any],
+    came: Callable[[int | None], None],
+    *,
+    signs: bool = False,
+) -> Iterator[Frames]:
     """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
 
-    A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes twice as long. Where a
-    message came alone, asking for another costs less than the exception that says there is none.
+    `came` is told the descriptor of each one's connection, `again` (waiting.py) when none is left. A `Frame` knows
+    whether another follows; asking the socket (as recv_multipart does) takes twice as long. Where a message came alone,
+    asking for another costs less than the exception that says there is none.
     """
     recv, size = socket.recv, 0
+    again.add(socket)
     for i in range(messages_max):
-        if i == 1 and not _get_option(socket, _EVENTS) & _POLLIN:
+        if i == 1 and not ask([(socket, POLLIN)], 0):
+            again.discard(socket)
             return
         try:
             frame = recv(_NOBLOCK, False)
         except zmq.Again:
+            again.discard(socket)
             return
         frames = [frame.bytes]
         while frame.more:
             frame = recv(_NOBLOCK, False)
             frames.append(frame.bytes)
+        came(_descriptor(frame))
         yield signed(frames, frame) if signs else frames
         size += sum(map(len, frames))
         if size > bytes_max:
@@ -173,16 +262,25 @@ class Intake:
     somebody may wait for them.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], limits: Limits, *, signs: bool = False) -> None:
-        self._socket, self._limits, self._signs = socket, limits, signs
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        limits: Limits,
+        again: set[Any],
+        came: Callable[[int | None], None],
+        *,
+        signs: bool = False,
+    ) -> None:
+        self._socket, self._limits, self._again, self._signs, self._came = socket, limits, again, signs, came
         self.waiting: list[Frames] = []  # at most one
 
     def take(self) -> list[Frames]:
         """The messages of this turn."""
         taken, self.waiting = self.waiting, []
-        room = self._limits.turn_bytes_max - sum(_size(frames) for frames in taken)
+        room = self._limits.turn_bytes_max - sum(map(_size, taken))
         if room > 0:
-            taken += receive(self._socket, self._limits.turn_messages_max, room, signs=self._signs)
+            most, again = self._limits.turn_messages_max, self._again
+            taken += receive(self._socket, most, room, again, self._came, signs=self._signs)
             if len(taken) > 1 and sum(map(_size, taken)) > self._limits.turn_bytes_max:
                 self.waiting = [taken.pop()]
         return taken
@@ -206,7 +304,7 @@ def receive_by(
         while frame.more:
             frame = socket.recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        yield _descriptor(first), signed(frames, frame) if signs else frames
+        yield _descriptor(first), signed_from(frames, frame) if signs else frames
         size += sum(map(len, frames))
         if size > bytes_max:
             return
@@ -244,11 +342,7 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
 
 
 def take_subscriptions(
-    socket: zmq.Socket[bytes],
-    messages_max: int,
-    subscribers: Subscribers,
-    now: float,
-    admitting: Admitting | None = None,
+    sockets: Sockets, messages_max: int, now: float, admitting: Admitting | None = None
 ) -> Iterator[Frames]:
     """What came in on P+1: the connection and its event; or the connection alone, once it has ended.
 
@@ -256,13 +350,15 @@ def take_subscriptions(
     first, before all that another connection with the same one may have sent meanwhile. What a connection had sent that
     has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
     """
-    came = list(_with_descriptors(socket, messages_max, admitting))
+    subscribers, gate = sockets.subscribers, sockets.gates[1]
+    came = list(_with_descriptors(sockets.updates, messages_max, admitting))
     subscribers.left(now)
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
         if admitting is not None:
             admitting.ended(ended)
         yield [ended]
     for fd, event in came:
+        gate.came(fd)
         if fd is None:
             yield [b"", event]
         elif fd not in subscribers.ended:

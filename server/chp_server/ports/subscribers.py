@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from .. import logs
 from ..access.doors import FAILED
-from ..shell import logs
 from . import connections
 
 log = logs.get_log(__name__)

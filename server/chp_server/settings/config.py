@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chp import addresses
 from chp.errors import ChpError
@@ -67,6 +67,7 @@ class Config:
     max_keys: int = 0
     min_free_disk: int | None = None
     metrics: str | None = None
+    audit: str | None = None
     log_format: str = "text"
     log_level: str = "info"
 
@@ -133,7 +134,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Loaded:
         problems += _disagreements(values, given)
     if problems:
         raise ConfigError(problems)
-    config = Config(**{field.name: values[field.name] for field in fields(Config)})  # type: ignore[arg-type]
+    config = Config(**{field.name: values[field.name] for field in fields(Config)})
     return Loaded(config, {name: given[name].source for name in given}, flags.show_config)
 
 
@@ -196,8 +197,9 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
 # -- reading and checking
 
 
-def _read(given: Mapping[str, Given], problems: list[str]) -> dict[str, object]:
-    values = {setting.name: setting.default for setting in SETTINGS}
+def _read(given: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
+    """Each setting has the type that its own reader makes of text."""
+    values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
     for name, (raw, source) in given.items():
         setting = BY_NAME[name]
         wrong = isinstance(raw, bool) and not setting.is_switch
@@ -216,7 +218,7 @@ def _problem(setting: Setting, raw: object, source: str, remedy: str) -> str:
     return f"{setting.name} = {without_password(str(raw)):.200} (from {source}): {remedy}"
 
 
-def _fill_in(values: dict[str, object]) -> None:
+def _fill_in(values: dict[str, Any]) -> None:
     """The defaults that depend on other settings."""
     role = str(values["role"])
     values["bind"] = values["bind"] or f"tcp://127.0.0.1:{5566 if role == 'backup' else 5556}"

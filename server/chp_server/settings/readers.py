@@ -176,6 +176,13 @@ def directory(text: str) -> object:
     return "/" + text.strip("/") if text.strip("/") else text
 
 
+def audit(text: str) -> object:
+    """A file to add to, or - for standard error."""
+    if not text.strip() or "\0" in text or text.endswith("/"):
+        raise ValueError("give a file such as /var/log/chp/audit.jsonl, or - for standard error")
+    return text
+
+
 def path(text: str) -> object:
     """A directory; whether it can be written is found out when it is opened."""
     if not text.strip():

@@ -122,6 +122,9 @@ SETTINGS = (
 
     Setting("metrics", _LOOK, "[HOST:]PORT", None, read.metrics,
             "serve Prometheus metrics there; a bare port is on loopback", shown="none"),
+    Setting("audit", _LOOK, "FILE|-", None, read.audit,
+            "add a JSON line to this file (-: standard error) for each operator's command, change of the rules, denial "
+            "and new key: who, what, number, verdict; a file that is moved away is opened anew", shown="none"),
     Setting("log_format", _LOOK, "FORMAT", "text", read.one_of("text", "json"),
             "text for people, json for machines; one line a fact, on standard error"),
     Setting("log_level", _LOOK, "LEVEL", "info", read.one_of("debug", "info", "warning", "error"),

@@ -26,13 +26,14 @@ from urllib.parse import parse_qs, urlsplit
 from chp.errors import ChpError
 from chp.numbers import describe
 
+from .. import logs
 from ..core.pair.arbitration import Members, Wish
-from . import logs
 
 log = logs.get_log(__name__)
 SESSION_S = 2.0
 SAFETY = 0.8  # of a session: what is left covers a clock that runs slow and a turn that runs long
 START_TIMEOUT_S = 10.0
+START_LOOK_S = 0.1  # whether the server is to end
 
 
 class ArbiterError(ChpError):
@@ -60,18 +61,19 @@ class Arbiter:
         self.until = 0.0
         self._client = _client(parts.netloc, self._session_s)
         self._note_session()
-        self._client.add_listener(self._on_connection)
+        self._client.add_listener(self.on_connection)
         self._thread = threading.Thread(target=self._run, name="chp-arbiter", daemon=True)
 
-    def start(self) -> None:
-        """Connect; `ArbiterError` if nobody answers."""
-        try:
-            self._client.start(timeout=START_TIMEOUT_S)
-        except Exception as error:
-            self._client.stop()
-            hosts = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
-            text = f"ZooKeeper at {hosts} does not answer within {START_TIMEOUT_S:.0f} s ({error}); check --arbiter"
-            raise ArbiterError(text) from error
+    def start(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Connect; `ArbiterError` if nobody answers, or the server is told to end meanwhile."""
+        live, until = self._client.start_async(), time.monotonic() + START_TIMEOUT_S
+        while not live.wait(START_LOOK_S):
+            if stopping() or time.monotonic() > until:
+                self._client.stop()
+                self._client.close()
+                hosts = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
+                tried = f"{START_TIMEOUT_S:.0f} s"
+                raise ArbiterError(f"ZooKeeper at {hosts} does not answer within {tried}; check --arbiter")
         self._thread.start()
 
     def want(self, wanted: bool, wish: Wish | None = None) -> None:
@@ -103,7 +105,8 @@ class Arbiter:
 
         self._client._connection._connect = noted
 
-    def _on_connection(self, state: str) -> None:
+    def on_connection(self, state: str) -> None:
+        """kazoo's word for how the connection is."""
         if state != "CONNECTED":
             self.until = 0.0  # in doubt: nobody else can have it yet, and we stop at once
             if not self._closing:
@@ -120,12 +123,13 @@ class Arbiter:
             self._wake.wait(self._session_s / 5)
             self._wake.clear()
             if self._client.connected:
-                self._check()
+                self.check()
         self._wanted = False
         if self._client.connected:
-            self._check()
+            self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Hold or let go of the lease, and look at the set, as is wanted."""
         before = self.until > 0, self.members
         try:
             if self._wanted:

@@ -29,10 +29,10 @@ from chp.numbers import describe
 
 from ..core.core import ServerCore
 from ..core.snapshots import COPY, Snapshotter, recovering
+from ..core.state.journal import JournalError, Options
 from ..core.state.state import deletes
 from ..core.turn import Copy
 from ..core.updates.committed import Committed
-from ..store.journal import JournalError, Options
 from ..store.opening import sqlite_journal
 from ..store.sql.sql_journal import SqlJournal
 from ..store.sql.sqlite import SqliteDatabase
@@ -235,19 +235,29 @@ def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Comm
         for row in loaded.rows:
             commits.follow(row.body, now, wall_s)
             yield
-        commits.drop_held()
+        commits.drop_partial()
     finally:
         store.close()
     return commits
 
 
 def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segment]:
-    """Segments that turn our map into the wanted one."""
+    """Segments that turn our map into the wanted one, but for keys of leases: those who held them then are not there.
+
+    A lease of ours that has keys ends, so that its holder is told; what stays for ever would be a lock of nobody's.
+    """
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
-    gone = [key for key in have.values if key not in want.values]
+    leased = {key for lease in wanted.state.leases.values() for key in lease.keys}
+    held = [lease_id for lease_id, lease in ours.state.leases.items() if lease.keys]
+    ended = {key for lease_id in held for key in ours.state.leases[lease_id].keys}
+    gone = [key for key in have.values if key not in want.values or key in leased or key in ended]
     yield from deletes(gone, ours.limits)
-    timed, get = deadlines.keys() | have.deadlines.keys(), have.values.get
-    changed = [item for item in want.values.items() if get(item[0]) != item[1] or item[0] in timed]
+    for lease_id in held:
+        yield Segment([], [], {columns.UNLEASE: lease_id})
+    timed, get = deadlines.keys() | have.deadlines.keys() | ended, have.values.get
+    changed = [
+        (key, value) for key, value in want.values.items() if key not in leased and (get(key) != value or key in timed)
+    ]
     for keys, values in _sized(changed, ours.limits):
         places = [i for i, key in enumerate(keys) if key in deadlines] if deadlines else []
         extras = {columns.TTLS: [places, [want.remaining_ms(keys[i], now) or 1 for i in places]]} if places else None

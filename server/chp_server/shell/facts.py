@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.pair.meeting import EVENTS
 from ..core.turn import Fact
-from .logs import Log
+from ..logs import Log
 
 SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
     {
@@ -16,6 +16,8 @@ SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say
 
 def log_fact(log: Log, fact: Fact) -> None:
     """Write it."""
+    if fact.level == "audit":
+        return
     if fact.event == "garbage":
         log.limited("garbage on the " + str(fact.fields.pop("port")) + " port", **fact.fields)
     elif fact.event in SAID_BY_OTHERS:

@@ -13,9 +13,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import logs
 from ..core.room import MIB, Measured
 from ..store.sql.sqlite_files import database_path
 
+log = logs.get_log(__name__)
 MEMORY_SHARE = 0.8
 ADDRESS_SHARE = 0.9
 KEPT, SHARE_KEPT = 64 * MIB, 16  # what a journal writes ahead, and its clean-up; a sixteenth of a small disk
@@ -27,10 +29,13 @@ class Gauge:
     """Measures this process and the disk of its journal, if that is on one of ours; see config.py for the bounds."""
 
     def __init__(self, memory_max: int | None, disk_free_min: int | None, store: str) -> None:
-        self.directory = database_path(store).parent if store.startswith("sqlite:") else None
+        self._file = database_path(store) if store.startswith("sqlite:") else None
+        self.directory = None if self._file is None else self._file.parent
+        self._known: tuple[int, int] | None = None  # device and inode of the journal's file, once it is there
         bound = address_max()
         self._address_max = None if bound is None or memory_max == 0 else int(bound * ADDRESS_SHARE)
         self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
+        self._used = used()
         self.disk_free_min = self._kept() if disk_free_min is None else disk_free_min
 
     @property
@@ -61,9 +66,31 @@ class Gauge:
 
     def measure(self, *, journal_full: bool, read_only: bool = False) -> Measured:
         """What is used, and what is left, now."""
-        address, resident = used()
+        address, resident = self.used()
         left = None if self._address_max is None else self._address_max - address
-        return Measured(resident, self._memory_max, left, self._disk_free(), journal_full, read_only)
+        free, gone = self._disk_free(), self._is_gone()
+        return Measured(resident, self._memory_max, left, free, journal_full, read_only, gone)
+
+    def used(self) -> tuple[int, int]:
+        """As `used`; as it was last while no file can be opened, since connections have taken all descriptors."""
+        try:
+            self._used = used()
+        except OSError as error:
+            log.limited("no file can be opened: connections have all descriptors; raise LimitNOFILE", why=str(error))
+        return self._used
+
+    def _is_gone(self) -> bool:
+        """Whether the journal's file is not the one any more that was there."""
+        if self._file is None:
+            return False
+        try:
+            found = os.stat(self._file)
+        except FileNotFoundError:
+            return self._known is not None
+        except OSError:
+            return False  # the journal will say what is wrong
+        self._known = self._known or (found.st_dev, found.st_ino)
+        return self._known != (found.st_dev, found.st_ino)
 
     def _disk_free(self) -> int | None:
         if self.directory is None:

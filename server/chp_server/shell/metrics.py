@@ -10,6 +10,9 @@
     chp_events_total{kind="..."}                what the server counts: updates, garbage by port, refusals by kind, ...
     chp_journal_...                             sizes, and how long a sync takes
     chp_room_full, chp_room_memory, ...         1 while sets are refused; memory and disk in bytes, with their bounds
+    chp_topics_...                              messages, their bytes, groups, readers and members, what is missing here
+    chp_group_lag{topic="...",group="..."}      messages a group has yet to acknowledge; chp_group_oldest_s, how long
+                                                the first of them has waited; chp_group_members. 100 groups at most
     chp_turn_seconds                            a histogram: how long turns hold up everybody
 
 The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
@@ -17,7 +20,7 @@ The reactor leaves its latest status here; a scrape reads it and never waits for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -57,6 +60,20 @@ _SCRUB = {
     "keys": "keys that the last pass compared",
     "differences": "how many of them differed",
     "ended_s_ago": "seconds since a pass was complete",
+}
+_TOPICS = {
+    "topics": "topics",
+    "messages": "messages that topics keep",
+    "bytes": "bytes of those",
+    "groups": "groups of all topics",
+    "readers": "who reads a topic without a group",
+    "members": "members of groups that are connected",
+    "missing": "messages that are known, and not in this journal",
+}
+_GROUPS = {
+    "lag": "messages from the first on that the group has not acknowledged",
+    "oldest_s": "seconds since the first of those came",
+    "members": "members of the group",
 }
 
 
@@ -103,15 +120,7 @@ class Metrics:
         healthy, line = self.health()
         if not healthy or not self.status:
             return False, line if not healthy else "it is starting"
-        status = self.status
-        if status["state"] == "active":
-            return True, "active"
-        if status["state"] == "passive" and status["in_sync"]:
-            return True, "passive, in sync"
-        peer = status["peer"]
-        heard = "has no peer" if peer is None else "hears its peer" if peer["alive"] else "does not hear its peer"
-        waits = f", and waits for {status['waits_for']}" if status.get("waits_for") else ""
-        return False, f"{status['state']}, not in sync; it {heard}{waits}"
+        return readiness(self.status)
 
     def collect(self) -> Iterator[Any]:
         """What prometheus_client asks for at each scrape."""
@@ -139,6 +148,7 @@ class Metrics:
         for name, value in status["room"].items():
             if isinstance(value, int | float):
                 yield GaugeMetricFamily(f"chp_room_{name}", f"room for more: {name}", value=float(value))
+        yield from _of_topics(status)
         events = CounterMetricFamily("chp_events", "what the server counted since it started", labels=["kind"])
         for kind, count in sorted(status["counts"].items()):
             events.add_metric([kind], float(count))
@@ -153,6 +163,29 @@ class Metrics:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether a server of this status serves, or follows and is in sync; and a line that says so, or why not."""
+    if status["state"] == "active":
+        return True, "active"
+    if status["state"] == "passive" and status["in_sync"]:
+        return True, "passive, in sync"
+    peer = status["peer"]
+    heard = "has no peer" if peer is None else "hears its peer" if peer["alive"] else "does not hear its peer"
+    return False, f"{status['state']}, not in sync: {status.get('waits_for') or f'it {heard}'}"
+
+
+def _of_topics(status: dict[str, Any]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, text in _TOPICS.items():
+        yield GaugeMetricFamily(f"chp_topics_{name}", text, value=float(status["topics"][name]))
+    for name, text in _GROUPS.items() if status["groups"] else ():
+        family = GaugeMetricFamily(f"chp_group_{name}", text, labels=["topic", "group"])
+        for group in status["groups"]:
+            family.add_metric([group["topic"], group["group"]], float(group[name]))
+        yield family
 
 
 class _Server(ThreadingHTTPServer):

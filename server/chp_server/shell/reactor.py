@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,9 @@ import zmq
 from chp.limits import DEFAULT, Limits
 from chp.numbers import describe
 
+from .. import logs
 from ..access.admitting import Admitting
+from ..access.audit import Audit
 from ..access.keyring import Keyring
 from ..core.core import CoreConfig, ServerCore
 from ..core.performing import (
@@ -30,6 +32,8 @@ from ..core.performing import (
     Step,
     admit,
     answer_operators,
+    has_met,
+    is_unheard,
     leave,
     recover,
     refuse_subscription,
@@ -38,24 +42,24 @@ from ..core.performing import (
     take_inputs,
 )
 from ..core.snapshots import Snapshotter
+from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
 from ..core.state.recordlog import Row
 from ..core.turn import Copy, Fact, JournalOp, Read, Save, Turn
 from ..exits import CannotStart, Exit
 from ..ports.beats import QUEUED_MAX as BEATS_MAX
 from ..ports.beats import Beats
 from ..ports.replies import Replies
-from ..ports.sockets import Frames, Sockets, peer_dealer, receive, receive_by, send_all, take_subscriptions, weight
+from ..ports.sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
 from ..settings.config import Config
 from ..settings.readers import without_password
-from ..store.journal import Journal, JournalDamaged, JournalError, JournalFull
-from . import logs
 from .arbiter import Arbiter
 from .copies import Copies
 from .facts import log_fact
 from .measuring import Gauge, give_back
-from .metrics import Metrics
+from .metrics import Metrics, readiness
 from .saving import saved
 from .space import Space
+from .supervisor import Supervisor
 from .turnclock import TurnClock
 
 log = logs.get_log(__name__)
@@ -80,25 +84,38 @@ class Server:
         self._config, self._journal, self._limits = config, journal, limits
         self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
         self._metrics: Metrics | None = None
+        self._beats: Beats | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._sockets = Sockets(self._context, config, limits, keyring)
+        self.sockets = Sockets(self._context, config, limits, lambda: gauge.used()[1], keyring)
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
+        self.sockets.waiting.add_pipe(self._wake_in)
         self._stopping = False
         self._closed = False
-        self._ready: Container[object] | None = None  # the sockets that have something; None: look at all
+        s = self.sockets
+        self._inboxes: dict[Port, tuple[zmq.Socket[bytes], Callable[[Callable[[Frames], None]], None]]] = {
+            Port.PEER: (s.peer_in, self._take_peer),
+            Port.UPDATES: (s.updates, self._take_subscriptions),
+            Port.COLLECTOR: (s.collector, self._take_sets),
+            Port.SNAPSHOT: (s.snapshot, self._take_requests),
+        }
+        self._ready: set[object] = set()  # the sockets that may have something
         self._clock = TurnClock()
         self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
+        self.supervisor = Supervisor({})  # chp-server's is systemd, if that asks; one inside a program has none
         now = self._now = time.monotonic()  # of the turn
         self._space = Space(gauge, now)
         core_config = _core_config(config, journal, gauge.disk_free_min)
         run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
         self.core = ServerCore(core_config, run, now, limits)
-        self.core.told = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
+        self._audit = Audit(config.audit, config.name) if config.audit else None
+        if self.sockets.doors is not None:
+            self.sockets.doors.audit = self._audit
+        self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
-        self._admitting = None if keyring is None else Admitting(self._sockets.updates, *asks)
-        self._replies = Replies(self._sockets.snapshot, limits, self.core.requests)
+        self._admitting = None if keyring is None else Admitting(self.sockets.updates, *asks)
+        self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.backup_dir, self.core, limits)
@@ -118,9 +135,9 @@ class Server:
         """Take the ports (`OSError` if one is not to be had), reach the arbiter, serve metrics."""
         if rules_number(self.core) and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
-        self._sockets.bind()
+        self.sockets.bind()
         if self._arbiter is not None:
-            self._arbiter.start()
+            self._arbiter.start(lambda: self._stopping)
         if self._config.metrics:
             self._metrics = Metrics(self._config.metrics)
         if self._config.peer is not None:
@@ -129,31 +146,25 @@ class Server:
 
     def run(self) -> None:
         """Serve until `stop`; `CannotStart` if the peer says that this server can't be one of the pair."""
-        s = self._sockets
-        things: list[Any] = [s.snapshot, s.updates, s.collector, self._wake_in]
-        if self._config.peer is not None:  # looking at a socket costs three system calls
-            things.append(s.peer_in)
-        if s.doors is not None:
-            things.append(s.doors.questions)
-        polled = [(thing, zmq.POLLIN) for thing in things]
+        s = self.sockets
         with self._beating():
-            while not self._stopping and not self.core.ends:
-                ready = {thing for thing, _ in zmq.zmq_poll(polled, self._timeout_ms())}
+            while not self._stopping and not self.core.link.ends:
+                ready = s.waiting.wait(self._timeout_ms())
                 if self._wake_in in ready:
                     os.read(self._wake_in, 4096)
-                if s.doors is not None:
+                if s.doors is not None and s.doors.questions in ready:
                     s.doors.answer(time.monotonic())
                 self.turn(ready)
+        self.supervisor.stopping()
         if self.core.ends:
             raise CannotStart(Exit.USAGE, self.core.ends)
 
     def _beating(self) -> AbstractContextManager[object]:
         """While it lasts, the peer hears that we live in a long turn too."""
-        peer = self._config.peer_endpoint(3)
-        if peer is None:
+        if self._config.peer_endpoint(3) is None:
             return nullcontext()
-        socket = peer_dealer(self._context, BEATS_MAX, self._sockets.doors)
-        return Beats(socket, peer, self.core.pulse, self._let_go)
+        self._beats = Beats(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
+        return self._beats
 
     def _let_go(self) -> None:
         """With an arbiter, the other may have the lease."""
@@ -163,126 +174,149 @@ class Server:
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         due = self.core.next_deadline()
-        if self._replies.holding:
+        if self.replies.holding:
             due = min(due, now + BLOCKED_RETRY_S)
-        if self._snapshotter.busy or self._copies.busy or self._sockets.intake.waiting:
+        if self._snapshotter.busy or self._copies.busy or self.sockets.intake.waiting:
             due = now
         return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
 
-    def turn(self, ready: Container[object] | None = None) -> None:
-        """Take what has arrived at the sockets that are ready (None: look at all), decide, act.
+    def turn(self, ready: set[object]) -> None:
+        """Take what has arrived at the sockets that are ready, decide, act.
 
         The peer is always asked: it may have spoken after the others were found ready, and is to be heard first.
         """
-        core, clock, self._ready = self.core, self._clock, ready
-        clock.begin()
+        core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
+        if self._config.peer is not None:
+            ready.add(sockets.peer_in)
+        if sockets.intake.waiting:
+            ready.add(sockets.collector)
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
-        self._now = time.monotonic()
-        core.begin_turn(self._now, time.time(), heard)
-        self._space.look(core, self._now)
+        now = self._now = time.monotonic()
+        clock.begin(now)
+        core.begin_turn(now, time.time(), heard)
+        if now >= self._space.due:
+            self._space.look(core, now)
         take_inputs(core, self)
-        self._replies.retry(self._now)
-        self._copies.step()
-        clock.lap("copies and held replies")
+        sockets.unfinished.look_if_grown(time.monotonic)
+        joins = core.commits.channels.chp1_joins
+        if joins != sockets.chp1_joins:
+            sockets.mark_for(joins, now)
+        if self.replies.holding or self._copies.busy:
+            self._go_on()
         turn = core.end_turn()
         clock.lap("timers, commit and streams")
         if self._arbiter is not None:
             self._arbiter.want(*core.asks_arbiter)
         self.perform(turn)
         clock.lap("journal and sending")
-        if self._admitting is not None:
-            self._admitting.look(rules_number(core), self._sockets.subscribers.cut_off)
         if core.cut_short:
             raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
-        if not core.state.late:
+        state = core.commits.state
+        if not state.deferred:
             self._look_after(core)
-            clock.lap("housekeeping and journal snapshot")
-        self.tidy(core.state.gathering)
+        self.tidy(state.gathering)
+        self.supervisor.turned(now)
         clock.end()
+
+    def _go_on(self) -> None:
+        """With what waits here: answers that had no room, backups and restores."""
+        self.sockets.waiting.again.add(self.sockets.snapshot)
+        self.replies.retry(self._now)
+        self._copies.step()
+        self._clock.lap("copies and held replies")
 
     def _look_after(self, core: ServerCore) -> None:
         try:
             if self._now >= self._housekeeping_due:
                 self._keep_house(core)
-            if self._snapshotter.step(core):
-                log.info("journal snapshot", number=describe(self._snapshotter.number))
+                self._clock.lap("housekeeping")
+            if self._snapshotter.busy or self._journal.snapshot_due():
+                if self._snapshotter.step(core):
+                    log.info("journal snapshot", number=describe(self._snapshotter.number))
+                self._clock.lap("journal snapshot")
         except JournalFull as error:  # a snapshot is abandoned, and rows are trimmed later
             log.limited("the journal has no room to clean up", why=str(error))
             self._snapshotter.give_up(self._space.no_room_to_clean(self._now))
 
     def _keep_house(self, core: ServerCore) -> None:
         self._housekeeping_due = self._now + HOUSEKEEPING_S
-        self._sockets.subscribers.look_now_and_then(self._now)
-        if self._sockets.subscribers.cut:
-            core.counts["subscribers_cut"] = self._sockets.subscribers.cut
+        self.sockets.waiting.all_again()
+        self.sockets.subscribers.look_now_and_then(self._now)
+        if self.sockets.unfinished.cut:
+            core.counts["messages_without_an_end"] = self.sockets.unfinished.cut
+        if self.sockets.subscribers.cut:
+            core.counts["subscribers_cut"] = self.sockets.subscribers.cut
         self._journal.sync()  # what an interval held back, and the trimming of an idle server
-        self._replies.look(self._now)
-        if self._replies.given_up:
-            core.counts["readers_given_up"] = self._replies.given_up
-        if self._sockets.doors is not None:
-            self._sockets.doors.look()
-            core.counts |= self._sockets.doors.counts
+        self.replies.look(self._now)
+        if self.replies.given_up:
+            core.counts["readers_given_up"] = self.replies.given_up
+        if self.sockets.doors is not None:
+            self.sockets.doors.look()
+            core.counts |= self.sockets.doors.counts
+        anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
+        if anew and self._beats is not None:
+            self._beats.anew()
         if self._space.tight:
             give_back()
         log.flush()
+        if self._audit is not None:
+            self._audit.flush()
+        if self._metrics is not None or self.supervisor.listens:
+            self._tell(core.status())
+
+    def _tell(self, status: dict[str, Any]) -> None:
         if self._metrics is not None:
-            self._metrics.tell(core.status(), self._clock.histogram())
+            self._metrics.tell(status, self._clock.histogram())
+        self.supervisor.stands(*readiness(status))
 
     # -- what comes in (performing.Inboxes)
 
     def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived at a port, as much as a turn takes."""
-        sockets = self._sockets
-        match port:
-            case Port.PEER:
-                if self._config.peer is not None:
-                    self._receive(sockets.peer_in, handle)
-            case Port.UPDATES:
-                self._take_subscriptions(handle)
-            case Port.COLLECTOR:
-                self._take_sets(handle)
-            case Port.SNAPSHOT:
-                self._take_requests(handle)
-        self._clock.lap(port)
+        socket, take = self._inboxes[port]
+        if socket in self._ready:
+            take(handle)
+            self._clock.lap(port)
+
+    def _take_peer(self, handle: Callable[[Frames], None]) -> None:
+        sockets, limits, fds = self.sockets, self._limits, list[int | None]()
+        again, most = sockets.waiting.again, limits.turn_messages_max
+        came = list(receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append))
+        self._hand_over(came, handle)
+        for fd, frames in zip(fds, came, strict=True):
+            sockets.gates[3].came(fd)
+            if frames[0] == self.core.link.line:
+                sockets.unfinished.peer = fd
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
-        sockets = self._sockets
-        if self._ready is None or sockets.updates in self._ready:
-            most = self._limits.turn_messages_max
-            taken = take_subscriptions(sockets.updates, most, sockets.subscribers, self._now, self._admitting)
-            for frames in taken:
-                self._guard(handle, frames)
-        sockets.mark_for(self.core.chp1_joins, self._now)
+        sockets, most = self.sockets, self._limits.turn_messages_max
+        taken = take_subscriptions(sockets, most, self._now, self._admitting)
+        self._guard(handle, taken)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
-        socket, limits = self._sockets.snapshot, self._limits
-        if self._ready is None or socket in self._ready:
-            signs = self._admitting is not None
-            for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, signs=signs)):
-                self._replies.came(frames[0], fd, self._now)
-                self._guard(handle, frames)
+        socket, limits = self.sockets.snapshot, self._limits
+        signs = self._admitting is not None
+        for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, signs=signs)):
+            self.sockets.gates[0].came(fd)
+            self.replies.came(frames[0], fd, self._now)
+            self._guard(handle, [frames])
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
-        sockets = self._sockets
-        if self._ready is None or sockets.collector in self._ready or sockets.intake.waiting:
-            self._hand_over(sockets.intake.take(), handle)
-
-    def _receive(self, socket: zmq.Socket[bytes], handle: Callable[[Frames], None]) -> None:
-        self._hand_over(list(receive(socket, self._limits.turn_messages_max, self._limits.turn_bytes_max)), handle)
+        self._hand_over(self.sockets.intake.take(), handle)
 
     def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:
             self.core.arrived(time.monotonic())
-        for frames in messages:
-            self._guard(handle, frames)
+            self._guard(handle, messages)
 
-    def _guard(self, handle: Callable[[Frames], None], frames: Frames) -> None:
-        try:
-            handle(frames)
-        except JournalError:  # a status tells what the journal takes
-            raise
-        except Exception:
-            self._defect()
+    def _guard(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
+        for frames in messages:
+            try:
+                handle(frames)
+            except JournalError:  # a status tells what the journal takes
+                raise
+            except Exception:
+                self._defect()
 
     def _defect(self) -> None:
         self.core.counts["defects"] += 1
@@ -300,6 +334,12 @@ class Server:
         """The time in the middle of a turn."""
         return time.monotonic()
 
+    def cut_denied(self) -> None:
+        """Nothing of what is denied from now on is sent to who listens to it."""
+        if self._admitting is not None:
+            self.sockets.waiting.again.add(self.sockets.updates)
+            self._admitting.look(rules_number(self.core), self.sockets.subscribers.cut_off)
+
     def save(self, save: Save) -> None:
         """Write updates that are not history to a file of their own."""
         path = saved(self._config.data, save)
@@ -307,7 +347,7 @@ class Server:
 
     def to_peer(self, messages: list[Frames]) -> None:
         """Send to the peer what it has room for."""
-        self.core.counts["peer_dropped"] += send_all(self._sockets.peer_out, messages)
+        self.core.counts["peer_dropped"] += self.sockets.to_peer(messages)
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         """Do the journal's operations, all but the sync."""
@@ -329,31 +369,37 @@ class Server:
         while (left := until - time.monotonic()) > 0:
             if self._stopping:
                 raise self._space.full
-            things = (self._sockets.snapshot, self._sockets.updates, self._wake_in)
+            things = (self.sockets.snapshot, self.sockets.updates, self._wake_in)
             zmq.zmq_poll([(thing, zmq.POLLIN) for thing in things], max(1, int(left * 1000)))
-            if self._sockets.doors is not None:
-                self._sockets.doors.answer(time.monotonic())
+            self.sockets.waiting.all_again()
+            self.supervisor.turned(time.monotonic())
+            if self.sockets.doors is not None:
+                self.sockets.doors.answer(time.monotonic())
             self._answer_operators()
 
     def _answer_operators(self) -> None:
         """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
-        self._ready = None
+        self._ready = {self.sockets.updates, self.sockets.snapshot}
         aside = answer_operators(self.core, self)
-        send_all(self._sockets.updates, aside.publish)
+        send_all(self.sockets.updates, aside.publish)
         for identity, messages in aside.replies:
             self.reply(identity, messages)
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
-        self._sockets.subscribers.publishing(weight(messages), self._now)
-        send_all(self._sockets.updates, messages)
+        self.sockets.subscribers.publishing(weight(messages), self._now)
+        self.sockets.waiting.again.add(self.sockets.updates)
+        send_all(self.sockets.updates, messages)
 
     def acknowledge(self, acks: list[Frames]) -> None:
         """Send answers to sets."""
-        send_all(self._sockets.updates, acks)
+        self.sockets.waiting.again.add(self.sockets.updates)
+        send_all(self.sockets.updates, acks)
 
     def fact(self, fact: Fact) -> None:
-        """Write a line of the log."""
+        """Write a line of the log, of the audit, or of both."""
+        if self._audit is not None:
+            self._audit.note(fact, self.core.state.number)
         log_fact(log, fact)
 
     def read(self, read: Read) -> list[Row] | None:
@@ -368,7 +414,8 @@ class Server:
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
         """Answer whoever has room; what has no room waits for a while."""
-        self._replies.send(identity, messages, self._now)
+        self.sockets.waiting.again.add(self.sockets.snapshot)
+        self.replies.send(identity, messages, self._now)
 
     # -- the end
 
@@ -388,7 +435,7 @@ class Server:
     def leave(self) -> None:
         """Tell the peer that we end on purpose, after `run`; nothing is acknowledged any more."""
         if self._config.peer is not None:
-            send_all(self._sockets.peer_out, [leave(self.core)])
+            self.sockets.to_peer([leave(self.core)])
 
     def close(self) -> None:
         """Close the ports."""
@@ -400,7 +447,10 @@ class Server:
             if self._metrics is not None:
                 self._metrics.close()
             log.flush(everything=True)
-            self._sockets.close()
+            if self._audit is not None:
+                self._audit.close()
+            self.supervisor.close()
+            self.sockets.close()
             self._context.term()
             os.close(self._wake_in)
             os.close(self._wake_out)
@@ -414,6 +464,7 @@ def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreCo
         name=config.name,
         secret=secrets.token_bytes(16),
         exposed=config.exposed,
+        audited=config.audit is not None,
         keyed=config.keys is not None,
         heartbeat_s=config.heartbeat_s,
         peer_timeout_s=config.peer_timeout_s,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from chp.numbers import describe
 
+from ..core.state.journal import JournalError
 from ..core.turn import Save
-from ..store.journal import JournalError
 from ..store.sql.sqlite_files import sync_directory
 
 FORMAT = 1

@@ -13,7 +13,7 @@ import time
 
 from ..core.core import ServerCore
 from ..core.room import Measured
-from ..store.journal import JournalFull
+from ..core.state.journal import JournalFull
 from .ballast import Ballast
 from .measuring import Gauge
 
@@ -31,15 +31,15 @@ class Space:
         self.tight = ""  # why there is little room for more
         self.full = JournalFull("")  # why a turn waits
         self._lighter = False  # some room has just been made
-        self._due = self._journal_full_until = self._read_only_until = now
+        self.due = now  # when to look again
+        self._journal_full_until = self._read_only_until = now
 
     def look(self, core: ServerCore, now: float) -> None:
-        """Tell the core what there is, if it is time."""
-        if now >= self._due:
-            seen = self._measured(time.monotonic())
-            self.tight = core.measured(seen)
-            self._ballast.hold(seen.disk_free)
-            self._due = now + MEASURE_S
+        """Tell the core what there is."""
+        seen = self._measured(time.monotonic())
+        self.tight = core.measured(seen)
+        self._ballast.hold(seen.disk_free)
+        self.due = now + MEASURE_S
 
     def _measured(self, now: float) -> Measured:
         return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
@@ -47,14 +47,14 @@ class Space:
     def no_room(self, core: ServerCore, error: JournalFull, now: float) -> None:
         """A turn waits for room; operators are told."""
         self.full = error
-        self._due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
         self._read_only_until = self._journal_full_until
         core.measured(self._measured(now), aside=True)
         self._lighter = self._ballast.let_go()
 
     def no_room_to_clean(self, now: float) -> float:
         """The journal could not be cleaned up; until when it need not be tried again."""
-        self._due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
         return self._journal_full_until
 
     @property

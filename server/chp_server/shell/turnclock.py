@@ -1,23 +1,28 @@
 """How long turns take: a histogram for metrics, the longest, and a line of the log for each that was too long.
 
 A turn holds up everybody, so it is to be short whatever clients do. What counts is the processor time of the serving
-thread: on a busy machine a turn may last, and that is not its fault. Which part of the turn took it is told by the wall
-clock, which is cheaper to read.
+thread: on a busy machine a turn may last, and that is not its fault. No turn takes more of it than the wall clock
+says, which is cheap to read: so the processor's clock, a system call, is read once in LOOK_S of turns, and what a long
+one took is what that says less those before it. Which part of the turn took it is told by the wall clock alone.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
-from . import logs
+from .. import logs
 
 log = logs.get_log(__name__)
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+TOLD_S = 0.01  # a status says how many turns were longer than each bound from here on
 SLOW_S = 0.1  # an operator is told: a few of these in a row, and the peer takes over
+LOOK_S = 0.005  # of turns by the wall clock
 
 
 class TurnClock:
@@ -25,39 +30,54 @@ class TurnClock:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
-        self.sum_s = 0.0
         self.longest_s = 0.0
         self.longest_did = ""
-        self._cpu = 0.0
+        self._first_cpu = self._cpu = 0.0  # before the first turn, and at the last look
+        self._unlooked_s = 0.0  # of turns since, by the wall clock
         self._laps: list[tuple[str, float]] = []  # each with its end
 
-    def begin(self) -> None:
-        """A turn begins; what the wait for it took of the processor counts as a part of it."""
-        self._cpu = self._cpu or time.thread_time()
-        self._laps = [("", time.monotonic())]
+    @property
+    def sum_s(self) -> float:
+        """All that the thread took since the first turn."""
+        return time.thread_time() - self._first_cpu if self._first_cpu else 0.0
+
+    def begin(self, now: float) -> None:
+        """A turn begins; what the waits took of the processor counts as a part of the turns."""
+        if not self._first_cpu:
+            self._first_cpu = self._cpu = time.thread_time()
+        self._laps = [("", now)]
 
     def lap(self, name: str) -> None:
         """What was done since the last lap has this name."""
         self._laps.append((name, time.monotonic()))
 
     def end(self) -> None:
-        """The turn is over."""
-        cpu = time.thread_time()
-        took_s, self._cpu = cpu - self._cpu, cpu
+        """The turn ended with its last lap."""
+        took_s = self._laps[-1][1] - self._laps[0][1]
+        self._unlooked_s += took_s
+        if self._unlooked_s >= LOOK_S:
+            took_s = self._look(took_s)
         self.counts[bisect_left(BUCKETS_S, took_s)] += 1
-        self.sum_s += took_s
         if took_s > self.longest_s:
             self.longest_s, self.longest_did = took_s, self._did()
         if took_s > SLOW_S:
             log.limited("a long turn", cpu_ms=round(took_s * 1000), did=self._did())
 
+    def _look(self, took_s: float) -> float:
+        """What a turn of so long took of the processor, at least: the turns before it took no more than they lasted."""
+        cpu = time.thread_time()
+        used_s, before_s = cpu - self._cpu, self._unlooked_s - took_s
+        self._cpu, self._unlooked_s = cpu, 0.0
+        return min(took_s, max(0.0, used_s - before_s))
+
     def _did(self) -> str:
         """The parts of a turn that took a tenth of it or more, the longest first."""
-        took: Counter[str] = Counter()
+        took: defaultdict[str, float] = defaultdict(float)
         for (_, began), (name, ended) in pairwise(self._laps):
-            took[name] += ended - began  # type: ignore[assignment]
+            took[name] += ended - began
         whole = sum(took.values())
-        return ", ".join(f"{name} {round(lap * 1000)} ms" for name, lap in took.most_common() if lap >= whole / 10)
+        longest_first = sorted(took.items(), key=itemgetter(1), reverse=True)
+        return ", ".join(f"{name} {round(lap * 1000)} ms" for name, lap in longest_first if lap >= whole / 10)
 
     def facts(self) -> dict[str, Any]:
         """For `chp status`; since the start."""
@@ -66,7 +86,15 @@ class TurnClock:
             "seconds": round(self.sum_s, 3),
             "longest_ms": round(self.longest_s * 1000, 1),
             "longest_did": self.longest_did,
+            "above_ms": {str(round(bound * 1000)): n for bound, n in self._above() if bound >= TOLD_S},
         }
+
+    def _above(self) -> Iterator[tuple[float, int]]:
+        """Each bound of the histogram, with how many turns took longer."""
+        left = sum(self.counts)
+        for bound, n in zip(BUCKETS_S, self.counts, strict=False):
+            left -= n
+            yield bound, left
 
     def histogram(self) -> tuple[list[tuple[str, float]], float]:
         """As Prometheus has it: how many turns took at most so long, and the sum of all."""

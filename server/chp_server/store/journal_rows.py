@@ -16,8 +16,8 @@ from zlib import crc32
 
 from chp.numbers import EPOCH_MAX, EPOCH_SHIFT, describe, epoch_of, sequence_of
 
+from ..core.state.journal import BODY_BYTES_MAX, JournalError
 from ..core.state.recordlog import Row
-from .journal import BODY_BYTES_MAX, JournalError
 
 FORMAT = 2  # of a journal, and of a backup; 0.1, which was never released, wrote 1
 _ROW = struct.Struct(">QQQ")

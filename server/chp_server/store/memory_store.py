@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from chp.numbers import describe
 
+from ..core.state.journal import Journal, JournalError, Loaded, Options
 from ..core.state.recordlog import Messages, Row
 from ..core.topics.filling import Spans
-from .journal import Journal, JournalError, Loaded, Options
 from .journal_rows import follows
 from .message_shelf import MessageShelf
 

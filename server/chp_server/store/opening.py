@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from .journal import MIB, Journal, JournalError, Options
-from .journal_mark import JournalMark
+from ..core.state.journal import MIB, Journal, JournalError, Options
 from .memory_store import MemoryStore
+from .sql.journal_mark import JournalMark
 from .sql.sql_journal import SqlJournal
 from .sql.sqlite import SqliteDatabase
 from .sql.sqlite_files import database_path

@@ -21,7 +21,8 @@ from zlib import crc32
 
 import zmq
 
-from chp import columns
+from chp import columns, keyfiles
+from chp.addresses import is_ipv6
 from chp.batch import Segment, decode, packb, segment_of
 from chp.errors import BadFrame, ChpError
 from chp.headers import Kthxbai, Refused, Sync
@@ -33,6 +34,7 @@ from chp.versions import VERSION
 
 from ..core.snapshots import recovering
 from ..core.updates.committed import Committed
+from ..ports.sockets import only_ipv6
 from ..store.opening import look_at
 
 CREDIT = 16
@@ -164,11 +166,36 @@ def _at(url: str, number: int) -> Contents:
 # -- of a server
 
 
-def of_server(address: str, timeout_s: float) -> Contents:
+def keys_of(path: str | None, address: str) -> tuple[keyfiles.KeyPair, bytes] | None:
+    """What a client file has for a server: our pair, and its key, the first of two; None without a file."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            table = keyfiles.read_table(file.read(keyfiles.FILE_BYTES_MAX))
+        pair = keyfiles.KeyPair(keyfiles.key_of(table, "public"), keyfiles.key_of(table, "secret"))
+        servers = table.get("servers")
+        known = {each["address"]: each["keys"][0] for each in servers} if isinstance(servers, list) else {}
+        return pair, keyfiles.key_of({"server's": known[address]}, "server's")
+    except OSError as error:
+        raise NoContents(f"the client file {path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NoContents(f"the client file {path} is no text") from None
+    except (KeyError, IndexError, TypeError):
+        raise NoContents(f"the client file {path} has no [[servers]] with address {address} and its keys") from None
+    except ValueError as error:
+        raise NoContents(f"the client file {path} {error}") from None
+
+
+def of_server(address: str, timeout_s: float, file: str | None = None) -> Contents:
     """A snapshot of a server's contents; `NoContents` says why there is none. `timeout_s` is without a word of it."""
+    keys = keys_of(file, address)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.immediate, socket.maxmsgsize = 0, 1, DEFAULT.frame_bytes_max
-        socket.ipv6 = address.startswith("tcp://[")
+        socket.ipv6 = is_ipv6(address) or only_ipv6(address)
+        if keys is not None:
+            (pair, socket.curve_serverkey) = keys
+            socket.curve_publickey, socket.curve_secretkey = pair.public, pair.secret
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -189,8 +216,8 @@ def of_server(address: str, timeout_s: float) -> Contents:
 def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, timeout_s: float) -> None:
     if not socket.poll(int(1000 * timeout_s), zmq.POLLOUT):
         raise NoContents(
-            f"nobody takes connections at {address} (waited {timeout_s:g} s, --timeout); start chp-server there, or "
-            "mend the address"
+            f"nobody takes connections at {address} (waited {timeout_s:g} s, --timeout); start chp-server there, "
+            "mend the address, or, if it has keys, give a client file that it knows (--as, CHP_CLIENT)"
         )
     socket.send_multipart([ICANHAZ, b"", packb({"chp": VERSION, **options})])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,8 +22,8 @@ from urllib.parse import urlsplit
 from chp.errors import ChpError
 from chp.numbers import describe
 
+from ..core.state.journal import Report
 from ..settings.readers import without_password
-from ..store.journal import Report
 
 if TYPE_CHECKING:
     from .against import Compared, Contents
@@ -82,6 +83,13 @@ def check(args: list[str]) -> int:
         default=10.0,
         help="without a word of a server, or a connection; 10",
     )
+    parser.add_argument(
+        "--as",
+        dest="client",
+        metavar="FILE",
+        default=os.environ.get("CHP_CLIENT") or None,
+        help="the client file to show servers that have keys (CHP_CLIENT); read of everything is needed",
+    )
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
         asked = parser.parse_args(args)
@@ -112,10 +120,12 @@ def _compare(where: str, asked: argparse.Namespace) -> int:
 
     shown = without_password(where)
     try:
-        other = against.of_server(asked.against, asked.timeout)
+        other = against.of_server(asked.against, asked.timeout, asked.client)
         server = _is_server(where)
-        one = against.of_server(where, asked.timeout) if server else against.of_journal(where, other.number)
-        found = against.compared(one, other, lambda: against.of_server(asked.against, asked.timeout))
+        one = (
+            against.of_server(where, asked.timeout, asked.client) if server else against.of_journal(where, other.number)
+        )
+        found = against.compared(one, other, lambda: against.of_server(asked.against, asked.timeout, asked.client))
     except ChpError as error:
         print(f"chp check: {shown} can't be compared: {error}", file=sys.stderr)
         return DAMAGED

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..store.journal import JournalDamaged, JournalError, Options, Report
+from ..core.state.journal import JournalDamaged, JournalError, Options, Report
 from ..store.opening import look_at, postgres_journal
 from ..store.sql.sql_journal import SqlJournal
 from ..store.sql.sqlite import SqliteDatabase, write_file

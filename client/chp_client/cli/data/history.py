@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..completion import keys as offered
 from ..faults import NotFound
 from ..out import Out
 from ..settings import Settings, examples, pass_settings, shared
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     chp history /config/motd --limit 1      # who changed it last, and when
     chp history --json /config/motd | jq -r .by
 """))  # fmt: skip
-@click.argument("key")
+@click.argument("key", shell_complete=offered)
 @click.option(
     "--limit", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="At most so many, the last ones."
 )

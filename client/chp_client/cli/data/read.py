@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from ..completion import keys as offered
 from ..faults import NotFound
 from ..out import Out
 from ..settings import Settings, examples, pass_settings, shared
@@ -22,7 +23,7 @@ from .tree import draw
     chp get /rates/EUR/USD /rates/EUR/JPY  # key, tab, value
     chp get --json /rates/EUR/USD          # with revision and remaining ttl
 """))  # fmt: skip
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
 @click.option("--raw", is_flag=True, help="The exact bytes of each value, on a terminal too.")
 @shared
 @pass_settings
@@ -78,7 +79,7 @@ def item_fields(item: Item) -> dict[str, object]:
     chp ls --count /rates/
     chp ls --limit 100 --after /rates/EUR/USD   # a page
 """))  # fmt: skip
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=offered)
 @click.option("-l", "--long", "long_", is_flag=True, help="Revision, remaining ttl and size of each.")
 @click.option("--tree", "as_tree", is_flag=True, help="As a tree of folders.")
 @click.option("--depth", type=click.IntRange(min=1), help="How deep the tree goes.  [default: all of it]")
@@ -124,7 +125,7 @@ def ls(
     chp du --depth 2 /rates/
     chp du --keys --limit 20    # the largest keys
 """))  # fmt: skip
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=offered)
 @click.option("--depth", type=click.IntRange(min=1), default=1, show_default=True, help="Folders so deep below PREFIX.")
 @click.option("--keys", is_flag=True, help="Single keys in the place of folders.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Lines at most.")

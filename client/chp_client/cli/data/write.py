@@ -14,6 +14,7 @@ import click
 from chp.keys import check_key
 from chp.limits import DEFAULT
 
+from ..completion import keys as offered
 from ..faults import Misused, NotFound
 from ..out import Out, json_line
 from ..settings import DURATION, REVISION, Settings, examples, pass_settings, shared
@@ -30,7 +31,7 @@ PORTION = 10_000  # keys deleted in one request
     chp set /lock/nightly host-7 --ttl 5m --if-revision 0   # only if absent
     chp set /config/motd new --if-revision 3.1042           # only if unchanged
 """))  # fmt: skip
-@click.argument("key")
+@click.argument("key", shell_complete=offered)
 @click.argument("value", required=False)
 @click.option("--file", "path", type=click.Path(), help="Take the value's bytes from a file.")
 @click.option("--ttl", type=DURATION, metavar="DURATION", help="Let it expire: 30, 500ms, 5m, 2h, 1d.")
@@ -105,7 +106,7 @@ def report_done(out: Out, what: str, fields: dict[str, object], done: Done) -> N
     chp del --prefix /rates/ --dry-run    # what would go
     chp ls /tmp/ | xargs chp del
 """))  # fmt: skip
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
 @click.option("--prefix", is_flag=True, help="Delete every key that begins with KEY.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only print the keys.")

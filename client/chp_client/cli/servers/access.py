@@ -7,6 +7,9 @@ of two who change it at once one is told to do it again. It is done when both se
 from __future__ import annotations
 
 import difflib
+import secrets
+import threading
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +28,11 @@ from ..store import explained
 from ..text import escape
 
 ACCESS_S = 10.0
+AGAIN_S = 0.1  # between looks for the server that serves
 FILE_BYTES_MAX = 1 << 20
+TOKEN = "chp_"  # so that whoever finds one knows what it is
+TOKEN_BYTES = 32  # random
+SAID_MIN = 4  # digits of a hash by which a token is revoked
 WHAT = click.Choice([*rules.LISTS, "roles"])
 NONE: Document = {"users": {}, "roles": {}}
 Edit = Callable[[Document], Document]
@@ -107,6 +114,50 @@ def revoke(settings: Settings, name: str, what: str, words: tuple[str, ...], rol
     _change(settings, lambda document: rules.revoked(document, _kind(role), name, what, words))
 
 
+@access.command(short_help="A bearer token of a user's, for the gateway.", epilog=examples("""
+    chp access token alice                       # shown once; the pair keeps its hash
+    chp access token alice --revoke 1a2b3c4d     # by the beginning of its hash, as `chp access show` has it
+"""))  # fmt: skip
+@click.argument("name")
+@click.option("--revoke", metavar="HASH", help="Take back the token whose hash begins so.")
+@shared_for(ACCESS_S)
+@pass_settings
+def token(settings: Settings, name: str, revoke: str | None) -> None:
+    """Make a token by which a gateway knows a user, or take one back.
+
+    It is written once, to standard output, and nobody can show it again: the rules have its hash. A gateway lets it in,
+    or not any more, within about a second.
+    """
+    if revoke is not None:
+        _change(settings, lambda document: _without_token(document, name, revoke))
+        return
+    made = TOKEN + secrets.token_urlsafe(TOKEN_BYTES)
+    hashed = rules.token_hash(made)
+    facts = _replace(settings, lambda document: _with_token(document, name, hashed))[1]
+    out = settings.out
+    if out.json:
+        out.record({"user": name, "token": made, "hash": hashed, "number": facts["number"]})
+        return
+    out.line(made)
+    out.note(f"this token of {escape(name)} is not shown again; to revoke it: {hashed[: rules.TOKEN_SHOWN]}")
+
+
+def _with_token(document: Document, name: str, hashed: str) -> Document:
+    if name not in document["users"]:
+        raise BadInput(f"there is no user {name!r}; `chp access user {name}` adds one")
+    return rules.granted(document, "users", name, "tokens", [hashed])
+
+
+def _without_token(document: Document, name: str, beginning: str) -> Document:
+    hashes = document["users"].get(name, {}).get("tokens", [])
+    found = [hashed for hashed in hashes if len(beginning) >= SAID_MIN and hashed.startswith(beginning.lower())]
+    if len(found) != 1:
+        many = "several tokens whose hashes begin" if found else "no token whose hash begins"
+        known = ", ".join(hashed[: rules.TOKEN_SHOWN] for hashed in hashes) or "none"
+        raise BadInput(f"user {name!r} has {many} with {beginning!r:.70}; there is: {known}")
+    return rules.revoked(document, "users", name, "tokens", found)
+
+
 @access.command(short_help="Whether a user may do something.")
 @click.argument("name")
 @click.argument("verb", type=click.Choice(["read", "write", "admin"]))
@@ -135,10 +186,20 @@ def apply(settings: Settings, file: Path, dry_run: bool) -> None:
     """Make the rules what a TOML file says, all of them; shows first what that changes.
 
     The file has tables [users.NAME] and [roles.NAME] with read, write, deny-read, deny-write, admin, each a list; a
-    user has roles, too.
+    user has roles, too. Users that stay keep their tokens, unless the file has them.
     """
     document = _rules_of(file)
-    _change(settings, lambda _: document, dry_run=dry_run)
+    _change(settings, lambda before: _with_tokens_of(before, document), dry_run=dry_run)
+
+
+def _with_tokens_of(before: Document, document: Document) -> Document:
+    """Tokens are made on the pair, not in files."""
+    kept = {name: entry.get("tokens", []) for name, entry in before["users"].items()}
+    users = {
+        name: entry if "tokens" in entry or not kept.get(name) else {**entry, "tokens": kept[name]}
+        for name, entry in document["users"].items()
+    }
+    return {**document, "users": users}
 
 
 def _kind(role: bool) -> str:
@@ -158,6 +219,16 @@ def _rules_of(file: Path) -> Document:
         raise Misused(f"{file}: {error}") from None
 
 
+def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
+    """The same of the one that serves, looked for within the time there is: servers may be starting."""
+    until = time.monotonic() + admin.timeout_s
+    found = _read(admin)
+    while not found[1].get("serving") and time.monotonic() < until:
+        threading.Event().wait(AGAIN_S)
+        found = _read(admin)
+    return found
+
+
 def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
     """The rules of the server that serves, or else of one that answers; what it said, and which it is."""
     answers = list(admin.ask_all("access").values())
@@ -169,10 +240,10 @@ def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
     return (NONE if document is None else Rules.of(document).document), best.facts, best.server
 
 
-def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:
-    out = settings.out
+def _replace(settings: Settings, edit: Edit, *, dry_run: bool = False) -> tuple[list[str], dict[str, Any]]:
+    """What changes, and what the server said of it."""
     with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
-        before, facts, server = _read(admin)
+        before, facts, server = _read(admin) if dry_run else _serving(admin)
         try:
             after = Rules.of(edit(before)).document
         except BadInput as error:
@@ -180,6 +251,12 @@ def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:
         changes = _difference(before, after)
         if not dry_run and changes:
             facts = admin.ask(server, "access", rules=after, on=facts["number"]).facts
+    return changes, facts
+
+
+def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:
+    out = settings.out
+    changes, facts = _replace(settings, edit, dry_run=dry_run)
     if out.json:
         out.record({"changed": changes, "number": facts["number"], "dry_run": dry_run})
         return

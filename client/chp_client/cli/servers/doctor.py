@@ -20,13 +20,13 @@ from chp.addresses import is_file, parse
 from chp.versions import VERSION
 
 from ...admin import Admin
+from .. import pair
 from ..faults import DEGRADED, OK
+from ..pair import View
+from ..probe import explain
 from ..settings import Settings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import show_bytes
-from . import pair
-from .pair import View
-from .probe import explain
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}

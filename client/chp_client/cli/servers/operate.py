@@ -14,16 +14,18 @@ from typing import Any
 import click
 
 from ...admin import Admin, Answer, Reply, Unreachable
+from .. import pair
 from ..data.write import somebody_to_ask
-from ..faults import Misused, NoServer, Refused
+from ..faults import REFUSED, Misused, NoServer, Refused
 from ..out import Out
+from ..pair import View
 from ..settings import Settings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import escape, show_bytes, show_count, show_latency
-from . import pair
-from .pair import View
 
 LOOK_S = 0.02  # between looks while a hand-over is under way
+AGAIN_S = 0.1  # between looks while servers are starting
+STARTING_S = 10.0  # which takes no longer, unless something is wrong
 HAND_OVER_S = 10.0
 LIST_S = 10.0
 COPY_S = 300.0  # a backup or restore may take its time
@@ -47,11 +49,10 @@ def switch(settings: Settings, force: bool) -> None:
         _force(settings)
         return
     with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
-        seen = pair.views(_quick_look(admin), named=True)
-        active, passive = _who(seen)
+        active, passive = _who(look_for_active(admin))
         began = time.monotonic()
         admin.ask(active.server, "switch")
-        _until_active(admin, passive.server)
+        wait_until_active(admin, passive.server)
         took_s = time.monotonic() - began
     if settings.out.json:
         settings.out.record({"active": passive.server, "was": active.server, "seconds": round(took_s, 4)})
@@ -64,11 +65,22 @@ def _force(settings: Settings) -> None:
         raise Misused("--force is for one server: name the one that is to serve with --servers, and no other")
     with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
         reply = admin.ask(settings.servers[0], "switch", force=True)
-        _until_active(admin, reply.server)
+        wait_until_active(admin, reply.server)
     if settings.out.json:
         settings.out.record({"active": reply.server, **reply.facts})
     else:
         settings.out.line(f"{reply.server} is active now; lost is {escape(str(reply.facts.get('lost')))}")
+
+
+def look_for_active(admin: Admin) -> list[View]:
+    """Both servers, as soon as one is active; without one, once none is still starting, or time is up."""
+    until = time.monotonic() + min(admin.timeout_s, STARTING_S)
+    while True:
+        seen = pair.views(_quick_look(admin), named=True)
+        starting = not any(v.active for v in seen) and any(v.state == "STARTING" for v in seen)
+        if not starting or time.monotonic() >= until:
+            return seen
+        threading.Event().wait(AGAIN_S)
 
 
 def _quick_look(admin: Admin) -> dict[str, Answer]:
@@ -87,11 +99,11 @@ def _who(seen: list[View]) -> tuple[View, View]:
         return active[0], passive[0]
     if len(seen) == 1 and seen[0].reachable and seen[0].has_peer:
         raise Misused("a hand-over needs both servers of the pair; name them with --servers or CHP_SERVERS")
-    fault = Refused if any(v.reachable or v.only_chp1 for v in seen) else NoServer
+    fault = Refused if any(v.reachable or v.only_chp1 or v.denied for v in seen) else NoServer
     raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
 
 
-def _until_active(admin: Admin, server: str) -> None:
+def wait_until_active(admin: Admin, server: str) -> None:
     deadline = time.monotonic() + admin.timeout_s
     while time.monotonic() < deadline:
         try:
@@ -118,7 +130,7 @@ def leases(settings: Settings, name: str | None) -> None:
     """
     out = settings.out
     with explained(settings), Admin(settings.servers, settings.patience(LIST_S)) as admin:
-        active = _active(admin, "a list of its leases")
+        active = active_one(admin, "a list of its leases")
         if name is not None:
             reply = admin.ask(active.server, "leases", end=_name_of(name))
             out.record(reply.facts) if out.json else out.line(f"ended {_lease_line(reply.facts)}")
@@ -198,16 +210,18 @@ def _plain_name(name: str) -> str:
 
 def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
     with explained(settings), Admin(settings.servers, settings.patience(COPY_S)) as admin:
-        active = _active(admin, f"a {command}")
+        active = active_one(admin, f"a {command}")
         _report(settings.out, command, admin.ask(active.server, command, **arguments))
 
 
-def _active(admin: Admin, what: str) -> View:
-    seen = pair.views(_quick_look(admin), named=True)
+def active_one(admin: Admin, what: str) -> View:
+    """The active, to ask it for something."""
+    seen = look_for_active(admin)
     active = next((v for v in seen if v.active), None)
     if active is None:
         verdict = pair.verdict(seen)
-        raise NoServer(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
+        fault = Refused if verdict.code == REFUSED else NoServer
+        raise fault(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
     return active
 
 

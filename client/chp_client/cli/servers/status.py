@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...admin import Admin, Answer, Reply
+from .. import pair
 from ..out import Out
+from ..pair import Verdict, View
+from ..probe import explain
 from ..settings import DURATION, Settings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
-from . import pair
-from .pair import Verdict, View
-from .probe import explain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,19 +30,23 @@ if TYPE_CHECKING:
 LOOK_S = 0.5  # between the two looks of `status`
 TIMEOUT_S = 1.0  # what a server gets for its answer, unless --timeout says otherwise
 HISTORY = 30
+CLIENTS_SHOWN = 8  # by `top`
 RATES = ("updates", "records")
 _COLOURS = {
     "ACTIVE": "green", "PASSIVE": "cyan", "STARTING": "yellow", "UNREACHABLE": "red", "CHP/1": "yellow",
-    "healthy": "green", "degraded": "yellow", "nobody active": "red", "no server": "red",
+    "DENIED": "red", "healthy": "green", "degraded": "yellow", "nobody active": "red", "no server": "red",
+    "denied": "red",
 }  # fmt: skip
 
 
 class Look:
     """Successive looks at the servers: views, and rates since the look before."""
 
-    def __init__(self, admin: Admin, named: bool) -> None:
+    def __init__(self, admin: Admin, named: bool, clients: bool = False) -> None:
         self.admin = admin
         self.named = named
+        self._asks_clients = clients
+        self.clients: list[dict[str, Any]] = []  # the first page of the active's, if they are asked for
         self.views: list[View] = []
         self.rates: dict[str, dict[str, float]] = {}
         self.history: dict[str, deque[float]] = {}
@@ -65,6 +69,10 @@ class Look:
         for view in self.views:
             explain(view, answers[view.server])
             self._note(view, now)
+        active = next((view.server for view in self.views if view.active), None)
+        if self._asks_clients and active is not None:
+            told = self.admin.ask_some([active], "clients")[active]
+            self.clients = told.facts["clients"] if isinstance(told, Reply) else []
 
     def _note(self, view: View, now: float) -> None:
         counts = view.counts()
@@ -80,25 +88,30 @@ class Look:
 @click.command(short_help="Both servers at a glance.", epilog=examples("""
     chp status
     chp status --json | tail -1 | jq -r .verdict
+    chp status --epochs                   # who was active when, and because
     chp status > /dev/null || page-somebody
 """))  # fmt: skip
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
+@click.option("--epochs", is_flag=True, help="The last 50 epochs instead: when each began, who opened it, because.")
 @shared_for(TIMEOUT_S)
 @pass_settings
 @click.pass_context
-def status(ctx: click.Context, settings: Settings, rates: bool) -> None:
+def status(ctx: click.Context, settings: Settings, rates: bool, epochs: bool) -> None:
     """Show both servers: role, epoch and sequence, in sync, clients, rates, lag, pending, journal.
 
-    Exit code: 0 healthy, 1 degraded, 2 nobody active, 3 no server answers.
+    Exit code: 0 healthy, 1 degraded, 2 nobody active, 3 no server answers, 4 denied.
     """
     with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
         look = Look(admin, settings.named)
         look.again()
-        if rates and any(v.reachable for v in look.views):
+        if rates and not epochs and any(v.reachable for v in look.views):
             _wait(LOOK_S)
             look.once_more()
     verdict = pair.verdict(look.views)
-    show(settings.out, look, verdict)
+    if epochs and any(v.reachable for v in look.views):
+        show_epochs(settings.out, look)
+    else:
+        show(settings.out, look, verdict)
     ctx.exit(verdict.code)
 
 
@@ -119,6 +132,25 @@ def show(out: Out, look: Look, verdict: Verdict) -> None:
         out.console().print(table(look, verdict))
     else:
         out.lines([*columns(rows(look)), f"{verdict.word}: {verdict.why}"])
+
+
+def show_epochs(out: Out, look: Look) -> None:
+    """Who was active when, and because: what any of the servers remembers, the newest first."""
+    found: dict[int, dict[str, Any]] = {}
+    for view in look.views:
+        for each in view.facts.get("epochs") or []:
+            found.setdefault(each["epoch"], each)
+    newest = [found[epoch] for epoch in sorted(found, reverse=True)]
+    if out.json:
+        for each in newest:
+            out.record(each)
+        return
+    rows = [
+        [str(each["epoch"]), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["wall_ms"] / 1000)),
+         escape(each["name"]) or "-", escape(each["because"]), each["last"]]
+        for each in newest
+    ]  # fmt: skip
+    out.lines(columns([["EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST"], *rows]))
 
 
 def _fields(view: View, rates: dict[str, float]) -> dict[str, Any]:
@@ -250,6 +282,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("in state, up", _since),
     ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.facts.get("insecure") else "-"),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
+    ("clients", _number("clients")),
     ("sessions", _number("sessions")),
     ("keys", _number("keys")),
     ("updates/s", _rate("updates")),
@@ -280,7 +313,20 @@ def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
         grid.add_row("trend", *(sparkline(list(look.history.get(v.server, ()))) for v in look.views))
     problems = [Text(f"{v.server}: {v.problem}", style="red") for v in look.views if not v.reachable]
     last = Text.assemble((verdict.word, f"bold {_COLOURS[verdict.word]}"), f": {verdict.why}")
-    return Group(grid, *([] if verdict.word == "no server" else problems), last)
+    return Group(grid, *([] if verdict.word == "no server" else problems), last, *map(Text, client_lines(look)))
+
+
+def client_lines(look: Look) -> list[str]:
+    """The clients that are furthest behind, of the first page."""
+    latest = sorted(look.clients, key=lambda each: (-each["lag_ms"], -each["batches"], each["place"]))[:CLIENTS_SHOWN]
+    if not latest:
+        return []
+    cells = [
+        [escape(each["program"]) or "-", f"{escape(each['host'])} {each['pid']}", show_count(each["keys"]),
+         show_latency(each["lag_ms"] / 1000), show_count(each["batches"])]
+        for each in latest
+    ]  # fmt: skip
+    return ["", *columns([["CLIENT", "WHERE", "KEYS", "LAG", "UNACKNOWLEDGED"], *cells])]
 
 
 # -- live
@@ -298,15 +344,15 @@ def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
 def top(settings: Settings, interval: float, count: int | None) -> None:
     """Show both servers live, with rates. Ctrl-C ends it. In a pipe: a block of lines a look."""
     with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
-        look = Look(admin, settings.named)
+        look = Look(admin, settings.named, clients=settings.out.terminal)
         if settings.out.terminal:
             _live(settings.out, look, interval, count)
             return
-        for _ in _looks(look, interval, count):
+        for _ in looks(look, interval, count):
             show(settings.out, look, pair.verdict(look.views))
 
 
-def _looks(look: Look, interval: float, count: int | None) -> Iterator[None]:
+def looks(look: Look, interval: float, count: int | None) -> Iterator[None]:
     done = 0
     next_at = time.monotonic()
     while True:
@@ -323,7 +369,7 @@ def _live(out: Out, look: Look, interval: float, count: int | None) -> None:
     from rich.live import Live
 
     with Live(console=out.console(), screen=count is None and sys.stdin.isatty(), auto_refresh=False) as live:
-        for _ in _looks(look, interval, count):
+        for _ in looks(look, interval, count):
             live.update(table(look, pair.verdict(look.views), trend=True), refresh=True)
 
 

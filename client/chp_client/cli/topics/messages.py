@@ -2,12 +2,14 @@
 
 chp pub orders < lines            each line a message; ends when the pair has them all
 chp sub orders --from begin       each message a line; without end, unless --count or --no-wait says so
+chp sub orders --group billing    as a member of a group, which shares them (consuming.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -20,9 +22,12 @@ from ..out import Out, json_line
 from ..settings import Settings, examples, pass_settings, shared
 from ..store import explained, writing
 from ..text import escape, show_count, show_revision, show_value, value_fields
+from .consuming import Asked, consume, group_start
 
 if TYPE_CHECKING:
-    from chp_client import MessageBatch, Topic
+    from chp_client import Message, Topic
+
+TRIES = 5  # as `Consumer.run`
 
 
 @contextmanager
@@ -35,13 +40,15 @@ def topic_of(settings: Settings, name: str) -> Iterator[Topic]:
 @contextmanager
 def asking(settings: Settings) -> Iterator[None]:
     """Faults for what is not there, and for servers that do not answer."""
-    from chp_client.errors import NoSuchTopic, Unanswered
+    from chp_client.errors import NoSuchGroup, NoSuchTopic, Unanswered
 
     with explained(settings):
         try:
             yield
         except NoSuchTopic as error:
             raise NotFound(f"{error.text}; `chp topic ls` lists them") from None
+        except NoSuchGroup as error:
+            raise NotFound(f"{error.text}; `chp topic groups` lists those of a topic") from None
         except Unanswered as error:
             raise NoServer(str(error)) from None
 
@@ -90,11 +97,8 @@ def _lines() -> Iterator[bytes]:
 def _after(text: str) -> int | None:
     from chp_client import LATEST
 
-    if text in ("begin", "end"):
-        return None if text == "begin" else LATEST
-    if text.isascii() and text.isdigit() and len(text) < 18:
-        return int(text) - 1
-    raise Misused(f"--from {text!r}: give begin, end, or the offset of a message")
+    start = group_start(text)
+    return None if start == "begin" else LATEST if start == "end" else int(start) - 1
 
 
 @click.command(short_help="Print the messages of a topic.", epilog=examples("""
@@ -102,43 +106,84 @@ def _after(text: str) -> int | None:
     chp sub orders --from begin --no-wait    # all that is there
     chp sub orders --from 17 --count 1       # one message
     chp sub orders --json | jq -r .key
+    chp sub orders --group billing --exec ./handle
 """))  # fmt: skip
 @click.argument("topic")
-@click.option("--from", "start", default="end", metavar="begin|end|OFFSET", help="Where to begin.  [default: end]")
+@click.option(
+    "--from",
+    "start",
+    metavar="begin|end|OFFSET",
+    help="Where to begin; a group that is there goes on where it is.  [default: end; a new group: begin]",
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--no-wait", is_flag=True, help="End when all that is there was printed.")
+@click.option(
+    "--no-wait", is_flag=True, help="End when all that is there was printed; in a group, after a second without any."
+)
+@click.option(
+    "--group", metavar="NAME", help="Share the topic with the others of this group, which is made if it is not there."
+)
+@click.option("--exec", "command", metavar="COMMAND", help="With --group: run it in a shell for each message.")
+@click.option("--tries", type=click.IntRange(min=1, max=100), help="With --exec: how often.  [default: 5]")
 @shared
 @pass_settings
-def sub(settings: Settings, *, topic: str, start: str, count: int | None, no_wait: bool) -> None:
+def sub(
+    settings: Settings,
+    *,
+    topic: str,
+    start: str | None,
+    count: int | None,
+    no_wait: bool,
+    group: str | None,
+    command: str | None,
+    tries: int | None,
+) -> None:
     """Print each message of TOPIC, in order, over failovers, until Ctrl-C.
 
     In a pipe a line is the message as it came. With --json it has offset, key, revision and time too.
+
+    With --group each message goes to one member of the group, and is acknowledged when it is printed.
+
+    With --exec nothing is printed: COMMAND has the message as its input (with --json, as that prints it), and in its
+    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET and CHP_REVISION. A message is acknowledged when it ends with
+    0; otherwise it is tried again, at last put aside in the topic TOPIC.GROUP.dead, and the next one follows. With
+    126 or 127, by which a shell says that it can't run it, `chp sub` ends (2) and the message stays.
     """
-    after, out, left = _after(start), settings.out, count
+    if command is not None and group is None:
+        raise Misused("--exec needs --group NAME, which keeps what is done; `chp sub | ...` keeps nothing")
+    if tries is not None and command is None:
+        raise Misused("--tries is how often --exec COMMAND is run; give that too")
     with topic_of(settings, topic) as found:
-        out.watch_reader(PIPE_CLOSED)
-        out.note(f"reading {topic} from {start}; Ctrl-C ends it")
-        for batch in found.read(after, wait=not no_wait):
-            if batch.missed:
-                out.note(f"{show_count(batch.missed)} messages before {batch.offset} are not kept any more")
-            out.raw(b"".join(_shown(out, batch, left)))
-            if left is not None:
-                left -= len(batch)
-                if left <= 0:
-                    return
-
-
-def _shown(out: Out, batch: MessageBatch, left: int | None) -> Iterator[bytes]:
-    for message in list(batch)[:left]:
-        if out.json:
-            fields = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
-            at = {"revision": show_revision(message.revision), "time": round(message.time, 3)}
-            yield json_line({**fields, **at}).encode() + b"\n"
-        elif out.terminal:
-            key = "" if message.key is None else f"{escape(message.key)}  "
-            yield f"{out.style(str(message.offset), dim=True)}  {key}{show_value(message.value)}\n".encode()
+        if group is None:
+            _read(settings, found, start or "end", count, no_wait)
         else:
-            yield message.value + b"\n"
+            begin, show = group_start(start or "begin"), partial(_shown, settings.out)
+            consume(found, Asked(settings, show, group, begin, command, tries or TRIES, count, no_wait))
+
+
+def _read(settings: Settings, found: Topic, start: str, count: int | None, no_wait: bool) -> None:
+    after, out, left = _after(start), settings.out, count
+    out.watch_reader(PIPE_CLOSED)
+    out.note(f"reading {found.name} from {start}; Ctrl-C ends it")
+    for batch in found.read(after, wait=not no_wait):
+        if batch.missed:
+            out.note(f"{show_count(batch.missed)} messages before {batch.offset} are not kept any more")
+        out.raw(b"".join(_shown(out, message) for message in list(batch)[:left]))
+        if left is not None:
+            left -= len(batch)
+            if left <= 0:
+                return
+
+
+def _shown(out: Out, message: Message) -> bytes:
+    if out.json:
+        fields = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
+        at = {"revision": show_revision(message.revision), "time": round(message.time, 3)}
+        return json_line({**fields, **at}).encode() + b"\n"
+    if out.terminal:
+        key = "" if message.key is None else f"{escape(message.key)}  "
+        return f"{out.style(str(message.offset), dim=True)}  {key}{show_value(message.value)}\n".encode()
+    value: bytes = message.value
+    return value + b"\n"
 
 
 COMMANDS = (pub, sub)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from ..out import Out
 from ..settings import DURATION, Settings, examples, pass_settings, shared
 from ..store import writing
 from ..text import show_count
+from .groups import GROUP_COMMANDS, group_lines, group_told, sure, when
 from .messages import asking, topic_of
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -22,6 +22,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     chp topic ls
     chp topic create orders --max-messages 1000000
     chp topic show orders
+    chp topic groups orders
     chp topic rm orders
 """))  # fmt: skip
 def topic() -> None:
@@ -57,11 +58,14 @@ def _bytes(text: str | None) -> int | None:
 
 @topic.command(short_help="Make a topic with settings of its own.", epilog=examples("""
     chp topic create orders --max-messages 1000000       # then publishers are told that it is full
+    chp topic create jobs --keep acknowledged --max-messages 100000   # what all groups have done goes
     chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
     chp topic create audit --keep time --max-age 7d
 """))  # fmt: skip
 @click.argument("name")
-@click.option("--keep", type=click.Choice(["all", "size", "time"]), default="all", help="What it keeps.")
+@click.option(
+    "--keep", type=click.Choice(["all", "acknowledged", "size", "time"]), default="all", help="What it keeps."
+)
 @click.option("--max-messages", type=click.IntRange(min=1), help="How many messages it has at most.")
 @click.option("--max-bytes", metavar="BYTES", help="How many bytes: 1000000, 500M, 10G.")
 @click.option("--max-age", type=DURATION, metavar="DURATION", help="How old they become: 12h, 7d.")
@@ -86,23 +90,21 @@ def create(
 @shared
 @pass_settings
 def show(settings: Settings, name: str) -> None:
-    """Show the offsets of NAME, what it keeps, and when its last message came."""
+    """Show the offsets of NAME, what it keeps, when its last message came, and its groups with their members."""
     with topic_of(settings, name) as found:
-        facts = found.facts(settings.timeout_s)
+        facts, told = found.facts(settings.timeout_s), found.groups(settings.timeout_s)
+    groups = [group_told(group) for group in told]
     if settings.out.json:
-        settings.out.record(_told(facts))
+        settings.out.record({**_told(facts), "groups": groups})
     else:
         _show(settings.out, _told(facts))
+        settings.out.lines([line for group in groups for line in group_lines(settings.out, group)])
 
 
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
     kept = facts["next"] - facts["first"]
     return {"name": facts["name"], "messages": kept, **{name: facts[name] for name in ("first", "next", "bytes")},
-            "last": _when(facts["wall_ms"]), "settings": facts["settings"]}  # fmt: skip
-
-
-def _when(wall_ms: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000)) if wall_ms else "never"
+            "last": when(facts["wall_ms"]), "settings": facts["settings"]}  # fmt: skip
 
 
 def _show(out: Out, told: dict[str, Any]) -> None:
@@ -121,12 +123,8 @@ def _show(out: Out, told: dict[str, Any]) -> None:
 @pass_settings
 def remove(settings: Settings, name: str, yes: bool) -> None:
     """Remove the topic NAME and its messages, for everybody."""
-    from ..data.write import somebody_to_ask
-
     if not yes:
-        if not somebody_to_ask():
-            raise Misused(f"topic {name} would be removed and there is nobody to ask; add --yes")
-        click.confirm(f"Remove topic {name} with all its messages?", abort=True, err=True)
+        sure(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")
     with topic_of(settings, name) as found:
         found.remove(settings.timeout_s)
     if settings.out.json:
@@ -135,4 +133,6 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
         settings.out.line(f"removed {name}")
 
 
+for _command in GROUP_COMMANDS:
+    topic.add_command(_command)
 COMMANDS = (topic,)

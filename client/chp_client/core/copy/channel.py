@@ -34,7 +34,8 @@ from chp.numbers import Revision, epoch_of
 from chp.parts import Parts
 
 from ..events import Changed
-from ..sending.outbox import Batch, size_of
+from ..outbox import Batch, size_of
+from ..timing import NEVER
 from .keyorder import KeyOrder
 from .replica import Replica
 
@@ -57,6 +58,7 @@ class Sync:
     server: int
     start: int  # the number asked from; 0 for everything
     progress_at: float
+    wait_s: float = NEVER  # without a chunk, before it is asked again
     session: bytes = b""  # whose last batch number KTHXBAI will tell
     answered: set[str] = field(default_factory=set)  # keys of own sets that are shown, answered, and not in the copy
     fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come

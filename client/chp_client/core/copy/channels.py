@@ -24,14 +24,16 @@ from chp.numbers import describe
 from chp.versions import VERSION
 
 from ..events import Sink
-from ..sending.outbox import Batch, echoed
+from ..outbox import Batch, echoed
 from ..serverview import ServerView
-from ..timing import AGAIN, NEVER, Chance, Timing
+from ..timing import AGAIN, NEVER, SYNC_RETRY_S_MAX, Chance, Timing
 from .backlog import Backlogs
-from .channel import CREDIT, Channel, Verdict, own_number
+from .channel import CREDIT, Channel, Sync, Verdict, own_number
 from .holding import Holding
 
 Answer = headers.Sync | headers.Records | headers.Kthxbai
+
+DENIED_TIMES = 3  # put off so often, and no longer: who is granted again waits 6 s at most
 
 
 class Channels:
@@ -113,12 +115,13 @@ class Channels:
         for channel in self.all:
             channel.stop()
 
-    def ask(self, channel: Channel, server: int, start: int, now: float) -> None:
-        """ICANHAZ of CHP/2: a snapshot, or what changed since `start`."""
+    def ask(self, channel: Channel, server: int, start: int, now: float, wait_s: float | None = None) -> None:
+        """ICANHAZ of CHP/2: a snapshot, or what changed since `start`; again if nothing of it comes for `wait_s`."""
         self._give_up(channel)
         if channel.replica.orphans or channel.differs:
             start = 0  # only a snapshot tells what they are
-        channel.ask(self._next_id(channel), server, start, now).session = self.session
+        sync = channel.ask(self._next_id(channel), server, start, now)
+        sync.session, sync.wait_s = self.session, wait_s or self._timing.sync_retry_s
         self._send_request(server, channel, start, CREDIT)
 
     def _give_up(self, channel: Channel) -> None:
@@ -155,9 +158,12 @@ class Channels:
 
     # -- answers
 
-    def requested(self, request: int) -> Channel | None:
+    def requested(self, request: int, link: ServerView, header: headers.Header) -> Channel | None:
         """What a request was made for, if it was not given up."""
-        return self._requests.get(request)
+        channel = self._requests.get(request)
+        if channel is not None and channel.topic in link.forbidden and not isinstance(header, headers.Refused):
+            self._allowed(channel, link)
+        return channel
 
     def voted(self, channel: Channel, request: int, server: ServerView) -> bool:
         """Whether this answers a vote: who serves is active."""
@@ -199,7 +205,9 @@ class Channels:
         self._stats["requests_refused"] += 1
         self._out.effects.notes.append(f"{server.address} refused {channel.subtree!r}: {server.refusal}")
         if channel.sync is not None and channel.sync.id == header.number:  # `retry` asks again
-            channel.sync.progress_at = now - self._timing.sync_retry_s + self._timing.refused_retry_s
+            again_s = self._denied_again_s(channel) if header.code == "access" else self._timing.refused_retry_s
+            channel.sync.wait_s = self._timing.sync_retry_s
+            channel.sync.progress_at = now - channel.sync.wait_s + again_s
 
     def obey(self, channel: Channel, verdict: Verdict, server: ServerView | None, now: float) -> None:
         """What a channel made of a message."""
@@ -221,7 +229,7 @@ class Channels:
         self._stats["resyncs_put_off"] += 1
         self._give_up(channel)
         # as one that was not answered: see `retry`
-        channel.ask(0, server.index, 0, now + wait_s - self._timing.sync_retry_s)
+        channel.ask(0, server.index, 0, now).wait_s = wait_s
 
     # -- what comes on a channel
 
@@ -241,10 +249,17 @@ class Channels:
             self._out.effects.warnings.append(f"{server.address} refused {why}; trying on")
         server.refused[channel.topic] = why
         server.greeted.discard(channel.topic)
-        if put_off:
+        if put_off and header.code == "access":
+            channel.again_at = now + self._denied_again_s(channel)
+        elif put_off:
             channel.refusals += 1
             wait_s = self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
             channel.again_at = now + wait_s
+
+    def _denied_again_s(self, channel: Channel) -> float:
+        """When to ask again for what the rules keep from us: ever later, but soon enough for who is granted it anew."""
+        channel.refusals = min(channel.refusals + 1, DENIED_TIMES)
+        return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
 
     def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
         """What nobody else is sent, on our topic with 8 bytes more: the rules of access keep it from us."""
@@ -253,6 +268,13 @@ class Channels:
             link.forbidden[topic] = str(header.detail)[:400]
             if (channel := self.by_topic.get(topic)) is not None:
                 self.not_subscribed(channel, link, header, now, put_off)
+
+    def _allowed(self, channel: Channel, link: ServerView) -> None:
+        """What the rules kept from us they allow by now, as an answer on P shows: what is published too."""
+        link.forbidden.pop(channel.topic, None)
+        link.refused.pop(channel.topic, None)
+        channel.refusals = 0
+        self.subscribe_again(link, channel.topic)
 
     def echo(self, channel: Channel, body: bytes, now: float) -> headers.Batch | None:
         """The header of a record of nothing but own batches, which needs no unpacking to be confirmed; it is now."""
@@ -323,7 +345,7 @@ class Channels:
         due = NEVER
         for channel in self.all:
             if channel.sync is not None:
-                due = min(due, channel.sync.progress_at + self._timing.sync_retry_s)
+                due = min(due, channel.sync.progress_at + channel.sync.wait_s)
         return due
 
     def next_hearing(self, silence_s: float, synced: bool) -> float:
@@ -336,16 +358,22 @@ class Channels:
     def retry(self, server: ServerView, now: float) -> None:
         """Make the requests again that were not answered."""
         for channel in self.all:
-            if channel.sync is not None and now - channel.sync.progress_at >= self._timing.sync_retry_s:
+            sync = channel.sync
+            if sync is not None and now - sync.progress_at >= sync.wait_s:
                 self._stats["sync_retries"] += 1
-                self.ask(channel, server.index, channel.at, now)
+                self.ask(channel, server.index, channel.at, now, self._patience_s(sync))
+
+    def _patience_s(self, before: Sync) -> float:
+        """How long the next answer may take: a large map's first chunk takes its time, and each asking begins anew."""
+        answered = before.id == 0 or before.next_index >= 0
+        return self._timing.sync_retry_s if answered else min(SYNC_RETRY_S_MAX, 2 * before.wait_s)
 
     def put_off(self, until: float) -> None:
         """Nobody is there to ask before."""
         self.backlogs.put_off(until)
         for channel in self.all:
             if channel.sync is not None:
-                channel.sync.progress_at = max(channel.sync.progress_at, until - self._timing.sync_retry_s)
+                channel.sync.progress_at = max(channel.sync.progress_at, until - channel.sync.wait_s)
 
     def hear_again(self, server: ServerView, silence_s: float, silent: bool, now: float) -> None:
         """Subscribe again to a channel on which nothing comes, though its server may live.

@@ -15,7 +15,7 @@ from chp.limits import Limits
 from chp.numbers import U64_MASK
 
 from ..events import Changed, in_order
-from ..sending.outbox import Batch
+from ..outbox import Batch
 from .channel import Channel
 from .keyorder import KeyOrder
 
@@ -52,6 +52,11 @@ class Holding:
     def position(self) -> int:
         """The highest number up to which everything held is complete."""
         return min(channel.at for channel in self.all)
+
+    @property
+    def count(self) -> int:
+        """How many keys are held and confirmed."""
+        return sum(len(channel.replica.map.revisions) for channel in self.all)
 
     def of(self, key: str) -> Channel:
         """The channel a key belongs to (the first for one that is not held)."""

@@ -1,1 +1,1 @@
-"""Own sets: a session's batches and their numbers, what is not acknowledged, leases to refresh. Pure."""
+"""Own sets: a session's batches and their numbers, leases to refresh. Pure."""

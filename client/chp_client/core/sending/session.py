@@ -21,9 +21,9 @@ from chp.keys import session_topic
 
 from ..copy.channel import Channel
 from ..events import Ack, Sink
+from ..outbox import Batch, Outbox
 from ..serverview import ServerView
 from ..timing import NEVER, Timing
-from .outbox import Batch, Outbox
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
 RESEND_S_MAX = 30.0

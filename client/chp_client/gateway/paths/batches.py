@@ -46,6 +46,7 @@ class Rows:
         self.deletes: list[int] = []
         self.ttls: tuple[list[int], list[int]] = ([], [])
         self.conditions: tuple[list[int], list[int]] = ([], [])
+        self.extras: dict[str, Any] = {}  # what is said of topics and groups with it
         self.bytes = 0
 
     def add(self, key: object, value: bytes | None, ttl_ms: int | None = None, condition: int | None = None) -> None:
@@ -97,9 +98,11 @@ class Rows:
         self.keys += more.keys
         self.values += more.values
         self.bytes += more.bytes
-        self.deletes += [first + at for at in more.deletes]
-        self.ttls[0].extend([first + at for at in more.ttls[0]])
-        self.ttls[1].extend(more.ttls[1])
+        if more.deletes:
+            self.deletes += [first + at for at in more.deletes]
+        if more.ttls[0]:
+            self.ttls[0].extend([first + at for at in more.ttls[0]])
+            self.ttls[1].extend(more.ttls[1])
 
 
 def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
@@ -112,15 +115,20 @@ def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
     if len(given) > ROWS_MAX:
         raise Problem(413, "too-large", f"the batch has more than {ROWS_MAX} rows; send it in parts")
     for i, row in enumerate(given, 1):
-        try:
-            _add(rows, json.loads(row) if isinstance(row, bytes) else row)
-        except Problem as problem:
-            raise Problem(problem.status, problem.code, f"row {i}: {problem.detail}", row=i) from None
-        except (ChpError, ValueError, RecursionError) as error:
-            raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
+        add_row(rows, row, i)
     if rows.bytes > BYTES_MAX:
         raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
     return rows
+
+
+def add_row(rows: Rows, row: Any, i: int) -> None:
+    """Add the i-th of several rows, be it JSON still; the `Problem` of one that is wrong names its place."""
+    try:
+        _add(rows, json.loads(row) if isinstance(row, bytes) else row)
+    except Problem as problem:
+        raise Problem(problem.status, problem.code, f"row {i}: {problem.detail}", row=i) from None
+    except (ChpError, ValueError, RecursionError) as error:
+        raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
 
 
 def _plain_lines(body: bytes) -> list[Any]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from ...clone.changes import Changes
+from ...agent.changes import Changes
 from .entries import shown
 
 SNAPSHOT_ROWS = 500  # of one event of a snapshot

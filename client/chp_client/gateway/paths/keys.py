@@ -11,6 +11,7 @@ from starlette.responses import Response
 from chp.limits import DEFAULT
 
 from ...core.events import State
+from ..access.caller import caller_of
 from ..asked import condition, flag, key_of, number, query, tag, ttl_of
 from ..gateway import Gateway, gateway_of
 from ..once import Done, marker_of, write
@@ -24,7 +25,7 @@ PAGE = 1000
 PAGE_BYTES = 8 << 20  # of keys and values; a page ends there, and says where to go on
 
 
-def worth(gateway: Gateway) -> dict[str, str]:
+def freshness(gateway: Gateway) -> dict[str, str]:
     """How current the copy is that an answer is made of."""
     clone = gateway.clone
     return {"CHP-Number": str(clone.revision), "CHP-Staleness": f"{clone.staleness_s:.3f}", "Cache-Control": "no-cache"}
@@ -46,11 +47,12 @@ async def read_key(request: Request) -> Response:
     gateway, fields = gateway_of(request), query(request, "key", "fresh")
     key = key_of(request, fields)
     gateway.held(key)
+    caller_of(request).read(key)
     readable(gateway, fresh=flag(fields, "fresh"))
     entry = gateway.clone.entry(key)
     if entry is None:
         raise Problem(404, "absent", f"there is no key {key!r:.120}")
-    headers = {**worth(gateway), "ETag": tag(entry.revision)}
+    headers = {**freshness(gateway), "ETag": tag(entry.revision)}
     if entry.ttl is not None:
         headers["CHP-TTL"] = f"{entry.ttl:.3f}"
     asked = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
@@ -68,7 +70,7 @@ async def set_key(request: Request) -> Response:
         if len(body) > DEFAULT.value_bytes_max:
             raise Problem(413, "too-large", f"a value has at most {DEFAULT.value_bytes_max} bytes; split it")
         rows.add(key, body, ttl_ms, if_revision)
-        return await _written(gateway, request, rows, body)
+        return await written(gateway, request, rows, body)
 
 
 async def delete_key(request: Request) -> Response:
@@ -76,7 +78,7 @@ async def delete_key(request: Request) -> Response:
     gateway, fields = gateway_of(request), query(request, "key")
     rows = Rows(gateway.subtrees)
     rows.add(key_of(request, fields), None, None, condition(request))
-    return await _written(gateway, request, rows, b"")
+    return await written(gateway, request, rows, b"")
 
 
 async def batch(request: Request) -> Response:
@@ -85,13 +87,14 @@ async def batch(request: Request) -> Response:
     query(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     async with gateway.bodies.taken(request) as body:
-        return await _written(gateway, request, rows_of(kind, body, Rows(gateway.subtrees)), body)
+        return await written(gateway, request, rows_of(kind, body, Rows(gateway.subtrees)), body)
 
 
-async def _written(gateway: Gateway, request: Request, rows: Rows, body: bytes) -> Response:
+async def written(gateway: Gateway, request: Request, rows: Rows, body: bytes, status: int = 200) -> Response:
     """Do it, and say what became of it; a condition that does not hold tells what is there."""
     one = rows.keys[0] if len(rows.keys) == 1 else None
     sets = len(rows.keys) > len(rows.deletes)
+    caller_of(request).write(rows.keys, rows.conditions[0])
     try:
         done = await write(gateway.clone, gateway.writes, rows, marker_of(request, body))
     except Problem:
@@ -100,17 +103,17 @@ async def _written(gateway: Gateway, request: Request, rows: Rows, body: bytes) 
         raise gateway.told(error, one) from error
     if sets:
         gateway.keys.written(done.revision)
-    return _answer(gateway, done, one is not None and sets)
+    return _answer(gateway, done, one is not None and sets, status)
 
 
-def _answer(gateway: Gateway, done: Done, tagged: bool) -> Response:
-    headers = {**worth(gateway), "CHP-Durability": done.durability or "known"}
+def _answer(gateway: Gateway, done: Done, tagged: bool, status: int) -> Response:
+    headers = {**freshness(gateway), "CHP-Durability": done.durability or "known"}
     if tagged:
         headers["ETag"] = tag(done.revision)
     if done.again:
         headers["Idempotency-Replayed"] = "true"
     said = {"revision": str(done.revision)} | ({"durability": done.durability} if done.durability else {})
-    return Response(json.dumps(said) + "\n", headers=headers, media_type="application/json")
+    return Response(json.dumps(said) + "\n", status, headers, media_type="application/json")
 
 
 async def pages(request: Request) -> Response:
@@ -119,6 +122,7 @@ async def pages(request: Request) -> Response:
     fields = query(request, "prefix", "after", "limit", "key", "fresh")
     if "key" in fields:
         return await read_key(request)
+    caller_of(request).read_all(fields.get("prefix", ""))
     readable(gateway, fresh=flag(fields, "fresh"))
     limit = number(fields, "limit", PAGE, gateway.limits.page)
     keys, more = await gateway.keys.page(fields.get("prefix", ""), fields.get("after", ""), limit)
@@ -135,6 +139,6 @@ async def pages(request: Request) -> Response:
     after = last if more else None
     if NDJSON in request.headers.get("accept", ""):
         lines = "".join(json.dumps(each) + "\n" for each in [*found, {"next": after}])
-        return Response(lines, headers=worth(gateway), media_type=NDJSON)
+        return Response(lines, headers=freshness(gateway), media_type=NDJSON)
     said = {"keys": found, "next": after, "number": str(gateway.clone.revision)}
-    return Response(json.dumps(said) + "\n", headers=worth(gateway), media_type="application/json")
+    return Response(json.dumps(said) + "\n", headers=freshness(gateway), media_type="application/json")

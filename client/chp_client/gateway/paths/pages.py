@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right, insort
 
+from ...agent.watch import WatchQueue
 from ...clone.aio import AsyncClone
-from ...clone.watch import WatchQueue
 
 FEW = 64  # changes that are cheaper one by one
 CAUGHT_UP_S = 1.0  # that a page waits for what this gateway itself has written

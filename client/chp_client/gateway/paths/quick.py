@@ -1,29 +1,49 @@
-"""GET of a key that is there, answered where its head is read: no task, no application, no middleware.
+"""GET of a key that is there, and a plain PUT, answered where they are read: no task, no application, no middleware.
 
-It is what most ask for. Whatever is not exactly that (a query, a condition, an origin, a key in escapes or not there, a
-copy that is none yet) is for the long way, which is the same for whoever asks; `answer` then gives None.
+They are what most ask for. Whatever is not exactly that (a query, a condition, an origin, a key in escapes or not
+there, one that another write has in hand, a copy that is none yet) is for the long way, which is the same for whoever
+asks; `answer` then gives None, and `put` False.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
 from time import perf_counter
 
-from ...core.events import State
+from chp.errors import ChpError
+
+from ...core.events import Ack, State
+from ..access.caller import Caller
 from ..gateway import Gateway
+from ..problems import Problem
+from .batches import Rows
 from .keys import OCTETS
 
 PATH = b"/v1/keys"
-LARGE = 65_536  # bytes of a value that is sent by the long way, which waits for slow readers
+LARGE = 65_536  # bytes of a value that is taken or sent by the long way, which waits for who is slow
 UNREADABLE = frozenset({State.CONNECTING, State.CLOSED})
-# what may stand in the head without a meaning for this answer
+# what may stand in the head without a meaning for this answer; whether the connection stays is the server's affair
 PLAIN = frozenset(
-    {b"host", b"accept", b"accept-encoding", b"accept-language", b"user-agent", b"cache-control", b"pragma"}
+    {
+        b"host",
+        b"accept",
+        b"accept-encoding",
+        b"accept-language",
+        b"user-agent",
+        b"cache-control",
+        b"pragma",
+        b"connection",
+    }
 )
+OF_A_BODY = frozenset({b"content-length", b"content-type"})
+JSON = "application/json"
 FIXED = (
-    f"content-type: {OCTETS}\r\ncache-control: no-cache\r\nx-content-type-options: nosniff\r\n"
-    "referrer-policy: no-referrer\r\nx-frame-options: DENY\r\n"
-    "content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n\r\n"
-).encode()
+    b"cache-control: no-cache\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
+    b"x-frame-options: DENY\r\ncontent-security-policy: default-src 'none'; frame-ancestors 'none'\r\n\r\n"
+)
+Headers = list[tuple[bytes, bytes]]
 
 
 class Quick:
@@ -31,26 +51,102 @@ class Quick:
 
     def __init__(self, gateway: Gateway, hosts: frozenset[bytes]) -> None:
         self._gateway, self._hosts = gateway, hosts
+        self._done: tuple[object, bytes, bytes] = (None, b"", b"")  # the answer to all writes of one record, made once
 
-    def answer(self, url: bytes, headers: list[tuple[bytes, bytes]], common: bytes) -> bytes | None:
-        """The whole answer, or None; `common`: the header lines that every answer has."""
-        if not url.startswith(b"/v1/keys/") or b"%" in url or not url.isascii():
-            return None
+    def _caller(self, headers: Headers, also: frozenset[bytes] = frozenset()) -> Caller | None:
+        callers, token = self._gateway.callers, b""
         for name, value in headers:
-            if name not in PLAIN or (name == b"host" and value not in self._hosts):
+            if name == b"authorization" and not token:
+                token = value
+            elif name == b"host":
+                if value not in self._hosts and callers.ambient:
+                    return None
+            elif name not in PLAIN and name not in also:
                 return None
+        caller = callers.quick(token)
+        return caller if caller is not None and self._gateway.audit.knows(caller) else None
+
+    def answer(self, url: bytes, headers: Headers, common: bytes) -> bytes | None:
+        """The whole answer to a GET, or None; `common`: the header lines that every answer has."""
+        key = _key(url)
+        caller, gateway = self._caller(headers), self._gateway
+        if key is None or caller is None:
+            return None
         begin = perf_counter()
-        gateway = self._gateway
         clone = gateway.clone
-        entry = clone.entry(url[len(PATH) :].decode("ascii"))
-        if entry is None or clone.state in UNREADABLE or not entry.key.startswith(gateway.subtrees):
+        entry = clone.entry(key)
+        if entry is None or clone.state in UNREADABLE or not key.startswith(gateway.subtrees):
             return None
         value, revision = entry.value, entry.revision
-        if entry.ttl is not None or len(value) > LARGE:
+        if entry.ttl is not None or len(value) > LARGE or not caller.may_read(key):
             return None
-        head = (
-            f"HTTP/1.1 200 OK\r\nchp-number: {clone.revision}\r\nchp-staleness: {clone.staleness_s:.3f}\r\n"
-            f'etag: "{revision}"\r\ncontent-length: {len(value)}\r\n'
-        )
+        head = f'{self._head(200)}etag: "{revision}"\r\ncontent-type: {OCTETS}\r\ncontent-length: {len(value)}\r\n'
         gateway.metrics.took("read", 200, perf_counter() - begin)
         return b"".join((head.encode(), common, FIXED, value))
+
+    def _head(self, status: int) -> str:
+        clone = self._gateway.clone
+        return f"HTTP/1.1 {status} OK\r\nchp-number: {clone.revision}\r\nchp-staleness: {clone.staleness_s:.3f}\r\n"
+
+    # -- PUT
+
+    def takes(self, url: bytes, headers: Headers) -> Caller | None:
+        """Who asks for a PUT that `put` may do, once its body is there."""
+        return None if _key(url) is None else self._caller(headers, OF_A_BODY)
+
+    def put(self, url: bytes, caller: Caller, body: bytes, common: bytes, answered: Callable[[bytes], None]) -> bool:
+        """Begin to set a key, and call `answered` with the whole answer; False if it is for the long way."""
+        gateway, key = self._gateway, _key(url)
+        if len(body) > LARGE or gateway.under_way >= gateway.limits.requests or not gateway.bodies.room(len(body)):
+            return False
+        rows = Rows(gateway.subtrees)
+        try:
+            rows.add(key, body)
+            caller.write(rows.keys, ())
+        except (ChpError, Problem):
+            return False
+        if (done := gateway.writes.soon(rows)) is None:
+            return False
+        begin = perf_counter()
+        gateway.under_way += 1
+        gateway.bodies.held += len(body)
+
+        def act(done: asyncio.Future[Ack]) -> None:
+            gateway.under_way -= 1
+            gateway.bodies.held -= len(body)
+            status, whole = self._said(done, rows.keys[0], common)
+            gateway.metrics.took("write", status, perf_counter() - begin)
+            answered(whole)
+
+        done.add_done_callback(act)
+        return True
+
+    def _said(self, done: asyncio.Future[Ack], key: str, common: bytes) -> tuple[int, bytes]:
+        if (error := done.exception()) is not None:
+            return self._refused(error, key, common)
+        if self._done[0] is not done or self._done[1] is not common:
+            self._done = done, common, self._answer(done.result(), common)
+        return 200, self._done[2]
+
+    def _answer(self, ack: Ack, common: bytes) -> bytes:
+        self._gateway.keys.written(ack.revision)
+        body = json.dumps({"revision": str(ack.revision), "durability": ack.durability}) + "\n"
+        head = (
+            f'{self._head(200)}chp-durability: {ack.durability}\r\netag: "{ack.revision}"\r\n'
+            f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        )
+        return b"".join((head.encode(), common, FIXED, body.encode()))
+
+    def _refused(self, error: BaseException, key: str, common: bytes) -> tuple[int, bytes]:
+        assert isinstance(error, Exception), "what ends a gateway ends its writes by a TimeoutError"
+        response = self._gateway.told(error, key).response()
+        lines = b"".join(b"%s: %s\r\n" % each for each in response.raw_headers if each[0] != b"cache-control")
+        head = b"HTTP/1.1 %d Problem\r\n" % response.status_code
+        return response.status_code, b"".join((head, lines, common, FIXED, bytes(response.body)))
+
+
+def _key(url: bytes) -> str | None:
+    """The key that a plain path names."""
+    if not url.startswith(b"/v1/keys/") or b"%" in url or not url.isascii():
+        return None
+    return url[len(PATH) :].decode("ascii")

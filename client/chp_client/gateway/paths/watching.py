@@ -5,6 +5,7 @@
     up to date  --> its channel's events, which are shared (fanout.py), what is due in one write
     fallen out of what the channel keeps  --> of what it missed, of each key the latest; then its channel's events again
     takes nothing for SEND_S  --> cut off
+    may not read it any more, or its token is revoked  --> ends
 
 A slow reader costs one write and what lies in the socket's buffer: while it takes nothing, nothing is gathered for it.
 Each second in which nothing happened there is a comment with the number.
@@ -22,31 +23,34 @@ from starlette.types import Receive, Scope, Send
 from chp.errors import BadInput
 from chp.numbers import Revision
 
-from ...clone.changes import Changes, changes_of
+from ...agent.changes import Changes, changes_of
 from ...errors import Lagging, NotRetained
+from ..access.caller import Caller, caller_of
 from ..asked import query
 from ..gateway import Gateway, gateway_of
 from ..problems import Problem
 from . import fanout
 from .events import events, snapshot
 from .fanout import Channel
-from .keys import readable, worth
+from .keys import freshness, readable
 
 QUEUE = 1000  # changes that come while a reader catches up; one that has more to take begins again
 SEND_S = 30.0  # a reader that takes nothing for so long holds a connection for nothing
 STREAM = "text/event-stream"
+Abort = Callable[[], None]
 
 
 async def watch(request: Request) -> Response:
     """Open the stream; what is wrong is told before it begins."""
     gateway, fields = gateway_of(request), query(request, "prefix", "after")
-    prefix = fields.get("prefix", "")
+    prefix, caller = fields.get("prefix", ""), caller_of(request)
+    caller.read_all(prefix)
     after = _after(fields.get("after") or request.headers.get("last-event-id"))
     readable(gateway)
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
     gateway.clone.watch(prefix).close()  # what is wrong with the prefix is told with a status
-    return Stream(gateway, prefix, after)
+    return Stream(gateway, caller, prefix, after)
 
 
 def _after(text: str | None) -> Revision | None:
@@ -61,18 +65,19 @@ def _after(text: str | None) -> Revision | None:
 class Stream(Response):
     """The answer: it ends when the reader leaves, or the gateway does."""
 
-    def __init__(self, gateway: Gateway, prefix: str, after: Revision | None) -> None:
-        headers = {**worth(gateway), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    def __init__(self, gateway: Gateway, caller: Caller, prefix: str, after: Revision | None) -> None:
+        headers = {**freshness(gateway), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(headers=headers, media_type=STREAM)
         del self.headers["content-length"]
-        self._gateway, self._prefix, self._after = gateway, prefix, after
+        self._gateway, self._caller, self._prefix, self._after = gateway, caller, prefix, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write to one reader, and nobody else."""
         gateway = self._gateway
         channel = gateway.channels.join(self._prefix)
         gateway.readers += 1
-        reader = _Reader(gateway, channel, self._after, send, scope.get("state", {}).get("abort"))
+        abort = scope.get("state", {}).get("abort")
+        reader = _Reader(gateway, self._caller, channel, self._after, (send, abort))
         leaving = asyncio.ensure_future(_left(receive, reader))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -94,10 +99,10 @@ class _Reader:
     """Where one reader is: `_at`, the number up to which it has everything."""
 
     def __init__(
-        self, gateway: Gateway, channel: Channel, after: int | None, send: Send, abort: Callable[[], None] | None
+        self, gateway: Gateway, caller: Caller, channel: Channel, after: int | None, to: tuple[Send, Abort | None]
     ) -> None:
-        self._gateway, self._channel, self._at = gateway, channel, after
-        self._send_on, self._abort = send, abort
+        self._gateway, self._caller, self._channel, self._at = gateway, caller, channel, after
+        self._send_on, self._abort = to
         self._skip = 0  # when it begins with its channel: of what comes there it has what is up to this number
         self._behind = False  # of what it missed it gets the latest of each key
         self._gone = False
@@ -127,7 +132,18 @@ class _Reader:
                 await self._quiet()
 
     def _over(self) -> bool:
-        return self._gone or self._gateway.closing.is_set()
+        return self._gone or self._gateway.closing.is_set() or not self._may()
+
+    def _may(self) -> bool:
+        """Whether the rules let it go on: they are looked at before anything is sent."""
+        try:
+            caller = self._gateway.callers.still(self._caller)
+            if caller is not self._caller:
+                caller.read_all(self._prefix)
+                self._caller = caller
+        except Problem:
+            return False
+        return True
 
     async def _quiet(self) -> None:
         before = self._channel.latest

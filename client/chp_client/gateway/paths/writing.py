@@ -41,11 +41,20 @@ class Writes:
         else:
             held.update(dict.fromkeys(keys))
         try:
-            if alone or rows.conditions[0] or rows.bytes > TOGETHER_BYTES:
+            if alone or rows.extras or rows.conditions[0] or rows.bytes > TOGETHER_BYTES:
                 return await _put(self._clone, rows)
             return await asyncio.shield(self._joined(rows))
         finally:
             self._release(keys if len(keys) == 1 else set(keys))
+
+    def soon(self, rows: Rows) -> asyncio.Future[Ack] | None:
+        """The same of one plain set, with nobody who waits for its turn; None if another write has the key in hand."""
+        if rows.keys[0] in self._held or rows.bytes > TOGETHER_BYTES:
+            return None
+        self._held[rows.keys[0]] = None
+        answer = self._joined(rows)
+        answer.add_done_callback(lambda _: self._release(rows.keys))
+        return answer
 
     async def _wait_for(self, keys: list[str]) -> None:
         try:
@@ -127,4 +136,6 @@ class Writes:
 
 
 async def _put(clone: AsyncClone, rows: Rows) -> Ack:
-    return await clone.put_columns(rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, timeout=ACK_S)
+    return await clone.put_columns(
+        rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, extras=rows.extras, timeout=ACK_S
+    )

@@ -15,10 +15,10 @@ import datetime as dt
 import decimal
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 import numpy as np
@@ -87,7 +87,8 @@ def _timestamps(u: Updates) -> pa.Array:
     return pa.array(np.full(len(u.keys), u.wall_ms * 1000)).cast(pa.timestamp("us", "UTC"))
 
 
-_MAKE: dict[str, Callable[[Updates], pa.Array]] = {
+Makers = Mapping[str, Callable[[Any], pa.Array]]  # the columns there are, and how each is made
+_MAKE: Makers = {
     "key": lambda u: _arrow(u.keys, pa.string()),
     "value": lambda u: _arrow(u.values, pa.binary()),
     "revision": lambda u: pa.array(u.revisions),
@@ -99,6 +100,18 @@ _MAKE: dict[str, Callable[[Updates], pa.Array]] = {
 }
 
 
+class Rows(Protocol):
+    """What a layout is given."""
+
+    @property
+    def keys(self) -> Sequence[str | None] | pa.Array:
+        """Of all rows."""
+
+    @property
+    def values(self) -> Sequence[bytes | None] | pa.Array:
+        """Of all rows."""
+
+
 class Layout:
     """Makes record batches of one schema.
 
@@ -106,21 +119,22 @@ class Layout:
     becomes of the row, by the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
     """
 
-    def __init__(self, schema: Any, codec: str, mode: str = "failfast") -> None:
+    def __init__(self, schema: Any, codec: str, mode: str = "failfast", make: Makers | None = None) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._inside = [field.name for field in self._schema if field.name not in _MAKE]
+        self._make = _MAKE if make is None else make
+        self._inside = [field.name for field in self._schema if field.name not in self._make]
         self._codec = codec
         self._mode = mode
         if self._inside and codec == "raw":
             raise BadDataFrame(
-                f"there is no column {self._inside[0]!r}; there are {', '.join(_MAKE)}. What is inside the values "
+                f"there is no column {self._inside[0]!r}; there are {', '.join(self._make)}. What is inside the values "
                 "needs the option codec (json, msgpack)"
             )
 
-    def batch(self, updates: Updates) -> pa.RecordBatch:
-        """The updates in the schema's columns."""
+    def batch(self, updates: Rows) -> pa.RecordBatch:
+        """The updates, or what `make` is for, in the schema's columns."""
         bad: set[int] = set()
         inside = self._decode(updates, bad) if self._inside else []
         arrays = [self._array(field, updates, inside, bad) for field in self._schema]
@@ -134,8 +148,8 @@ class Layout:
                 raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: Updates, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
-        make = _MAKE.get(field.name)
+    def _array(self, field: pa.Field, updates: Rows, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
+        make = self._make.get(field.name)
         column: Any
         if make is None:
             column = [thing.get(field.name) for thing in inside]
@@ -158,7 +172,7 @@ class Layout:
             return convert([None if gone else thing for thing, gone in zip(column, mask, strict=True)])
         return convert(pa.compute.if_else(pa.array(mask), pa.scalar(None, column.type), column))
 
-    def _decode(self, updates: Updates, bad: set[int]) -> list[dict[str, Any]]:
+    def _decode(self, updates: Rows, bad: set[int]) -> list[dict[str, Any]]:
         decode = json.loads if self._codec == "json" else _from_msgpack
         things: list[dict[str, Any]] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):

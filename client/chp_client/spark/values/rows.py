@@ -50,15 +50,10 @@ class Shape:
         self._codec: str = options["codec"]
         self._ttl: float | str | None = options["ttl"]
         self._revision: str | None = options["revision"]
+        self._operation: str | None = options["operation"]
         self._nulls: str = options["null.value"]
         self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
-        self.key_columns = (
-            [part for part, named in template_parts(self._key) if named] if self._template else [self._key]
-        )
-        if not self.key_columns:
-            raise BadDataFrame(
-                f"key template {self._template!r} names no column, so all rows would have one key; write {{column}}"
-            )
+        self.key_columns = self._of_keys()
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
             self._require(column, role)
@@ -67,14 +62,24 @@ class Shape:
                 "no column is left for the value: all are key, ttl or revision; name one with the option value"
             )
 
+    def _of_keys(self) -> list[str]:
+        if not self._template:
+            return [self._key]
+        if not (named := [part for part, is_column in template_parts(self._key) if is_column]):
+            raise BadDataFrame(
+                f"key template {self._template!r} names no column, so all rows would have one key; write {{column}}"
+            )
+        return named
+
     def roles(self) -> list[tuple[str, str]]:
         """Each column that is used, and what for."""
         found = [(name, "key") for name in self.key_columns] + [(name, "value") for name in self.value_columns]
         found += [(self._ttl, "ttl")] if isinstance(self._ttl, str) else []
+        found += [(self._operation, "operation")] if self._operation else []
         return found + ([(self._revision, "revision")] if self._revision else [])
 
     def _others(self) -> list[str]:
-        used = {*self.key_columns, self._ttl, self._revision}
+        used = {*self.key_columns, self._ttl, self._revision, self._operation}
         return [name for name in self._names if name not in used]
 
     def _require(self, name: str, role: str) -> None:
@@ -142,27 +147,47 @@ class Shape:
         return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")
 
     def _values(self, table: pa.Table) -> tuple[pa.Array, list[int]]:
-        """A value for each row, and the rows that have none."""
+        """A value for each row, and the rows that delete their key."""
+        deleted = self._deleted(table)
         if self._codec != "raw":
-            encoded, absent = self._encoded(table)
+            encoded, absent = self._encoded(table, deleted)
             values = pa.array(encoded, pa.large_binary())
         else:
             assert self._value is not None, "without a codec there is one column"
             column = _whole(value_column(table, self._value))
+            if deleted:
+                column = pc.if_else(_mask(deleted, len(column)), pa.scalar(None, column.type), column)
             absent = [] if not column.null_count else pc.indices_nonzero(pc.is_null(column)).to_pylist()
             values = column.fill_null(b"") if absent else column
-        if absent and self._nulls == "error":
+        if self._nulls == "error" and (nulls := [i for i in absent if i not in deleted]):
             raise BadDataFrame(
-                f"column {self._value!r} is null in row {absent[0]} of a batch ({len(absent)} such rows); "
+                f"column {self._value!r} is null in row {nulls[0]} of a batch ({len(nulls)} such rows); "
                 "fill it, or say null.value=delete"
             )
         return values, absent
 
-    def _encoded(self, table: pa.Table) -> tuple[list[bytes], list[int]]:
+    def _deleted(self, table: pa.Table) -> set[int]:
+        """The rows whose operation is a delete."""
+        if self._operation is None:
+            return set()
+        column = named_column(table, self._operation, "operation")
+        if not (is_text(column.type) or pa.types.is_null(column.type)):
+            raise BadDataFrame(f"column {self._operation!r} is {column.type}; an operation is text: set, or delete")
+        known = pc.is_in(column, pa.array(["set", "delete"], column.type)) if len(column) else None
+        if known is not None and not pc.all(known).as_py():
+            row = pc.index(known, False).as_py()
+            raise BadDataFrame(
+                f"column {self._operation!r} has {column[row].as_py()!r} in row {row} of a batch; it is set or delete"
+            )
+        return set(pc.indices_nonzero(pc.equal(column, "delete")).to_pylist()) if len(column) else set()
+
+    def _encoded(self, table: pa.Table, deleted: set[int]) -> tuple[list[bytes], list[int]]:
         for name in self.value_columns:
             _check_encodable(name, table.schema.field(name).type, self._codec)
         rows = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict")
         things = [row[self._value] for row in rows] if self._value else rows
+        if deleted:
+            things = [None if i in deleted else thing for i, thing in enumerate(things)]
         absent = [i for i, thing in enumerate(things) if thing is None]
         encode = _to_json if self._codec == "json" else _to_msgpack
         try:
@@ -203,6 +228,13 @@ def _parts(ends: Any) -> Iterator[tuple[int, int]]:
         stop = min(max(full, start + 1), start + DEFAULT.batch_items_max, rows)
         yield start, stop
         start = stop
+
+
+def _mask(rows: set[int], n: int) -> pa.Array:
+    """True for these rows."""
+    mask = np.zeros(n, np.bool_)
+    mask[list(rows)] = True
+    return pa.array(mask)
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

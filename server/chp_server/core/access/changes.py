@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from chp.access import Rules
+from chp.access import Rules, changes
 from chp.errors import BadInput
 from chp.versions import ACCESS_SINCE
 
@@ -28,9 +28,7 @@ class Changes:
 
     def __init__(self, here: Standing) -> None:
         self._here = here
-        self.owed: deque[tuple[int, bytes, int]] = (
-            deque()
-        )  # the number it waits for; whom to answer, and which question
+        self.owed: deque[tuple[bytes, int, dict[str, Any]]] = deque()  # whom to answer which question, and what
 
     def told(self) -> dict[str, Any]:
         """What there is."""
@@ -51,12 +49,13 @@ class Changes:
                 "nobody could change these rules any more; first give somebody the admin command access, as in `chp "
                 f"access grant {here.gate.speaker or 'NAME'} admin access`"
             )
+        changed = changes(None if granted.rules is None else granted.rules.document, rules.document)
         here.committer.write_refusals(here.now)  # by the rules as they were; what does not fit is refused again
         here.commit()
         here.committer.keep_access(here.turn, here.now, here.wall, user=here.gate.speaker, rules=rules.document)
-        here.turn.fact("access changed", "warning", user=here.gate.speaker, number=here.state.number)
+        here.turn.fact("access changed", "warning", **here.gate.who(), number=here.state.number, changes=changed)
         here.committer.acks.owe(here.state.number)
-        self.owed.append((here.state.number, identity, options["id"]))
+        self.owed.append((identity, options["id"], self.told()))
 
     def _not_now(self) -> str:
         here = self._here
@@ -75,6 +74,5 @@ class Changes:
 
     def tell(self, upto: int, answer: Callable[[bytes, int, dict[str, Any]], None]) -> None:
         """Answer whose rules are safe by now, as everything up to that number has been acknowledged."""
-        while self.owed and self.owed[0][0] <= upto:
-            _, identity, request_id = self.owed.popleft()
-            answer(identity, request_id, self.told())
+        while self.owed and self.owed[0][2]["number"] <= upto:
+            answer(*self.owed.popleft())

@@ -6,6 +6,7 @@
            the channel of a session                          it is the user's own
     P+2    a batch, a set of CHP/1                           write of each key; conditions read it        `check_batch`
            a commit                                          write of what was staged, and of what it replaces
+           an application's version, a transaction           it is the user's own
 
 Each answers with "" or with a text for people: what they may not do, and who may change that. Without rules nothing is
 asked; rules are read at the number that is committed, so a KVSET after a revocation is refused. `speaker` is the user
@@ -23,24 +24,27 @@ from chp.access import Rights, Rules
 from chp.batch import Segment
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
 
-from .granted import Granted
+from .granted import APPLICATION, Granted
 
 CLAIMS_MAX = 100_000  # as sessions_max
 OWN = STX + b"@"
 FREE = frozenset({b"HUGZ"})  # of P+1: that a server lives, and nothing of what it holds
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
+OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})  # not for who may write nothing
 TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
 Frames = list[bytes]
+Origin = tuple[str, str]  # the beginning of the key, and the address
+NOWHERE: Origin = ("", "")
 
 
 class Signed(list[bytes]):
-    """The frames of a KVSET, and the user who sent it; a passive keeps them together."""
+    """The frames of a message, and the user who sent it; a passive keeps them together. `origin` is for an audit."""
 
-    __slots__ = ("user",)
+    __slots__ = ("origin", "user")
 
-    def __init__(self, frames: Frames, user: str) -> None:
+    def __init__(self, frames: Frames, user: str, origin: Origin = NOWHERE) -> None:
         super().__init__(frames)
-        self.user = user
+        self.user, self.origin = user, origin
 
 
 def with_user(frames: Frames, others: Frames) -> Frames:
@@ -54,6 +58,9 @@ class Standing(Protocol):
     def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
         """The segments of the named parts."""
 
+    def opener_of(self, transaction_id: bytes) -> bytes | None:
+        """The client that staged something in it first, as far as that is known here."""
+
 
 def signer(frames: Frames) -> str:
     """Who sent a KVSET."""
@@ -65,7 +72,17 @@ class Gate:
     """Who speaks, and which sessions' channels were asked for first by whom."""
 
     speaker: str = ""
+    origin: Origin = NOWHERE  # of the speaker
     claims: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+
+    def heed(self, frames: Frames) -> None:
+        """A message is in hand."""
+        self.speaker, self.origin = (frames.user, frames.origin) if isinstance(frames, Signed) else ("", NOWHERE)
+
+    def who(self) -> dict[str, str]:
+        """Who speaks, for logs and an audit: what is known of it."""
+        key, address = self.origin
+        return {"user": self.speaker, **({"key": key} if key else {}), **({"address": address} if address else {})}
 
     # -- P
 
@@ -75,6 +92,10 @@ class Gate:
         if rules is None or subtree in FREE_SUBTREES or rules.rights(user).read.covers(subtree):
             return ""
         return _denied(rules, user, f"read {subtree or 'everything'!r}")
+
+    def owns(self, granted: Granted, session_id: bytes) -> bool:
+        """Whether a session is the speaker's, or nobody's yet."""
+        return granted.rules is None or granted.owner_of(session_id) in (None, self.speaker)
 
     def undone(self, granted: Granted, command: str) -> str:
         """Why an admin command is not done."""
@@ -126,7 +147,7 @@ def check_batch(granted: Granted, user: str, session_id: bytes, segment: Segment
     owner, rights = granted.owner_of(session_id), rules.rights(user)
     if owner not in (None, user):
         return "the session is another user's; open one of your own"
-    why = _unwritten(rules, rights, user, segment)
+    why = _unwritten(rules, rights, user, segment) or _anothers(granted, user, segment.extras or {}, staging)
     if not why and segment.extras and columns.COMMIT in segment.extras:
         why = _uncommitted(rules, rights, user, segment.extras[columns.COMMIT], staging)
     return why
@@ -143,20 +164,62 @@ def check_plain(granted: Granted, user: str, key: str) -> str:
 def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str:
     if (key := rights.write.first_not(segment.keys)) is not None:
         return _denied(rules, user, f"write {key!r:.200}")
-    if not segment.keys and not (rights.write.allow or segment.extras):
-        return _denied(rules, user, "write anything")
     extras = segment.extras or {}
+    if not (segment.keys or rights.write.allow) and (not extras or not OF_WRITERS.isdisjoint(extras)):
+        return _denied(rules, user, "write anything")
     named = [item[0] for item in extras.get(columns.PUBLISH, ())]
     named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
+    group = extras.get(columns.GROUP)
+    if group and (group[2] is None or "again" in group[2]):  # it may be another's, and what it keeps may go
+        named.append(group[0])
     for topic in named:
         if not rights.write.covers(f"{TOPICS}{topic}/"):
             return _denied(rules, user, f"write topic {topic!r:.200}")
-    for name in (columns.CONDITIONS, columns.UNLESS_NEWER):  # their answers tell revisions
-        if name in extras:
-            key = rights.read.first_not([segment.keys[i] for i in extras[name][0]])
-            if key is not None:
-                return _denied(rules, user, f"read {key!r:.200}, which the batch has a condition on")
+    for topic in _shared(extras):  # to have a part in a group is to read
+        if not rights.read.covers(f"{TOPICS}{topic}/"):
+            return _denied(rules, user, f"read topic {topic!r:.200}")
+    key = rights.read.first_not(_conditions(segment, extras))
+    if key is not None:
+        return _denied(rules, user, f"read {key!r:.200}, which the batch has a condition on")
     return ""
+
+
+def _anothers(granted: Granted, user: str, extras: dict[str, Any], staging: Standing) -> str:
+    """Whoever could count an application's versions up, or end its transactions, would undo its work unseen."""
+    for claim in claims(extras):
+        if granted.owners.get(claim, user) != user:
+            return f"the application {claim[1:].decode()!r:.200} is another user's; choose another name"
+    for transaction_id in _transactions(extras):
+        opener = staging.opener_of(transaction_id)
+        if opener is not None and granted.owners.get(opener, user) != user:
+            return "the transaction is another user's; begin one of your own"
+    return ""
+
+
+def claims(extras: dict[str, Any]) -> list[bytes]:
+    """The applications whose versions a segment counts, by the names that owners are kept for."""
+    named = [extras[columns.ONCE][0]] if columns.ONCE in extras else []
+    named += [extras[columns.COMMIT][1]] if columns.COMMIT in extras else []
+    return [APPLICATION + name.encode() for name in named if name]
+
+
+def _transactions(extras: dict[str, Any]) -> list[bytes]:
+    named = [extras[name][0] for name in (columns.STAGE, columns.COMMIT) if name in extras]
+    return named + ([extras[columns.ABORT]] if columns.ABORT in extras else [])
+
+
+def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
+    """The keys whose revisions the answer may tell."""
+    found = [key for key, _ in extras.get(columns.EXPECT, ())]
+    for name in (columns.CONDITIONS, columns.UNLESS_NEWER):
+        found += [segment.keys[i] for i in extras[name][0]] if name in extras else []
+    return found
+
+
+def _shared(extras: dict[str, Any]) -> list[str]:
+    """The topics whose groups a segment concerns."""
+    named = [extras[name][0] for name in (columns.GROUP, columns.JOIN) if name in extras]
+    return named + [item[0] for item in extras.get(columns.ACK, ())]
 
 
 def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], staging: Standing) -> str:
@@ -165,8 +228,8 @@ def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], sta
     if replace is not None and not rights.write.covers(replace):
         return _denied(rules, user, f"replace {replace or 'everything'!r}")
     for segment in staging.decoded(transaction_id, parts):
-        if why := _unwritten(rules, rights, user, segment):
-            return why
+        if _unwritten(rules, rights, user, segment):  # whose names may be another's to know
+            return _denied(rules, user, "write all that was staged")
     return ""
 
 

@@ -2,7 +2,8 @@
 
     rules     None until somebody gives some: then whoever is let in may do everything
     changed   the number of the record that they came with
-    owners    of each client, by the first part of its public session: the user who wrote with it first
+    owners    of each client, by the first part of its public session: the user who wrote with it first; of each
+              application, by its name after "="
 
 Part of the replicated state: the active, its passive, a recovery and a backup have the same at the same number. An
 ACCESS record is in journals and between servers only; nobody who reads the map, the feed or a recording is sent one.
@@ -17,6 +18,8 @@ from chp.access import Rules
 from chp.errors import BadFrame, BadInput
 from chp.headers import Access
 from chp.keys import CLIENT_BYTES
+
+APPLICATION = b"="  # before its name, among the owners; clients are known by parts of hashes
 
 
 class Granted:
@@ -44,6 +47,10 @@ class Granted:
     def owner_of(self, session_id: bytes) -> str | None:
         """Whose a session is, by its public id."""
         return self.owners.get(session_id[:CLIENT_BYTES])
+
+    def whose(self, application: str) -> str:
+        """The user of an application; "" if it is nobody's, as without rules."""
+        return self.owners.get(APPLICATION + application.encode(), "")
 
     def to_rest(self) -> list[Any]:
         """As a state carries it: nothing, where there have never been rules."""

@@ -49,7 +49,7 @@ class PeerLink:
 
     def __init__(self, here: Standing, resting: Resting) -> None:
         self._here, self._resting = here, resting
-        self._line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
+        self.line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
         self.loader: Loader | None = None
         self.misfit: Misfit | None = None
         self.foreign = b""  # the store of a misfit that was met before we began: silence is no reason to begin then
@@ -60,7 +60,6 @@ class PeerLink:
         self._whole = False  # what we have is not to be built on: the whole state is asked for
         self._wanted_at = LONG_AGO
         self._unanswered = 0  # times that we asked since anything of an answer came
-        self._confirmed = 0
         self._was_in_sync = False
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
@@ -80,9 +79,8 @@ class PeerLink:
     def reset(self) -> None:
         """Our state changed: whatever was under way is over."""
         self._here.follower = self.loader = self._ends_at = None
-        self._here.handover_until = None
+        self._here.handover_until, self._here.confirmed = None, 0
         self._wanted_at, self._whole = LONG_AGO, False
-        self._confirmed = 0
 
     def excuse(self) -> None:
         """We took no turn for a while: the passive is not to be blamed for what was not read meanwhile."""
@@ -120,7 +118,7 @@ class PeerLink:
         if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
-        if line != self._line and frames[0] not in (follow.STATE, BEAT):  # a BEAT comes by a connection of its own
+        if line != self.line and frames[0] not in (follow.STATE, BEAT):  # a BEAT comes by a connection of its own
             self._here.counts["strangers"] += 1
             return
         self._messages = frames[2] if len(frames) > 2 else b""
@@ -135,12 +133,13 @@ class PeerLink:
         here, who = self._here, meeting.heard(body, self._here)
         if self._is_stranger(who):
             here.counts["strangers"] += 1
+            here.may_follow(who)
             here.turn.fact("a stranger on the peer's port", "warning", name=who.name)
             return
         if isinstance(who, Misfit):
             self._on_misfit(who)
             return
-        self._line = self._speaks
+        self.line = self._speaks
         before, here.peer, self.misfit, self._ends_at = here.peer, who, None, None
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
@@ -181,7 +180,7 @@ class PeerLink:
         A peer whose connection broke, or that was started again, proves that it is the peer: it says the secret that
         only the server at --peer is told, or a place of our history with the digest there.
         """
-        if not self._here.alive() or self._speaks == self._line:
+        if not self._here.alive() or self._speaks == self.line:
             return False
         if isinstance(who, Misfit):
             return True
@@ -234,7 +233,7 @@ class PeerLink:
         here, peer = self._here, self._here.peer
         if here.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
-        behind = peer.at != here.state.proof() or not peer.in_sync or self._whole
+        behind = here.replacing is None and (peer.at != here.state.proof() or not peer.in_sync or self._whole)
         wait = here.config.peer_timeout_s if peer.follows else here.config.heartbeat_s
         # a question makes the active begin anew: one on its way must not be followed by others for ever
         if behind and here.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
@@ -253,8 +252,8 @@ class PeerLink:
         here = self._here
         self._wanted_at, self.loader = here.now, None
         self._unanswered = min(self._unanswered + 1, ASKED_MAX)
-        self._confirmed = 0  # the active may have given us up since: say again what we have
-        here.drop_held()
+        here.confirmed = 0  # the active may have given us up since: say again what we have
+        here.drop_partial()
         here.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
         said = {"at": here.state.proof(), "history": to_list(here.state.history), "whole": self._whole}
         here.turn.to_peer.append([follow.WANT, packb(said)])
@@ -273,18 +272,12 @@ class PeerLink:
                 self._want()
             return
         self._wanted_at, self._unanswered = here.now, 0
+        if isinstance(header, Access) and header.rules is not None:
+            here.pending.end_rules(here.state)
         record = here.commits.follow_decoded(header, items, body, here.arrival)
         record.messages = self.filler.came(self._messages)
         here.commits.keep(record, here.turn)
-        self._seen(header)
-
-    def _seen(self, header: Batch | Epoch | Access) -> None:
-        here = self._here
-        if isinstance(header, Batch):
-            for session_id, no in header.origins:
-                here.pending.seen_up_to(session_id, no)
-        for uuid in here.commits.followed_uuids():
-            here.pending.seen(uuid)
+        here.pending.published(header.origins if isinstance(header, Batch) else [], here.commits.followed_uuids())
 
     def _on_sync(self, body: bytes) -> None:
         here = self._here
@@ -320,18 +313,20 @@ class PeerLink:
             raise
         if commits.state.store not in (b"", after.store):
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
+        if here.outruns(after.number):
+            self._want()  # it answers what we asked before we served
+            return
         self._wanted_at, self._unanswered, self._whole = here.now, 0, False
         before, commits.state = commits.state, after
-        common = commits.state.common_number(before.history)
+        common = after.common_number(before.history)
         if before.number > common:
             self.replay.part_with(common, before)
-        after.leaving = before.leaving
-        after.leaving.add_map(before.map)
-        commits.log.clear()
-        commits.channels.reset(commits.state)
-        here.turn.journal.append(Replace(commits.state.number, common))
-        self.filler.replaced(common)
-        self._confirmed = 0
+        commits.begin_anew(before)
+        here.pending.skip_rules(before, after)
+        shared = common if here.replacing is None else min(common, here.replacing)
+        here.turn.journal.append(Replace(commits.state.number, shared))
+        self.filler.replaced(shared)
+        here.confirmed = 0
         here.turn.fact("caught_up", number=describe(here.state.number), keys=len(here.state.map), by="snapshot")
 
     def _on_handover(self, body: bytes) -> Asking:
@@ -441,8 +436,8 @@ class PeerLink:
             self.ends = self.misfit.text
         self._confirm()
         self.replay.hand_over()
-        self.filler.end_turn(asks=self.loader is None)
-        self._note_sync()
+        self.filler.end_turn(asks=self.loader is None and here.replacing is None)
+        self._record_sync()
         self._hold_back()
         if here.active and here.follower is not None and not self._held_back:
             self._serve(here.follower)
@@ -457,7 +452,7 @@ class PeerLink:
         self._held_back = here.active and here.follower is not None and here.state.epoch != self._opened
         self._opened = here.state.epoch
 
-    def _note_sync(self) -> None:
+    def _record_sync(self) -> None:
         here = self._here
         if here.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, here.now
@@ -477,8 +472,9 @@ class PeerLink:
 
     def _confirm(self) -> None:
         here = self._here
-        if here.bstate is State.PASSIVE and self.loader is None and here.state.number != self._confirmed:
-            self._confirmed = here.state.number
+        whole = self.loader is None and here.replacing is None
+        if whole and here.bstate is State.PASSIVE and here.state.number != here.confirmed:
+            here.confirmed = here.state.number
             here.turn.confirm.append(follow.confirm(here.state.proof()))
 
     def _degrade(self, follower: Follower) -> None:

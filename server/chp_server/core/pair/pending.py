@@ -5,6 +5,9 @@ publishes it. Entries are known by their UUID (CHP/1) or by session and batch nu
 number, bytes and age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published,
 so it is not kept: replaying it might undo something newer.
 
+Who serves may have refused, by the rules of access, what waits here, and have no record of that (unwritten.py). So what
+the rules deny goes when they end, or their successors might allow what its client was told is not done.
+
 Who takes over has a second's worth of everybody's sets to apply. It does so a slice a turn, so that the oldest, for
 which somebody waits since the active died, are answered at once; what clients send meanwhile queues up behind.
 """
@@ -12,15 +15,18 @@ which somebody waits since the active died, are answered at once; what clients s
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from chp.errors import BadFrame
+from chp.batch import decode_segment
+from chp.errors import BadFrame, BadInput
 from chp.keys import CLIENT_BYTES, RESERVED_KEY, public_session
 from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 
+from ..access.gate import check_batch, check_plain, signer
 from ..state.state import ReplicatedState
 
 Frames = list[bytes]
@@ -76,13 +82,15 @@ class Pending:
         """Keep a message; one that is here already stays where it is."""
         if identity in self._entries:
             return
-        entry = Entry(frames, sum(map(len, frames)), now)
+        self._put(identity, Entry(frames, sum(map(len, frames)), now))
+        while len(self._entries) > self._limits.pending_batches_max or self.bytes > self._limits.pending_bytes_max:
+            self._drop_oldest()
+
+    def _put(self, identity: bytes, entry: Entry) -> None:
         self._entries[identity] = entry
         if len(identity) == BATCH_IDENTITY_BYTES:
             self._sessions.setdefault(identity[:16], deque()).append(identity)
         self.bytes += entry.bytes
-        while len(self._entries) > self._limits.pending_batches_max or self.bytes > self._limits.pending_bytes_max:
-            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         identity, entry = self._entries.popitem(last=False)
@@ -108,6 +116,38 @@ class Pending:
         if waiting is not None and not waiting:
             del self._sessions[session]
 
+    def published(self, origins: Sequence[Sequence[Any]], uuids: Iterable[bytes]) -> None:
+        """What a record did."""
+        for session, no in origins:
+            self.seen_up_to(session, no)
+        for uuid in uuids:
+            self.seen(uuid)
+
+    def end_rules(self, state: ReplicatedState) -> None:
+        """There are to be others: what these deny goes."""
+        if state.access.rules is not None:
+            self._keep(lambda identity, frames: not _denied(frames, state))
+
+    def skip_rules(self, before: ReplicatedState, after: ReplicatedState) -> None:
+        """A whole state came: of rules in between nothing is known, so only what it has the refusals of stays."""
+        if before.access.changed != after.access.changed:
+            self._keep(lambda identity, frames: identity[:16] in after.sessions)
+
+    def _keep(self, stays: Callable[[bytes, Frames], bool]) -> None:
+        """With a batch goes what follows on it: its client sends again what was not answered."""
+        entries, gone = list(self._entries.items()), set()
+        self._clear()
+        for identity, entry in entries:
+            if identity[:16] in gone or not stays(identity, entry.frames):
+                gone.add(identity[:16])
+            else:
+                self._put(identity, entry)
+
+    def _clear(self) -> None:
+        self._entries.clear()
+        self._sessions.clear()
+        self.bytes = 0
+
     def expire(self, now: float) -> None:
         """Drop what is too old to be on its way still."""
         while self._entries and now - next(iter(self._entries.values())).since > self._limits.pending_age_s_max:
@@ -120,9 +160,7 @@ class Pending:
         replaced = {session for session in self._sessions if newest[session[:CLIENT_BYTES]] != session}
         before = len(self.taken)
         self.taken += (entry.frames for identity, entry in self._entries.items() if identity[:16] not in replaced)
-        self._entries.clear()
-        self._sessions.clear()
-        self.bytes = 0
+        self._clear()
         return len(self.taken) - before
 
     def slice(self) -> Iterator[Frames]:
@@ -131,6 +169,16 @@ class Pending:
         while self.taken and size < self._limits.pending_slice_bytes:
             size += sum(map(len, self.taken[0]))
             yield self.taken.popleft()
+
+
+def _denied(frames: Frames, state: ReplicatedState) -> bool:
+    granted, user = state.access, signer(frames)
+    try:
+        if frames[0] != RESERVED_KEY:
+            return bool(check_plain(granted, user, parse_kvset(frames)[0]))
+        return bool(check_batch(granted, user, frames[2], decode_segment(frames[4]), state.staging))
+    except BadInput:  # no rules allow it either
+        return False
 
 
 def batch_identity(session: bytes, no_frame: bytes) -> bytes:

@@ -99,7 +99,7 @@ class Replay:
             self._answered_at.popleft()
         if not (self._waiting or self._answered_at):
             self._updates.clear()
-        if not self._waiting or here.bstate is not State.PASSIVE:
+        if not self._waiting or here.bstate is not State.PASSIVE or here.replacing is not None:
             return
         if here.now - self._sent_at > here.config.peer_timeout_s:
             if self._sent_at == LONG_AGO:

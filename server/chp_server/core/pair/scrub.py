@@ -144,9 +144,9 @@ class Scrub:
             return None
         if not all(type(n) is int and n >= 0 for n in (keys, differences)) or type(differing) is not list:
             raise BadFrame("SCRUBBED has a pass, two numbers, keys and whether it is the end")
-        return self._note(keys, [str(key) for key in differing], differences, now if ended else None)
+        return self._record(keys, [str(key) for key in differing], differences, now if ended else None)
 
-    def _note(self, keys: int, differing: list[str], differences: int, ended: float | None) -> Found | None:
+    def _record(self, keys: int, differing: list[str], differences: int, ended: float | None) -> Found | None:
         self.now.add(keys, differing, differences)
         if ended is not None:
             self.now.ended = ended
@@ -159,7 +159,7 @@ class Scrub:
     def compare(self, state: ReplicatedState, body: bytes, now: float) -> tuple[list[bytes] | None, Found | None]:
         """SCRUB: the answer, None if our state is not at its number; and what differs, if something does."""
         number, at, keys, theirs, *end = unpackb(body, "SCRUB")
-        if at != state.number or state.late:
+        if at != state.number or state.deferred:
             return None, None
         if number != self.passes:
             self.passes, self.now = number, Found()
@@ -168,7 +168,7 @@ class Scrub:
         differences = len(differing)
         if end and not self.now.differences and tuple(end[0]) != totals(state):
             differences = 1  # whose, only the other keys' owners could tell
-        found = self._note(len(keys), differing, differences, now if end else None)
+        found = self._record(len(keys), differing, differences, now if end else None)
         told = [number, len(keys), differing[:NAMED_MAX], differences, bool(end)]
         return [SCRUBBED, packb(told)], found
 

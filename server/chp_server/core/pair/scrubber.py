@@ -24,7 +24,7 @@ class Scrubber:
         here = self._here
         if not follower.in_sync:
             self._scrub.stop()
-        elif follower.position == here.state.number and not here.state.late and self._scrub.due(here.now):
+        elif follower.position == here.state.number and not here.state.deferred and self._scrub.due(here.now):
             said = self._scrub.next(here.state, here.now)
             if said is not None:
                 here.turn.to_peer.append(said)

@@ -13,6 +13,9 @@ of conditions on one's own values goes through, and a key that somebody else wro
 kept: a conditional batch is replayed whole, on exactly what it stood on, or not at all, and an equal value that
 somebody else has set is not its own. What is over by time is no suffix.
 
+A batch that acknowledges messages is in conflict, whole: the other history gives them again from where it is, and what
+was made of them is made again with them. So is one that expects something of keys that it does not write.
+
 What is replayed keeps its place and its session's number (`Piece`), so that a client which had no answer and sends its
 batch again is told that it was done. A batch that was in conflict, even in part, can be neither done again nor called
 done: sent again it is refused, as *parted*. One that the active has refused stays refused and is not replayed, unless
@@ -42,9 +45,10 @@ ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
+    columns.GROUP, columns.ONCE,
 })  # fmt: skip
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
-ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH})  # not of a batch that is in conflict in part
+ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})  # not of a batch that is in conflict in part
 RULES = ""  # no key is empty
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
@@ -82,6 +86,11 @@ class Piece:
         """Of a REPLAY."""
         origins, whole, bodies, on, *rules = item
         return Piece(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
+
+    @property
+    def bound(self) -> bool:
+        """Whether it says that messages were consumed, or stands on keys that it does not write."""
+        return any({columns.ACK, columns.EXPECT} & (segment.extras or {}).keys() for segment in self.segments)
 
     @property
     def conditional(self) -> bool:
@@ -271,7 +280,7 @@ class Ledger:
                 return None, flat
         self._decide(piece, updates, state, written)
         on = {u.key: self._left[u.key] for u in flat if u.outcome == REPLAYED and self._left.get(u.key, -1) >= 0}
-        taken = Piece(piece.origins, piece.whole and not torn, [], on)
+        taken = Piece(piece.origins, piece.whole and not torn and not piece.bound, [], on)
         for segment, column in zip(piece.segments, updates, strict=True):
             taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
             taken.whole &= all(update.outcome != CONFLICT for update in column)
@@ -309,7 +318,7 @@ class Ledger:
                 elif update.outcome == CONFLICT and not piece.conditional:
                     same = state.map.values.get(update.key) == update.value
                     update.outcome = ALREADY if same else CONFLICT
-        if piece.conditional and not whole:
+        if (piece.conditional and not whole) or piece.bound:
             for update in (update for column in updates for update in column):
                 update.outcome = CONFLICT
 

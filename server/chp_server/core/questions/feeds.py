@@ -1,7 +1,7 @@
 """The feed: every record after a number, out of the log or, as far as that does not reach back, of the journal.
 
     records    RECORDS chunks and KTHXBAI; or REFUSED, if neither reaches back to where the reader was
-    probe      how far a feed would reach: the numbers alone
+    probe      how far a feed would reach, by numbers or by time: the numbers alone
 
 Each is an iterator over messages, as any other stream (syncs.py), and gives an empty one while it waits for a page.
 """
@@ -25,6 +25,7 @@ from .pages import PAGE_BYTES, Page, Pages
 from .syncs import reply, resume_parts
 
 Messages = Iterator[list[Frames]]
+RECORDS_A_TURN = 1_024  # whose headers a probe looks at: about 5 ms
 
 
 class Feeds:
@@ -45,16 +46,21 @@ class Feeds:
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
         yield from resume_parts(self._between(after, until), after, subtree, end, here.limits, opener=state.opener_of)
 
-    def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int) -> Messages:
-        """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound."""
+    def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
+        """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound.
+
+        With `at`, a wall clock in ms, where the records end that come before the first one of then or later.
+        """
         state = self._here.state
         number = newest = state.number
         if after and not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
             return
-        if most and sequence_of(newest) - sequence_of(after) > most:
-            number = yield from self._boundary(after, newest, most)
         oldest, opener = (yield from self._oldest()), state.opener_of
+        if at:
+            number = yield from self._boundary(after or oldest, newest, at=at)
+        elif most and sequence_of(newest) - sequence_of(after) > most:
+            number = yield from self._boundary(after, newest, most=most)
         facts = {"number": number, "newest": newest, "oldest": oldest, "store": state.store}
         facts |= {"opener": opener(number), "oldest_opener": opener(oldest)}
         yield [self._say(headers.Reply(request_id, facts))]
@@ -81,16 +87,21 @@ class Feeds:
             return 0
         return self._here.state.number if start is None else start
 
-    def _boundary(self, after: int, newest: int, most: int) -> Generator[list[Frames], None, int]:
-        best = after
+    def _boundary(self, after: int, newest: int, *, most: int = 0, at: int = 0) -> Generator[list[Frames], None, int]:
+        best, looked_at = after, 0
         for record in self._between(after, newest):
-            if record is None:
+            looked_at += 1
+            if record is None or looked_at % RECORDS_A_TURN == 0:
                 yield []
+            if record is None:
                 continue
             peeked = peek(record.body, HEADER_BYTES_MAX)
-            if peeked is None or (isinstance(peeked[0], headers.Batch) and peeked[0].more):
+            header = None if peeked is None else peeked[0]
+            if at and getattr(header, "wall_ms", 0) >= at:
+                break
+            if header is None or (isinstance(header, headers.Batch) and header.more):
                 continue  # more of this record follows
-            if best > after and sequence_of(record.last) - sequence_of(after) > most:
+            if most and best > after and sequence_of(record.last) - sequence_of(after) > most:
                 break
             best = record.last
         return best

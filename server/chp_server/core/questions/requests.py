@@ -7,14 +7,15 @@
     ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
     ICANHAZ? subtree {id, more}                room for more chunks
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topics/readers.py)
-    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, access, backup, restore
+    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, clients, access, backup, restore
+    ICANHAZ? STX client ETX {id, ...}          a client tells of itself (clients.py); no answer
 
 A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from chp import columns, headers
@@ -29,12 +30,14 @@ from chp.versions import spoken, unspoken
 
 from ..access.changes import Changes
 from ..access.gate import TOPICS
+from ..access.trail import Asked, Trail, named
 from ..pair.peerlink import PeerLink
-from ..standing import Asking, RiseAbove, Standing, TellStatus, Vote
+from ..standing import Ask, Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
 from ..topics.readers import Readers
 from ..turn import Copy, Frames
 from ..updates.leases import listed
+from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
 from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts
@@ -48,11 +51,13 @@ class Requests:
 
     def __init__(self, here: Standing, link: PeerLink, changes: Changes) -> None:
         self._here, self._link, self._changes = here, link, changes
+        self._trail = Trail()
         self._rules = 0  # the number of those that readers of topics were let in by
         self.syncs = Syncs(here.limits)
         self.images = Images(here.limits)
         self.feeds = Feeds(here)
         self.readers = Readers(here)
+        self.clients = Clients()
         self._alive = Alive(here.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
         self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
@@ -61,6 +66,7 @@ class Requests:
             "status": self._status,
             "switch": self._switch,
             "leases": self._leases,
+            "clients": self._clients,
             "backup": lambda identity, options: self._copies("backup", identity, options),
             "restore": lambda identity, options: self._copies("restore", identity, options),
             "access": self._access,
@@ -76,17 +82,20 @@ class Requests:
                 yield from self._chp1(identity, parse_icanhaz(request))
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
-        here = self._here
-        if self._denies_copy(identity, 0, subtree):
-            return
+        if (yield from self._vote(identity, 0, subtree)) and self._here.serving:
+            self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._here.now, subtree), subtree)
+
+    def _vote(self, identity: bytes, request_id: int, subtree: str, seen: int = 0) -> Generator[Ask, None, bool]:
+        """Whether who asks may read that, and votes, above what it has `seen`; and again: a vote may bring rules."""
+        if self._denies_copy(identity, request_id, subtree):
+            return False
+        if seen:
+            yield RiseAbove(seen)
         yield Vote()
-        if not here.serving:
-            return
-        self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, here.now, subtree), subtree)
+        return not self._here.serving or not self._denies_copy(identity, request_id, subtree)
 
     def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
-        here = self._here
-        yield from chp1_parts(self._image_of(subtree), subtree, here.wall, lambda: here.now)
+        yield from chp1_parts(self._image_of(subtree), subtree, self._here.wall, lambda: self._here.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> Asking:
         options = unpackb(options_frame, "the options of ICANHAZ?", QUESTION)
@@ -96,17 +105,19 @@ class Requests:
         if not spoken(version):
             self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
             raise BadFrame(f"a client asks, and can't be answered: {unspoken(version)}")
-        if subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
+        if subtree_frame == TELLS:
+            self.clients.told(identity, options, self._here.gate.speaker, self._here.now)
+        elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
             more = options["more"]
             if type(more) is int and more > 0:
                 self.syncs.grant(identity, options["id"], more, self._here.now)
-                self.readers.delivery.grant(identity, options["id"], more, self._here.now)
+                self.readers.grant(identity, options["id"], more)
         elif "topic" in options or "topics" in options:
             of = f"{TOPICS}{options['topic']!s:.200}/" if "topic" in options else TOPICS
-            if not self._denies_copy(identity, options["id"], of):
-                yield from self.readers.ask(identity, options)
+            if (yield from self._vote(identity, options["id"], of)):
+                self.readers.ask(identity, options)
         else:
             try:
                 yield from self._sync(identity, _subtree(subtree_frame), options)
@@ -118,21 +129,19 @@ class Requests:
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> Asking:
         here, request_id = self._here, options["id"]
-        after, credit = options.get("from", 0), options.get("credit", 8)
-        if type(after) is not int or type(credit) is not int or credit < 1:
-            raise BadFrame("'from' and 'credit' of ICANHAZ? are numbers, the credit at least 1")
+        after, credit = _number(options, "from", 0, least=-(1 << 63)), _number(options, "credit", 8, least=1)
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
-        if self._denies_copy(identity, request_id, subtree):
-            return
+        if not here.gate.owns(here.state.access, session_id):
+            session_id = b""  # how much others have done is theirs to know, and which copies they get
         if options.get("inspect") is True:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
-        if proof[0] == here.state.store != b"":
-            yield RiseAbove(epoch_of(after))
-        yield Vote()
+        seen = epoch_of(after) if proof[0] == here.state.store != b"" else 0
+        if not (yield from self._vote(identity, request_id, subtree, seen)):
+            return
         if not here.serving:
             self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
             return
@@ -153,6 +162,8 @@ class Requests:
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
         here = self._here
+        if self._denies_copy(identity, request_id, subtree):
+            return
         if here.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
             self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
             return
@@ -191,7 +202,7 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
-        if self._here.state.late:
+        if self._here.state.deferred:
             return False
         return subtree in self._fresh or not (self._here.state.gathering or self._crowded)
 
@@ -199,7 +210,7 @@ class Requests:
     def _crowded(self) -> bool:
         """Whether so many images are being read that no other can be made."""
         state = self._here.state
-        return not state.late and self._alive.full(len(state.map))
+        return not state.deferred and self._alive.full(len(state.map))
 
     def _image_of(self, subtree: str) -> Image:
         """The subtree as it is now; one pass over the map is made, for all who wait for one."""
@@ -253,8 +264,7 @@ class Requests:
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
         if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
-        image = self.images.get(name)
-        if image is None:
+        if (image := self.images.get(name)) is None:
             if not self.images.make_room(here.now):
                 text = f"{limits.images_max} images are being read; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
@@ -282,7 +292,8 @@ class Requests:
         request_id, feeds = options["id"], self.feeds
         whose = _proof(options) if "proof" in options else None
         if "probe" in options:
-            probe = feeds.probe(request_id, after, whose, most=_number(options, "probe", 0))
+            most, at = _number(options, "probe", 0), _number(options, "at", 0)
+            probe = feeds.probe(request_id, after, whose, most=most, at=at)
             self._stream(identity, request_id, probe, 1, subtree)
         else:
             until = _number(options, "until", self._here.state.number)
@@ -291,23 +302,26 @@ class Requests:
 
     def _open(self, stream: Stream, subtree: str) -> None:
         if self._here.config.keyed:
-            stream.parts = self._while_allowed(stream.parts, stream.request_id, subtree)
+            asked = self._here.gate.speaker, self._here.state.access.changed  # now: the first part comes later
+            stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", self._here.limits.syncs_max))
 
-    def _while_allowed(self, parts: Iterator[list[Frames]], request_id: int, subtree: str) -> Iterator[list[Frames]]:
-        """The parts of an answer, until the rules change and deny what is left of it."""
-        here, user, asked_at = self._here, self._here.gate.speaker, self._here.state.access.changed
+    def _while_allowed(
+        self, stream: Stream, parts: Iterator[list[Frames]], subtree: str, user: str, asked_at: int
+    ) -> Iterator[list[Frames]]:
+        """The parts of an answer to a user, until other rules than those it was asked under deny what is left of it."""
         for part in parts:
-            granted = here.state.access
-            if granted.changed != asked_at and (why := here.gate.unread(granted, user, subtree)):
-                if request_id:
-                    yield [reply(pack(here.state.number), encode(headers.Refused(request_id, "access", why)))]
+            state = self._here.state
+            if state.access.changed != asked_at and (why := self._here.gate.unread(state.access, user, subtree)):
+                if stream.request_id:
+                    yield [reply(pack(state.number), encode(headers.Refused(stream.request_id, "access", why)))]
                 return
             yield part
 
-    def _answer(self, identity: bytes, header: headers.Header) -> None:
+    def _answer(self, identity: bytes, header: headers.Reply | headers.Refused) -> None:
         here = self._here
+        self._audit_answer(identity, header)
         here.turn.replies.append((identity, [reply(pack(here.state.number), encode(header))]))
 
     def pump(self) -> None:
@@ -317,6 +331,7 @@ class Requests:
             self._rules = here.state.access.changed
             self.readers.clear()  # who may still read asks again
         self.images.expire(here.now)
+        self.clients.forget(here.now)
         if self.syncs:
             pressed = self._crowded
             for identity, part in self.syncs.pump(self.blocked, self._may_begin, here.now, self.room, pressed=pressed):
@@ -331,6 +346,7 @@ class Requests:
         self.images.clear()
         self.feeds.pages.clear()
         self.readers.clear()
+        self.clients.clear()
 
     @property
     def ready(self) -> bool:
@@ -341,12 +357,12 @@ class Requests:
 
     def serves(self, identity: bytes) -> bool:
         """Whether something for this reader is under way, though nothing waits for it now."""
-        return self.syncs.serves(identity) or self.readers.delivery.serves(identity)
+        return self.syncs.serves(identity) or self.readers.serves(identity)
 
     def gone(self, identity: bytes) -> None:
         """A reader has left."""
         self.syncs.close(identity)
-        self.readers.delivery.close(identity)
+        self.readers.gone(identity)
         self.blocked.discard(identity)
 
     # -- admin
@@ -357,6 +373,10 @@ class Requests:
             identity, options["id"], here.gate.undone(here.state.access, command), f"admin {command!r:.40}"
         ):
             return
+        if here.config.audited:
+            self._audit(
+                self._trail.asks(identity, options["id"], Asked(here.gate.who(), named(command, options))), "none"
+            )
         try:
             if handler is None:
                 known = ", ".join(sorted(self._admin))
@@ -366,6 +386,15 @@ class Requests:
             yield from handler(identity, options) or ()
         except BadInput as error:
             self.refuse(identity, options["id"], str(error))
+
+    def _audit_answer(self, identity: bytes, header: headers.Reply | headers.Refused) -> None:
+        asked = self._trail.answered(identity, header.number if isinstance(header, headers.Refused) else header.request)
+        self._audit(asked, f"refused: {header.detail!s:.200}" if isinstance(header, headers.Refused) else "done")
+
+    def _audit(self, asked: Asked | None, verdict: str) -> None:
+        if asked is not None:
+            told = {**asked.who, "number": self._here.state.number, "what": asked.what, "verdict": verdict}
+            self._here.turn.fact("admin", "audit", **told)
 
     def _status(self, identity: bytes, options: Options) -> Asking:
         yield TellStatus(identity, options["id"])
@@ -405,6 +434,9 @@ class Requests:
         here.turn.fact("lease ended", "warning", **facts, because="an operator")
         self.answer(identity, options["id"], facts)
 
+    def _clients(self, identity: bytes, options: Options) -> None:
+        self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._here.now))
+
     def _access(self, identity: bytes, options: Options) -> None:
         """Tell the rules, or give others in their place."""
         if "rules" in options:
@@ -429,6 +461,13 @@ class Requests:
         """What an admin command did."""
         self._answer(identity, headers.Reply(request_id, facts))
 
+    def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
+        """The same of one that is done as a set is: it leaves as an acknowledgement does."""
+        here, header = self._here, headers.Reply(request_id, facts)
+        self._audit_answer(identity, header)
+        told = reply(pack(here.state.number), encode(header))
+        here.turn.promises.append((identity, [told]))
+
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
         """Why an admin command was not done."""
         self._answer(identity, headers.Refused(request_id, "bad", text))
@@ -439,10 +478,10 @@ def asks_status(frames: list[bytes]) -> bool:
     return len(frames) == 4 and frames[2] == STATUS
 
 
-def _number(options: Options, name: str, default: int) -> int:
+def _number(options: Options, name: str, default: int, least: int = 0) -> int:
     value = options.get(name, default)
-    if type(value) is not int or value < 0:
-        raise BadFrame(f"the {name!r} of ICANHAZ? is a number, 0 or above")
+    if type(value) is not int or value < least:
+        raise BadFrame(f"the {name!r} of ICANHAZ? is a number, {least} or above")
     return value
 
 

@@ -15,6 +15,7 @@ from ..standing import Standing
 from .requests import Requests
 
 EPOCHS_SHOWN = 50
+GROUPS_SHOWN = 100  # each is three series of the metrics
 
 
 def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -> dict[str, Any]:
@@ -43,9 +44,11 @@ def status_of(here: Standing, link: PeerLink, requests: Requests, **told: Any) -
         "staged_bytes": state.staging.bytes,
         "channels": commits.channels.shown(),
         "chp1_subscriptions": sum(commits.channels.listeners.counts[prefix] for prefix in commits.channels.chp1),
+        "clients": len(requests.clients),
         "syncs": len(requests.syncs),
         "images": len(requests.images),
         "topics": requests.readers.status(link.filler.lacks),
+        "groups": state.topics.groups_shown(GROUPS_SHOWN, round(here.wall * 1000)),
         "pending": len(here.pending),
         "pending_bytes": here.pending.bytes,
         "log_records": len(commits.log),

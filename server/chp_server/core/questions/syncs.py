@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chp import headers
-from chp.batch import Segment, decode, encode, narrow, segment_of
+from chp.batch import Segment, decode, encode, narrow, segment_of, shown
 from chp.errors import BadInput
 from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
@@ -93,14 +93,19 @@ def resume_parts(
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
+    kept_of: list[bool] = []  # of each segment of the record under way, whether it is in the subtree
     index = size = last = 0
     for record in records:
         if record is None:
             yield []
             continue
-        header, kept = narrow_items(record.body, subtree)
+        header, found = narrow_items(record.body, subtree)
         if not isinstance(header, headers.Batch):
             continue
+        kept = [part for part in found if part is not None]
+        kept_of += (part is not None for part in found)
+        if not header.more:
+            header, kept_of = _of_kept(header, kept_of), []
         first = parts.revision(header)  # that of its keys, also if the first part is left out
         parts.add(header, [])
         if not kept and (header.more or not unfinished):  # the last part of a record is needed, were it empty
@@ -118,11 +123,32 @@ def resume_parts(
     yield [reply(number, encode(end))]
 
 
-def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[bytes]]:
-    """A record's header, and those of its segments that concern a subtree, encoded."""
+def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[bytes | None]]:
+    """A record's header, and what readers of a subtree get of each of its segments, encoded."""
     header, items = decode(body)
     parts = [narrow(segment_of(item), subtree) for item in items]
-    return header, [part.encode() for part in parts if part is not None]
+    show = shown if subtree else _all
+    return header, [None if part is None else show(part).encode() for part in parts]
+
+
+def _all(segment: Segment) -> Segment:
+    return segment
+
+
+def _of_kept(header: headers.Batch, kept_of: list[bool]) -> headers.Batch:
+    """With the origins of those segments alone that a reader gets: who wrote elsewhere is nothing to it."""
+    if header.whose is None:
+        return header
+    runs, at = [], 0
+    for place, no, n in header.whose:
+        if kept := sum(kept_of[at : at + n]):
+            runs.append((place, no, kept))
+        at += n
+    places = {place: i for i, place in enumerate(dict.fromkeys(place for place, _, _ in runs if place), 1)}
+    origins = [header.origins[place - 1] for place in places]
+    whose = [[places.get(place, 0), no, kept] for place, no, kept in runs]
+    of_one = [run[1] for run in whose if run[0]] == [no for _, no in origins] and len(whose) <= 1
+    return header._replace(origins=origins, whose=None if of_one else whose)
 
 
 def chp1_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:

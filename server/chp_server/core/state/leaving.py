@@ -21,30 +21,30 @@ class Leaving:
     """Lists and dicts on their way out."""
 
     def __init__(self) -> None:
-        self._lists: deque[MutableSequence[Any]] = deque()
-        self._dicts: deque[dict[Any, Any]] = deque()
+        self.lists: deque[MutableSequence[Any]] = deque()
+        self.dicts: deque[dict[Any, Any]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._lists or self._dicts)
+        return bool(self.lists or self.dicts)
 
     def add(self, slices: MutableSequence[Any]) -> None:
         """A list of large things, or of many."""
         if len(slices) > SLICES:
-            self._lists.append(slices)
+            self.lists.append(slices)
 
     def add_map(self, hashmap: Hashmap) -> None:
         """A map that was replaced."""
-        self._dicts += (hashmap.values, hashmap.revisions, hashmap.deadlines)
+        self.dicts += (hashmap.values, hashmap.revisions, hashmap.deadlines)
 
     def step(self) -> None:
         """A turn's share."""
-        if self._lists:
-            del self._lists[0][-SLICES:]
-            if not self._lists[0]:
-                self._lists.popleft()
-        elif self._dicts:
-            going = self._dicts[0]
+        if self.lists:
+            del self.lists[0][-SLICES:]
+            if not self.lists[0]:
+                self.lists.popleft()
+        elif self.dicts:
+            going = self.dicts[0]
             for _ in range(min(ITEMS, len(going))):
                 going.popitem()
             if not going:
-                self._dicts.popleft()
+                self.dicts.popleft()

@@ -165,16 +165,16 @@ class RecordLog:
         return dropped[::-1]
 
 
-def grouped(bodies: list[bytes], bytes_max: int) -> list[list[bytes]]:
-    """Bodies in groups of about `bytes_max`, in order, at least one in each."""
+def grouped(bodies: list[bytes], bytes_max: int, sizes: Sequence[int] | None = None) -> list[list[bytes]]:
+    """Bodies in groups of about `bytes_max`, in order, at least one in each; by `sizes`, if more goes with them."""
     groups: list[list[bytes]] = []
-    size = bytes_max
-    for body in bodies:
-        if size >= bytes_max:
+    held = bytes_max
+    for body, size in zip(bodies, map(len, bodies) if sizes is None else sizes, strict=True):
+        if held >= bytes_max:
             groups.append([])
-            size = 0
+            held = 0
         groups[-1].append(body)
-        size += len(body)
+        held += size
     return groups
 
 

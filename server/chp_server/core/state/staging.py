@@ -1,6 +1,6 @@
 """Updates that wait for their commit: how a job's writes become visible all at once (SPEC.md, section 20).
 
-    KVSET with "stage": [transaction, part]      kept, replicated and journaled, seen by nobody
+    KVSET with "stage": [transaction, part]      kept, replicated and journaled, seen by nobody; messages for topics too
     KVSET with "commit": [transaction, application, version, [[part, batches], ...], replace]
                                                  the named parts, in this order, become one record; the rest is dropped
     KVSET with "abort": transaction              forgotten
@@ -8,21 +8,23 @@
 A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
 application's last committed version is remembered: a commit of that version or an older one is answered as done, which
 makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
-slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age; applications go by
-least recent use.
+slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age; of applications
+that one goes that was used longest ago, of the user who has most of them.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from chp import columns
 from chp.batch import Segment, decode_segment
 from chp.limits import Limits
+from chp.topics import Counts, add_counts
 
+Whose = Callable[[str], str]  # the user of an application, "" if it is nobody's
 DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
 
 
@@ -46,6 +48,7 @@ class Transaction:
     parts: dict[str, list[bytes]] = field(default_factory=dict)
     bytes: int = 0
     read: dict[str, list[Segment | None]] = field(default_factory=dict)  # the same, decoded, while there is room
+    messages: dict[str, Counts] = field(default_factory=dict)  # by part: what it has for topics
 
 
 class Staging:
@@ -79,6 +82,10 @@ class Staging:
             self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
             self._openers[transaction_id] = client
 
+    def opener_of(self, transaction_id: bytes) -> bytes | None:
+        """Whose an open transaction is; None if that is not known, as on a server that was passive as it began."""
+        return self._openers.get(transaction_id) if transaction_id in self.transactions else None
+
     def add(self, segment: Segment, now: float) -> None:
         """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""
         extras = dict(segment.extras or {})
@@ -90,6 +97,8 @@ class Staging:
         transaction.parts.setdefault(part, []).append(encoded)
         kept = Segment(segment.keys, segment.values, extras or None) if self.bytes < DECODED_BYTES_MAX else None
         transaction.read.setdefault(part, []).append(kept)
+        for name, count, body in extras.get(columns.PUBLISH, ()):
+            add_counts(transaction.messages.setdefault(part, {}), name, count, len(body))
         transaction.touched = now
         transaction.bytes += len(encoded)
         self.bytes += len(encoded)
@@ -104,6 +113,15 @@ class Staging:
         transaction = self.transactions.get(transaction_id)
         have = {} if transaction is None else {name: len(bodies) for name, bodies in transaction.parts.items()}
         return {name: have.get(name, 0) for name, batches in parts if have.get(name, 0) != batches}
+
+    def messages(self, transaction_id: bytes, parts: list[list[Any]]) -> Counts:
+        """What the named parts have for topics."""
+        transaction, found = self.transactions.get(transaction_id), dict[str, list[int]]()
+        if transaction is not None and transaction.messages:
+            for part, _ in parts:
+                for name, (messages, size) in transaction.messages.get(part, {}).items():
+                    add_counts(found, name, messages, size)
+        return found
 
     def bodies(self, transaction_id: bytes, parts: list[list[Any]]) -> list[bytes]:
         """The segments of the named parts, encoded, in the order of the commit."""
@@ -130,9 +148,9 @@ class Staging:
         It is forgotten before its application's version is, so a batch that runs again is staged or recognised.
         """
         self.drop(transaction_id)
-        self.note_ended(transaction_id)
+        self.record_ended(transaction_id)
 
-    def note_ended(self, transaction_id: bytes) -> None:
+    def record_ended(self, transaction_id: bytes) -> None:
         """Remember that the transaction was committed."""
         self.committed[transaction_id] = None
         while len(self.committed) > min(self._limits.transactions_max, self._limits.applications_max):
@@ -147,7 +165,12 @@ class Staging:
         last = self.versions.get(application)
         return last[1] if last is not None and version <= last[0] else None
 
-    def note_done(self, application: str, version: int, revision: int) -> None:
+    def crowding(self, whose: Whose) -> str:
+        """The user who has most of the applications; of several the first by name, as on the other server."""
+        counts = Counter(map(whose, self.versions))
+        return min(counts, key=lambda user: (-counts[user], user))
+
+    def record_done(self, application: str, version: int, revision: int, whose: Whose) -> None:
         """Remember an application's last version; one without a name asked for nothing to be remembered."""
         if not application:
             return
@@ -155,8 +178,9 @@ class Staging:
         if last is None or last[0] <= version:  # an older one comes with what another server did alone
             self.versions[application] = (version, revision)
         self.versions.move_to_end(application)
-        while len(self.versions) > self._limits.applications_max:
-            self.versions.popitem(last=False)
+        if len(self.versions) > self._limits.applications_max:
+            most = self.crowding(whose)
+            del self.versions[next(name for name in self.versions if whose(name) == most)]
 
     # -- as chunks of a snapshot
 

@@ -8,7 +8,7 @@
     digest     of all records so far (history.py)
 
 The state changes only by records, in the order of their numbers, on the active, on the passive and on recovery alike.
-`apply` says what a segment does; `note_record` moves the number and the sessions. Pure: `now` is an argument.
+`apply` says what a segment does; `record_number` moves the number and the sessions. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ReplicatedState:
         self.digest = 0  # of all records up to it
         self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
         self._map = Hashmap()
-        self._late: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
+        self.deferred: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
         self.leaving = Leaving()
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
@@ -83,29 +83,24 @@ class ReplicatedState:
 
     @property
     def map(self) -> Hashmap:
-        """The hashmap, with all that was applied: what came `late` is put into it when somebody looks."""
-        if self._late:
+        """The hashmap, with all that was applied: what came `deferred` is put into it when somebody looks."""
+        if self.deferred:
             self.catch_up()
         return self._map
 
     def catch_up(self, items: int | None = None) -> None:
-        """Put into the map what is late, or segments of at least so many items."""
+        """Put into the map what is deferred, or segments of at least so many items."""
         left = items
-        while self._late and (left is None or left > 0):
-            segment, revision, now = self._late.popleft()
-            self._to_map(segment, revision, now)
+        while self.deferred and (left is None or left > 0):
+            segment, revision, now = self.deferred.popleft()
+            if self._gathering:
+                self._tell_gatherings(segment)
+            self._map.apply(segment, revision, now)
             left = None if left is None else left - len(segment.keys)
 
-    def _to_map(self, segment: Segment, revision: int, now: float) -> None:
-        if self._gathering:
-            for gathering in self._gathering:
-                gathering.before(segment)
-        self._map.apply(segment, revision, now)
-
-    @property
-    def late(self) -> bool:
-        """Whether the map has to catch up when it is looked at, which may take a second."""
-        return bool(self._late)
+    def _tell_gatherings(self, segment: Segment) -> None:
+        for gathering in self._gathering:
+            gathering.before(segment)
 
     # -- images
 
@@ -135,7 +130,7 @@ class ReplicatedState:
     @property
     def busy(self) -> bool:
         """Whether there is work for the turns to come: an image to gather, something to let go."""
-        return bool(self._gathering or self.leaving)
+        return bool(self._gathering or self.leaving.lists or self.leaving.dicts)
 
     def go_on(self) -> None:
         """A turn's share of that."""
@@ -145,7 +140,7 @@ class ReplicatedState:
     @property
     def listing(self) -> bool:
         """Whether the names of all keys are being listed: for these few turns, none had better come or go."""
-        return any(gathering.listing for gathering in self._gathering)
+        return bool(self._gathering) and any(gathering.listing for gathering in self._gathering)
 
     def gather(self) -> None:
         """A turn's share of the oldest images that are not whole; names first."""
@@ -161,17 +156,19 @@ class ReplicatedState:
 
     # -- records
 
-    def apply(self, segment: Segment, revision: int, now: float, *, late: bool = False) -> None:
-        """Do what a segment says; `late` puts off what it does to the map until somebody looks at that."""
+    def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
+        """Do what a segment says; `deferred` puts off what it does to the map until somebody looks at that."""
         if segment.extras and columns.STAGE in segment.extras:
             self.staging.add(segment, now)
             return
-        if late:
-            self._late.append((segment, revision, now))
+        if deferred:
+            self.deferred.append((segment, revision, now))
         else:
-            if self._late:
+            if self.deferred:
                 self.catch_up()
-            self._to_map(segment, revision, now)
+            if self._gathering:
+                self._tell_gatherings(segment)
+            self._map.apply(segment, revision, now)
         if self.lease_of:
             self._detach(segment)
         if segment.extras:
@@ -188,21 +185,26 @@ class ReplicatedState:
             self._attach(extras[columns.LEASED], segment)
         if columns.UNLEASE in extras:
             self.leases.end(extras[columns.UNLEASE])
+            if self.topics.groups.any_member:
+                self.topics.groups.left(extras[columns.UNLEASE])
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
-            self.staging.note_done(application, version, revision)
+            self.staging.record_done(application, version, revision, self.access.whose)
             self.staging.end(transaction_id)
+        if columns.ONCE in extras:
+            application, version, _ = extras[columns.ONCE]
+            self.staging.record_done(application, version, revision, self.access.whose)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
         if columns.REFUSED in extras:
-            self._note_refusal(*extras[columns.REFUSED])
+            self._record_refusal(*extras[columns.REFUSED])
         for uuid in extras.get(columns.UUIDS, ()):
             if uuid:
                 self.uuids[uuid] = None
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
 
-    def _note_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
+    def _record_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         self.refusals[session_id, no] = code, detail
         while len(self.refusals) > self.limits.refusals_max:
             self.refusals.popitem(last=False)
@@ -217,7 +219,7 @@ class ReplicatedState:
         for key in self.lease_of.keys() & set(segment.keys):
             self.leases.without(self.lease_of.pop(key), key)
 
-    def note_epoch(self, told: Epoch, digest: int) -> None:
+    def record_epoch(self, told: Epoch, digest: int) -> None:
         """An EPOCH record: from now on its server's, and of the store that it names."""
         self.number, self.digest, self.store = told.last, digest, told.store
         began = Tenure(told.last, digest, told.server, told.name, told.because, told.wall_ms)
@@ -225,25 +227,25 @@ class ReplicatedState:
         while len(self.history) > self.limits.history_epochs_max:
             del self.history[min(self.history)]
 
-    def note_record(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
+    def record_number(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
         """A record is complete: its last number, the digest with it, and whose batches it holds."""
         self.number, self.digest = last, digest
         epoch = epoch_of(last)
         self.history[epoch] = Tenure(last, digest, *self.history.get(epoch, NOBODYS)[2:])
         for session_id, no in origins:
-            self.note_batch(session_id, no, revision, now)
+            self.record_batch(session_id, no, revision, now)
 
-    def note_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
+    def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
         """Remember a client's last batch; the longest unheard is forgotten beyond `sessions_max`."""
         session = self.sessions.get(session_id)
         if session is None:
             session = self.sessions[session_id] = Session(0, now)
-            self._note_newest(session_id)
+            self._record_newest(session_id)
             if len(self.sessions) > self.limits.sessions_max:
                 self._forget(next(iter(self.sessions)))
         else:
             self.sessions.move_to_end(session_id)
-        self._note_run(session_id, session, (session.no + 1, no, revision))
+        self._record_run(session_id, session, (session.no + 1, no, revision))
         session.no, session.seen = no, now
 
     def did(self, session_id: bytes, no: int) -> bool:
@@ -251,7 +253,7 @@ class ReplicatedState:
         session = self.sessions.get(session_id)
         return session is not None and no <= session.no
 
-    def _note_newest(self, session_id: bytes) -> None:
+    def _record_newest(self, session_id: bytes) -> None:
         client = session_id[:CLIENT_BYTES]
         self._newest[client] = max(session_id, self._newest.get(client, b""))
 
@@ -265,7 +267,7 @@ class ReplicatedState:
         if self._newest.get(client) == session_id:
             del self._newest[client]
 
-    def _note_run(self, session_id: bytes, session: Session, run: tuple[int, int, int]) -> None:
+    def _record_run(self, session_id: bytes, session: Session, run: tuple[int, int, int]) -> None:
         session.runs.append(run)
         self._runs.append(session_id)
         while len(self._runs) > self.limits.runs_max:
@@ -355,10 +357,10 @@ class ReplicatedState:
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
         self._newest.clear()
         for session_id in self.sessions:
-            self._note_newest(session_id)
+            self._record_newest(session_id)
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
-            self._note_run(i, self.sessions[i], (first, last, revision))
+            self._record_run(i, self.sessions[i], (first, last, revision))
         self.leases = Leases()
         for i, ttl_ms, left_ms, keys, owner in leases:
             self.leases.keep(i, ttl_ms, owner, now)
@@ -368,10 +370,10 @@ class ReplicatedState:
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:
-            self.staging.note_done(name, version, revision)
+            self.staging.record_done(name, version, revision, self.access.whose)
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
-            self.staging.note_ended(transaction_id)
+            self.staging.record_ended(transaction_id)
         self.topics = Topics(self.limits)
         if more:  # a state from before there were any says nothing of them
             self.topics.load(more[0])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chp import headers
-from chp.batch import array_head, encode, packb
+from chp.batch import encode
 from chp.errors import ChpError
 from chp.limits import Limits
 from chp.numbers import pack
@@ -23,6 +23,7 @@ from chp.numbers import pack
 from ..questions.syncs import reply
 from ..state.recordlog import Messages
 from .filling import Read
+from .pages import item_of
 from .topics import Topic, Topics
 
 BEAT_S = 1.0
@@ -103,7 +104,7 @@ class Delivery:
 
         Messages that are missing are passed over, unless the journal is `filling`: then they may come.
         """
-        upto = self._upto(confirmed)
+        upto = self.upto(confirmed)
         self._filling, self._whole = filling, upto == number and not filling
         left = self._limits.sync_turn_bytes
         for key in list(self._readings):
@@ -126,7 +127,8 @@ class Delivery:
                 del self._readings[key]
         self._written = number
 
-    def _upto(self, confirmed: int | None) -> int:
+    def upto(self, confirmed: int | None) -> int:
+        """Up to which number a reader may see messages: those that no single failure takes back."""
         return self._written if confirmed is None else min(self._written, confirmed)
 
     def _page(self, request_id: int, reading: Reading, topic: Topic, upto: int, now: float) -> bytes:
@@ -150,21 +152,16 @@ class Delivery:
                 return b""
         reading.said = now
         told = headers.Messages(request_id, reading.offset, topic.first, topic.next)
-        return encode(told, [_item(row) for row in rows])
+        return encode(told, [item_of(row) for row in rows])
 
     def ready(self, blocked: Container[bytes], topics: Topics, confirmed: int | None) -> bool:
         """Whether somebody could be given more at once."""
-        upto = self._upto(confirmed)
+        upto = self.upto(confirmed)
         return any(
             reading.credit and reading.seen < upto and key[0] not in blocked
             and (topic := topics.by_name.get(reading.name)) is not None and reading.offset < topic.next
             for key, reading in self._readings.items()
         )  # fmt: skip
-
-
-def _item(row: Messages) -> bytes:
-    fields: list[Any] = [row.first, row.n, row.number, row.wall_ms]
-    return b"".join((array_head(5), *map(packb, fields), row.body))
 
 
 def _refused(key: Key, code: str, detail: Any) -> tuple[bytes, list[Frames]]:

@@ -1,8 +1,9 @@
 """Messages of a suffix: what a server placed while it was active alone, on their way to the one that serves.
 
 There they get new offsets, in their order, as their sessions' batches: nothing can be in conflict with them. So the
-column that says where they were placed is turned back into the messages. A topic that was made is made there; one that
-was removed stays there, as others may have published meanwhile. Pure: the journal is read by what is given.
+column that says where they were placed is turned back into the messages. A topic, or a group, that was made is made
+there; one that was removed stays there, as others may have published meanwhile. Pure: the journal is read by what is
+given.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Handed:
         kept = columns.without(extras, {columns.PLACED, columns.TRIM})
         if columns.TOPIC in kept and kept[columns.TOPIC][1] is None:
             del kept[columns.TOPIC]
+        if columns.GROUP in kept and (kept[columns.GROUP][2] is None or "again" in kept[columns.GROUP][2]):
+            del kept[columns.GROUP]
         published = []
         for name, first, count, *_ in extras.get(columns.PLACED, [0, []])[1]:
             if (name, first) not in self._found and name in self._by_name:

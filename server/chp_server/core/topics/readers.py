@@ -2,7 +2,9 @@
 
     ICANHAZ? subtree {id, topic, facts}            what is known of a topic
     ICANHAZ? subtree {id, topics: after}           of all whose names come after `after`, a page of them
+    ICANHAZ? subtree {id, topic, groups: after}    of its groups whose names come after `after`, a page of them
     ICANHAZ? subtree {id, topic, after, credit}    its messages from that offset on, and those to come; -1: only those
+    ICANHAZ? subtree {id, topic, group, member, credit, have, proof}   those of the slots that a member has (sharing.py)
 
 The answers are of the active. The subtree says nothing here.
 """
@@ -18,8 +20,10 @@ from chp.errors import BadFrame
 from chp.numbers import pack
 
 from ..questions.syncs import reply
-from ..standing import Asking, Standing, Vote
+from ..standing import Standing
 from .delivery import Delivery
+from .sharing import Sharing
+from .topics import Topic
 
 LISTED_MAX = 500  # in one answer
 
@@ -30,11 +34,11 @@ class Readers:
     def __init__(self, here: Standing) -> None:
         self._here = here
         self.delivery = Delivery(here.limits)
+        self.sharing = Sharing(here)
 
-    def ask(self, identity: bytes, options: dict[str, Any]) -> Asking:
-        """A question."""
+    def ask(self, identity: bytes, options: dict[str, Any]) -> None:
+        """A question of somebody who may read what it is about, and has voted."""
         here, request_id = self._here, options["id"]
-        yield Vote()
         if not here.serving:
             self._refuse(identity, request_id, "passive", int(here.bstate))
             return
@@ -46,13 +50,39 @@ class Readers:
         if topic is None:
             self._refuse(identity, request_id, "topic", f"there is no topic {options['topic']!r:.200}")
         elif options.get("facts") is True:
-            self._answer(identity, headers.Reply(request_id, topic.facts()))
+            made = f"{here.state.store.hex()}.{topic.id}"  # another of the same name has another
+            self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
+        elif type(options.get("groups")) is str:
+            told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
+            self._answer(identity, headers.Reply(request_id, told))
         else:
-            after, credit = options.get("after", 0), options.get("credit", 8)
-            if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
-                self._refuse(identity, request_id, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
-            elif why := self.delivery.open((identity, request_id), topic, after, credit, here.now):
-                self._refuse(identity, request_id, "busy", why)
+            self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
+
+    def _open(self, key: tuple[bytes, int], topic: Topic, options: dict[str, Any]) -> None:
+        after, credit, name = options["after"], options["credit"], options.get("group")
+        if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
+            self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
+        elif "group" not in options:
+            if why := self.delivery.open(key, topic, after, credit, self._here.now):
+                self._refuse(*key, "busy", why)
+        elif type(name) is not str or name not in topic.groups:
+            self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
+        elif refusal := self.sharing.open(key, topic, topic.groups[name], options):
+            self._refuse(*key, *refusal)
+
+    def grant(self, identity: bytes, request_id: int, more: int) -> None:
+        """Room for more."""
+        self.delivery.grant(identity, request_id, more, self._here.now)
+        self.sharing.grant(identity, request_id, more)
+
+    def serves(self, identity: bytes) -> bool:
+        """Whether somebody reads here, were it that nothing comes."""
+        return self.delivery.serves(identity) or self.sharing.serves(identity)
+
+    def gone(self, identity: bytes) -> None:
+        """A reader has left."""
+        self.delivery.close(identity)
+        self.sharing.close(identity)
 
     def _list(self, identity: bytes, request_id: int, after: object) -> None:
         if type(after) is not str:
@@ -78,18 +108,32 @@ class Readers:
     def pump(self, blocked: Container[bytes], *, lacks: int) -> None:
         """What readers get now; `lacks`: how many messages are not in our journal, and may be in the peer's."""
         here = self._here
-        at, filling = here.state.number, lacks > 0 and here.in_sync()
-        found = self.delivery.pump(here.state.topics, blocked, here.now, at, self._confirmed(), filling=filling)
-        here.turn.replies += found
+        at, filling, confirmed = here.state.number, lacks > 0 and here.in_sync(), self._confirmed()
+        if self.sharing:
+            upto, waits = self.delivery.upto(confirmed), lacks > 0 and here.config.has_peer
+            whole = upto == at and not waits
+            here.turn.deliveries += self.sharing.pump(blocked, upto, filling=waits, whole=whole)
+        given = self.delivery.pump(here.state.topics, blocked, here.now, at, confirmed, filling=filling)
+        here.turn.deliveries += given
 
     def ready(self, blocked: Container[bytes]) -> bool:
         """Whether somebody could get more at once."""
+        if self.sharing and self.sharing.ready(blocked, self.delivery.upto(self._confirmed())):
+            return True
         return len(self.delivery) > 0 and self.delivery.ready(blocked, self._here.state.topics, self._confirmed())
 
     def clear(self) -> None:
         """This server serves no more."""
         here = self._here
         here.turn.replies += self.delivery.clear(int(here.bstate))
+        here.turn.replies += self.sharing.clear(int(here.bstate))
+
+    def settle(self, *, beat: bool) -> None:
+        """In the open record: what the active has to say of groups."""
+        if beat and self.sharing:
+            self.sharing.step()
+        if self._here.state.topics.groups.unsettled:
+            self.sharing.settle()
 
     def status(self, lacks: int) -> dict[str, int]:
         """For `status`: messages, their bytes, who reads; and how many messages are not in this journal."""
@@ -98,7 +142,9 @@ class Readers:
             "topics": len(topics),
             "messages": sum(topic.next - topic.first for topic in topics),
             "bytes": sum(topic.bytes for topic in topics),
+            "groups": sum(len(topic.groups) for topic in topics),
             "readers": len(self.delivery),
-            "delivered": self.delivery.delivered,
+            "members": len(self.sharing),
+            "delivered": self.delivery.delivered + self.sharing.delivered,
             "missing": lacks,
         }

@@ -9,23 +9,28 @@ So memory holds of a topic what is below, however many messages wait. A topic th
     marks    [offset, bytes, wall_ms] ...    where it may be cut off: the messages below that offset and above the mark
              before take so many bytes, and the last of them is of that time
 
-Marks are merged in pairs when they are too many, so they are the same on both servers. Pure.
+Marks are merged in pairs when they are too many, so they are the same on both servers. Who shares a topic, and how far
+each has come, is in groups.py. Pure.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
 from chp import columns
 from chp.errors import BadFrame
 from chp.limits import Limits
-from chp.topics import Settings, check_topic, unpack_messages
+from chp.topics import Counts, Settings, add_counts, check_topic, unpack_messages
 
+from ..updates.leases import Leases, Whose
 from ..updates.verdicts import Refusal
+from .groups import Group, Groups, OfTopic
 
 ALL = (1 << 62) - 1  # above every offset
 
@@ -42,6 +47,7 @@ class Topic:
     bytes: int = 0
     wall_ms: int = 0  # of the last message; it never goes back
     marks: deque[list[int]] = field(default_factory=deque)
+    groups: OfTopic = field(default_factory=OfTopic)
 
     def full(self, messages: int, size: int) -> str:
         """Why so many more have no room; "" if they have, or make it themselves."""
@@ -84,7 +90,7 @@ class Topic:
             first, size = max(first, end), size - taken
         if settings.keep == "size" and settings.max_messages is not None:
             first = max(first, self.next - settings.max_messages)
-        return first
+        return self.groups.floor(self.first) if settings.keep == "acknowledged" else first
 
     def trim(self, below: int) -> None:
         """Messages below an offset go."""
@@ -95,7 +101,35 @@ class Topic:
     def facts(self) -> dict[str, Any]:
         """For who asks."""
         told = {"name": self.name, "first": self.first, "next": self.next, "bytes": self.bytes}
-        return {**told, "wall_ms": self.wall_ms, "settings": self.settings.to_map()}
+        more = {"wall_ms": self.wall_ms, "settings": self.settings.to_map(), "groups": len(self.groups)}
+        return {**told, **more}
+
+    def lag(self, group: Group) -> tuple[int, int]:
+        """How many messages there are from the first on that a group has not acknowledged; and when that one came.
+
+        Of the time it is known between which two marks it lies: it is that of the later one; 0 if there is none.
+        """
+        at = max(self.first, group.floor())
+        later = bisect_right(self.marks, at, key=lambda mark: mark[0])
+        return self.next - at, self.marks[later][2] if later < len(self.marks) else 0
+
+    def shown(self, group: Group, wall_ms: int) -> dict[str, Any]:
+        """A group in a line, for an operator: for how long the first message of its lag has waited, too."""
+        lag, since_ms = self.lag(group)
+        waited_s = max(0, wall_ms - since_ms) / 1000 if since_ms else 0.0
+        told = {"topic": self.name, "group": group.name, "lag": lag, "oldest_s": waited_s}
+        return {**told, "members": len(group.members)}
+
+    def groups_after(self, after: str, most: int) -> list[dict[str, Any]]:
+        """What is known of the next groups by name."""
+        names = sorted(name for name in self.groups if name > after)[:most]
+        return [self._group_facts(self.groups[name]) for name in names]
+
+    def _group_facts(self, group: Group) -> dict[str, Any]:
+        lag, wall_ms = self.lag(group)
+        members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
+        told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
+        return {**told, "ack_timeout_s": group.ack_timeout_s}
 
 
 class Topics:
@@ -107,12 +141,17 @@ class Topics:
         self.made = 0
         self.grown: dict[int, Topic] = {}  # by records of others: their messages may be missing here (filling.py)
         self.own: dict[int, Topic] = {}  # that messages were placed in, here
+        self.groups = Groups(limits, self.by_name)
         self.trimmed: dict[int, int] = {}  # what the journal is to forget: below which offset, by topic
 
     # -- what a batch may say
 
-    def check(self, extras: dict[str, Any]) -> None:
-        """`Refusal`, or `BadInput`, unless a batch with these columns may be done."""
+    def check(self, extras: dict[str, Any], leases: Leases, whose: Whose) -> None:
+        """`Refusal`, or `BadInput`, unless a client's batch with these columns may be done."""
+        if not columns.OF_GROUPS.isdisjoint(extras):
+            self.groups.check(extras, leases, whose)
+        if columns.GROUP in extras:
+            self._check_room(extras[columns.GROUP][0] not in self.by_name)
         if columns.TOPIC in extras:
             self._check_made(extras)
         if columns.PUBLISH in extras:
@@ -120,8 +159,8 @@ class Topics:
 
     def _check_made(self, extras: dict[str, Any]) -> None:
         name, settings = extras[columns.TOPIC]
-        if columns.PUBLISH in extras:
-            raise BadFrame("a batch makes a topic, or has messages for one, not both; send two")
+        if {columns.PUBLISH, columns.STAGE, columns.COMMIT} & extras.keys():
+            raise BadFrame("a batch that makes a topic has no messages for one, and is not staged; send two")
         there = check_topic(name) in self.by_name
         if settings is None and not there:
             raise Refusal("topic", f"there is no topic {name}")
@@ -136,20 +175,29 @@ class Topics:
             raise Refusal("full", f"there are {len(self.by_name):,} topics, as many as there may be; remove one")
 
     def _check_published(self, extras: dict[str, Any]) -> None:
-        if columns.STAGE in extras or columns.COMMIT in extras:
-            raise BadFrame("messages can't be staged, nor come with a commit; publish them in a batch of their own")
-        taken: dict[str, list[int]] = {}
+        if columns.COMMIT in extras:
+            raise BadFrame("messages don't come with a commit; stage them before, as what else it makes visible")
+        taken: Counts = {}
         for name, count, body in extras[columns.PUBLISH]:
-            if len(unpack_messages(body)[1]) != count:
-                raise BadFrame(f"the messages for topic {name!r:.60} are not as many as is said")
-            sums = taken.setdefault(check_topic(name), [0, 0])
-            sums[0] += count
-            sums[1] += len(body)
+            self._check_bodies(name, count, body)
+            add_counts(taken, check_topic(name), count, len(body))
+        self.check_room(taken)
+
+    def check_room(self, taken: Counts) -> None:
+        """`Refusal` unless there is room for so many messages, of so many bytes, in each of these topics."""
         self._check_room(len(taken.keys() - self.by_name.keys()))
         for name, (messages, size) in taken.items():
             topic = self.by_name.get(name)
             if topic is not None and (why := topic.full(messages, size)):
                 raise Refusal("full", why)
+
+    def _check_bodies(self, name: str, count: int, body: bytes) -> None:
+        _, values = unpack_messages(body)
+        if len(values) != count:
+            raise BadFrame(f"the messages for topic {name!r:.60} are not as many as is said")
+        most = self._limits.value_bytes_max
+        if len(body) > most and max(map(len, values)) > most:
+            raise Refusal("size", f"a message has at most {most} bytes")
 
     # -- what records do
 
@@ -169,6 +217,10 @@ class Topics:
             wall_ms, placed = extras[columns.PLACED]
             for name, first, count, size, _ in placed:
                 self._grow(self._get(name), first, count, size, wall_ms)
+        if not columns.OF_GROUPS.isdisjoint(extras):
+            if columns.GROUP in extras and extras[columns.GROUP][2] is not None:
+                self._get(extras[columns.GROUP][0])
+            self.groups.apply(extras)
         for name, below in extras.get(columns.TRIM, ()):
             if name in self.by_name:
                 topic = self.by_name[name]
@@ -185,6 +237,7 @@ class Topics:
             gone = self.by_name.pop(name, None)
             if gone is not None:
                 self.trimmed[gone.id] = ALL
+                self.groups.removed(name, gone.groups)
         elif name not in self.by_name:  # handed over by a server that was active alone, it may be
             self.made += 1
             self.by_name[name] = Topic(name, self.made, Settings.of(settings))
@@ -195,6 +248,11 @@ class Topics:
             self.grown[topic.id] = topic
         elif first + count > topic.next:
             raise BadFrame(f"messages of topic {topic.name} at {first} came where {topic.next} was due")
+
+    def groups_shown(self, most: int, wall_ms: int) -> list[dict[str, Any]]:
+        """What an operator is shown of groups: of so many, those of the topics that were made first."""
+        found = ((topic, group) for topic in self.by_name.values() for group in topic.groups.values())
+        return [topic.shown(group, wall_ms) for topic, group in islice(found, most)]
 
     def due(self, wall_ms: int) -> list[list[Any]]:
         """Which topics keep more than they are to, and from where on they are to keep: the column of a record."""
@@ -222,15 +280,21 @@ class Topics:
         topics = self.by_name.values()
         return [
             self.made,
-            [[t.name, t.id, t.settings.to_map(), t.first, t.next, t.bytes, t.wall_ms, list(t.marks)] for t in topics],
-        ]
+            [
+                [t.name, t.id, t.settings.to_map(), t.first, t.next, t.bytes, t.wall_ms, list(t.marks),
+                 [group.to_list() for group in t.groups.values()]]
+                for t in topics
+            ],
+        ]  # fmt: skip
 
     def load(self, told: Sequence[Any]) -> None:
         """Take over what `to_list` said."""
         self.made, topics = told
-        for name, topic_id, settings, first, after, size, wall_ms, marks in topics:
+        for name, topic_id, settings, first, after, size, wall_ms, marks, *groups in topics:
             made = Topic(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
+            made.groups |= {group.name: group for group in map(Group.of, groups[0] if groups else ())}
             self.by_name[name] = made
+        self.groups.loaded()
 
     def check_all(self) -> None:
         """Assert every invariant."""
@@ -239,3 +303,5 @@ class Topics:
             assert topic.bytes == sum(size for _, size, _ in topic.marks), "its marks sum to its bytes"
             ends = [end for end, _, _ in topic.marks]
             assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), "they end with its last message"
+            for group in topic.groups.values():
+                group.check(topic.next)

@@ -30,7 +30,7 @@ class Acks:
         self.durability = durability  # of what this server alone has
         self._counts = counts
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()  # by the number that they wait for
-        self.told = 0  # up to this number answers have been given
+        self.answered = 0  # up to this number answers have been given
         self._runs: Runs = {}
         self._refusals: list[Frames] = []
         self._at_once: list[Frames] = []
@@ -98,7 +98,7 @@ class Acks:
             self._tell(turn, self.durability, number)
 
     def _tell(self, turn: Turn, durability: int, number: int) -> None:
-        self.told, sessions, refusals = self.waiting.popleft()
+        self.answered, sessions, refusals = self.waiting.popleft()
         for session_id, runs in sessions.items():
             turn.acks.append(greeting(session_topic(session_id), number, encode(Ack(runs, durability))))
         turn.acks += refusals

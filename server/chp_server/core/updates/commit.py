@@ -9,6 +9,7 @@ record as the bytes they came in. What the server does by itself, as deletes of 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -18,8 +19,9 @@ from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
+from ..access.gate import signer
 from ..room import Room
-from ..state.recordlog import Record
+from ..state.recordlog import Record, grouped
 from ..state.staging import StagedCommit
 from ..state.state import deletes
 from ..turn import Turn
@@ -27,7 +29,7 @@ from .acks import Acks
 from .committed import Committed
 from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
-from .records import in_parts
+from .records import in_parts, placed_by
 from .unwritten import NO_ROW, Unwritten
 from .verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
 
@@ -65,8 +67,9 @@ class Committer:
 
     # -- what clients send
 
-    def collect(self, frames: list[bytes], turn: Turn, now: float, wall_s: float) -> None:
-        """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none."""
+    def collect(self, frames: list[bytes], turn: Turn, now: float, wall_s: float) -> bool:
+        """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none. True if it is plain: nothing but keys
+        and values, done in the open record."""
         open_record = self.open
         if open_record.bytes and open_record.full(len(frames[-1])):
             self.commit(turn, now, wall_s)
@@ -76,13 +79,17 @@ class Committer:
         if verdict is KEY_IN_OPEN_RECORD:
             self.commit(turn, now, wall_s)
             verdict = judge(frames, self.view, open_record, now)
-        if isinstance(verdict, Accept):
+        if type(verdict) is Accept:
             self._accept(verdict, now, wall_s)
-        elif isinstance(verdict, Commit):
+            return verdict.segment.extras is None
+        if isinstance(verdict, Commit):
             self._commit_staged(verdict, turn, now, wall_s)
         else:
+            if isinstance(verdict, Refuse) and verdict.code == "access":
+                turn.fact("denied", "warning", user=signer(frames), what=verdict.detail)
             self._apply(verdict, now)
             self.acks.answer(verdict, self.committed.state.number)
+        return False
 
     def _accept(self, verdict: Accept, now: float, wall_s: float) -> None:
         """It is done in the open record."""
@@ -98,16 +105,17 @@ class Committer:
                 state.staging.opened(extras[columns.STAGE][0], session_id[:CLIENT_BYTES])
             if columns.UNLEASE in extras:
                 self._delete_leased(extras[columns.UNLEASE], now)
-            if columns.PUBLISH in extras:
+            if columns.PUBLISH in extras and columns.STAGE not in extras:
                 segment, body = self._placed(segment, wall_s)
         else:
             self.room.taken += len(body)
         revision = state.number + 1
+        self.committed.channels.writer = session_id
         self.committed.apply(segment, body, revision, now)
         self.open.add(segment, body, batch)
         self.open.origins[session_id] = no  # one entry a client a turn: its batches are in order
-        if verdict.user:
-            self.new_owners.setdefault(session_id[:CLIENT_BYTES], verdict.user)
+        if verdict.owners:
+            self.new_owners = verdict.owners | self.new_owners
         self.acks.acknowledge(session_id, no, revision)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
@@ -206,6 +214,7 @@ class Committer:
         return placed, placed.encode()
 
     def _add(self, segment: Segment, body: bytes, now: float, batch: BatchId = NOBODYS) -> None:
+        self.committed.channels.writer = batch[0]
         self.committed.apply(segment, body, self.committed.state.number + 1, now)
         self.open.add(segment, body, batch)
 
@@ -281,7 +290,7 @@ class Committer:
         crc = crc32(body)
         record = Record(prev, first, last, body, link(state.digest, crc))
         record.messages = open_record.take_messages(last, header.wall_ms)
-        state.note_record(last, record.digest, origins, first, now)
+        state.record_number(last, record.digest, origins, first, now)
         self.committed.keep(record, turn)
         if channels.chp1:
             turn.publish += channels.kvpubs(open_record.segments, first, last)
@@ -292,6 +301,8 @@ class Committer:
     def _commit_staged(self, verdict: Commit, turn: Turn, now: float, wall_s: float) -> None:
         """Make staged updates one record, in as many parts as its size asks for."""
         staged, (session_id, no) = verdict.staged, verdict.batch
+        if verdict.owners:
+            self.new_owners = verdict.owners | self.new_owners
         self._write_refusals(session_id, now)
         self.commit(turn, now, wall_s)
         revision = staged.done
@@ -314,6 +325,8 @@ class Committer:
                 segments[i], older = newer(segment, state)
                 bodies[i] = segments[i].encode()
                 self.counts["older_skipped"] += older
+            if segment.extras and columns.PUBLISH in segment.extras:
+                segments[i], bodies[i] = self._placed(segments[i], wall_s)
         gone = self._replaced(staged.replace, segments)
         done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
         segments = [*gone, *segments, done]
@@ -335,9 +348,10 @@ class Committer:
         return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], now, wall_s)
 
     def _keep_in_parts(self, turn: Turn, done: Encoded, origins: list[Any], now: float, wall_s: float) -> int:
-        revision, late = self.revision, self.committed.is_much(done[0])
+        revision, deferred = self.revision, self.committed.is_much(done[0])
+        self.committed.channels.writer = origins[0][0] if origins else b""
         for segment, body in zip(*done, strict=True):
-            self.committed.apply(segment, body, revision, now, late=late)
+            self.committed.apply(segment, body, revision, now, deferred=deferred)
         self._record_in_parts(turn, done, [origins], now, wall_s)
         return revision
 
@@ -347,12 +361,15 @@ class Committer:
         segments, bodies = done
         items, revision = sum(len(s.keys) for s in segments), self.revision
         at = Record(0, 0, state.number, b"", state.digest)
-        parts = list(in_parts(bodies, items, told, after=at, wall_ms=wall_ms, part_bytes=self.limits.part_bytes))
-        last = parts[-1]
-        last.messages = self.open.take_messages(last.last, wall_ms)
-        for part in parts:
+        placed = placed_by(segments, bodies)
+        groups = grouped(bodies, self.limits.part_bytes, [len(b) + sum(p) for b, p in zip(bodies, placed, strict=True)])
+        parts = list(in_parts(groups, items, told, after=at, wall_ms=wall_ms))
+        last, batches = parts[-1], iter(map(len, placed))
+        for part, group in zip(parts, groups, strict=True):
+            most = None if part is last else sum(islice(batches, len(group)))
+            part.messages = self.open.take_messages(last.last, wall_ms, most)
             committed.keep(part, turn)
-        state.note_record(last.last, last.digest, told[0], revision, now)
+        state.record_number(last.last, last.digest, told[0], revision, now)
         turn.publish += committed.channels.kvpubs(segments, revision, last.last)
         turn.publish += committed.channels.publish_parts(revision, last.last, wall_ms, told[0])
         self.counts["updates"] += items

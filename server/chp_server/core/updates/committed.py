@@ -30,7 +30,7 @@ from ..turn import Append, Turn
 
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
-LATE_ITEMS, LATE_SHARE = 10_000, 8
+DEFERRED_ITEMS, DEFERRED_SHARE = 10_000, 8
 
 
 class Committed:
@@ -52,23 +52,23 @@ class Committed:
         turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
     def is_much(self, segments: list[Segment]) -> bool:
-        """Whether segments have so many items that they are put into the map late."""
+        """Whether segments have so many items that putting them into the map is deferred."""
         items = sum(len(segment.keys) for segment in segments)
-        return items > LATE_ITEMS and items > len(self.state.map) // LATE_SHARE
+        return items > DEFERRED_ITEMS and items > len(self.state.map) // DEFERRED_SHARE
 
-    def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, late: bool = False) -> None:
+    def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, deferred: bool = False) -> None:
         """All that a segment of a record does, on the active, on the passive and on recovery.
 
         Channels get their part of it before the map has it; without its bytes nothing is published.
         """
         state = self.state
-        if late:
+        if deferred:
             self.channels.gather(segment, body or b"")
         elif body is None:
             self.channels.follow(segment, revision, state.map)
         else:
             self.channels.note(segment, body, revision, state.map)
-        state.apply(segment, revision, now, late=late)
+        state.apply(segment, revision, now, deferred=deferred)
         if segment.extras and not columns.OF_TOPICS.isdisjoint(segment.extras):
             state.topics.apply(segment.extras)
 
@@ -78,7 +78,7 @@ class Committed:
         """The first record of an epoch of ours."""
         body = encode(told)
         digest = link(self.state.digest, crc32(body))
-        self.state.note_epoch(told, digest)
+        self.state.record_epoch(told, digest)
         self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
 
     def keep_access(self, told: Access, now: float, turn: Turn) -> None:
@@ -90,8 +90,15 @@ class Committed:
 
     def _note_access(self, told: Access, digest: int, now: float) -> None:
         self.state.access.note(told)
-        self.state.note_record(told.last, digest, [], told.first, now)
+        self.state.record_number(told.last, digest, [], told.first, now)
         self.channels.skip(told.last)
+
+    def begin_anew(self, before: ReplicatedState) -> None:
+        """A whole state of the active's is ours; what we held before it goes a slice a turn."""
+        self.state.leaving = before.leaving
+        self.state.leaving.add_map(before.map)
+        self.log.clear()
+        self.channels.reset(self.state)
 
     def holds(self, proof: Proof) -> bool:
         """Whether a replica that is so far holds nothing that we do not."""
@@ -129,7 +136,7 @@ class Committed:
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
         if isinstance(header, Epoch):
             self._parts.drop()
-            self.state.note_epoch(header, digest)
+            self.state.record_epoch(header, digest)
             self.channels.skip(header.last)
         elif isinstance(header, Access):
             self._note_access(header, digest, now)
@@ -143,12 +150,12 @@ class Committed:
         return Record(header.prev, header.first, header.last, body, digest)
 
     def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
-        late = self.is_much(record.segments)
+        deferred = self.is_much(record.segments)
         for segment in record.segments:
-            self.apply(segment, None, record.first, made, late=late)
+            self.apply(segment, None, record.first, made, deferred=deferred)
             self.counts["updates"] += len(segment.keys)
             self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
-        self.state.note_record(record.last, digest, record.origins, record.first, now)
+        self.state.record_number(record.last, digest, record.origins, record.first, now)
         self.channels.skip(record.last)
 
     def followed_uuids(self) -> list[bytes]:
@@ -156,7 +163,7 @@ class Committed:
         uuids, self._followed_uuids = self._followed_uuids, []
         return uuids
 
-    def drop_held(self) -> bool:
+    def drop_partial(self) -> bool:
         """Forget the parts of a record that will never be complete; whether there were any."""
         held = self._parts.drop()
         if held:

@@ -20,12 +20,13 @@ from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.versions import COLUMN_SINCE, OLDEST, VERSION
 
-from ..access.gate import check_batch, check_plain, signer
+from ..access.gate import check_batch, check_plain, claims, signer
 from ..room import Room
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from . import leases
 from .committed import Committed
+from .leases import Whose
 from .openrecord import HEADER_BYTES_MAX, OpenRecord
 from .unwritten import Unwritten
 from .verdicts import (
@@ -38,6 +39,7 @@ from .verdicts import (
     Commit,
     Duplicate,
     Expected,
+    Owners,
     Refusal,
     Refuse,
     Verdict,
@@ -45,7 +47,7 @@ from .verdicts import (
 
 SERVERS_OWN = frozenset(  # sparse columns that only a server may write
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM}
+     columns.PLACED, columns.TRIM, columns.ASSIGN}
 )  # fmt: skip
 
 
@@ -115,7 +117,7 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
 
 
 def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
-    body, state, older, user = frames[4], view.committed.state, 0, ""
+    body, state, older, owners = frames[4], view.committed.state, 0, None
     size = len(body)
     try:
         segment = decode_segment(body)
@@ -123,35 +125,40 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
         if size > view.small:
             _check_size(segment, size, view)
         if state.access.rules is not None:
-            user = _check_access(batch[0], segment, signer(frames), state)
+            owners = _check_access(batch[0], segment, signer(frames), state)
         view.room.check(segment, size, state)
-        if extras := segment.extras:
-            _check(segment, extras, size, batch[0][:CLIENT_BYTES], view)
+        if (extras := segment.extras) and columns.ONCE in extras and _was_done(extras, signer(frames), state):
+            segment, extras = Segment([], []), None
+            body = segment.encode()
+        if extras:
+            whose = Whose(batch[0][:CLIENT_BYTES], signer(frames))
+            _check(segment, extras, size, whose, view)
             if columns.LEASE in extras:
-                segment = leases.with_owner(segment, batch[0][:CLIENT_BYTES])
+                segment = leases.with_owner(segment, whose)
                 body = segment.encode()
             if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:  # staged: when it is committed
                 segment, older = newer(segment, state)
                 body = segment.encode()
             if columns.COMMIT in extras:
-                return Commit(batch, _staged(extras[columns.COMMIT], state))
+                return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
     except Refusal as error:
         return Refuse(batch, error.code, error.detail, size)
     except BadInput as error:
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
-    return Accept(batch, segment, body, older, user)
+    return Accept(batch, segment, body, older, owners)
 
 
 # -- what a segment may say
 
 
-def _check_access(session_id: bytes, segment: Segment, user: str, state: ReplicatedState) -> str:
-    """By the rules; returns whose the session is from now on, if it was nobody's."""
+def _check_access(session_id: bytes, segment: Segment, user: str, state: ReplicatedState) -> Owners:
+    """By the rules; returns what was nobody's and is the user's from now on: the session, an application."""
     if why := check_batch(state.access, user, session_id, segment, state.staging):
         raise Refusal("access", why)
-    return user if state.access.owner_of(session_id) is None else ""
+    named = [session_id[:CLIENT_BYTES], *claims(segment.extras or {})]
+    return {each: user for each in named if each not in state.access.owners}
 
 
 def _check_size(segment: Segment, size: int, view: View) -> None:
@@ -163,18 +170,20 @@ def _check_size(segment: Segment, size: int, view: View) -> None:
         raise Refusal("size", f"a value has at most {values_max} bytes")
 
 
-def _check(segment: Segment, extras: dict[str, Any], size: int, client: bytes, view: View) -> None:
+def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> None:
     state = view.committed.state
     if not SERVERS_OWN.isdisjoint(extras):
         raise BadFrame(f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out")
     _check_columns(extras, view.version)
     if columns.CONDITIONS in extras:
         _check_conditions(segment, extras, state)
+    if columns.EXPECT in extras:
+        _check_expected(extras, state)
     if not leases.COLUMNS.isdisjoint(extras):
-        state.leases.check(extras, client, view.committed.limits)
+        state.leases.check(extras, whose, view.committed.limits)
     if not columns.OF_TOPICS.isdisjoint(extras):
-        state.topics.check(extras)
-    if columns.STAGE in extras and (full := state.staging.full(extras[columns.STAGE][0], size, client)):
+        state.topics.check(extras, state.leases, whose)
+    if columns.STAGE in extras and (full := state.staging.full(extras[columns.STAGE][0], size, whose.client)):
         raise Refusal("busy", full)
 
 
@@ -196,11 +205,42 @@ def _check_conditions(segment: Segment, extras: dict[str, Any], state: Replicate
         raise Refusal(PARTED if any(map(state.unseen, wanted)) else "revision", failed)
 
 
+def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
+    """Conditions on keys that the batch does not write."""
+    if {columns.STAGE, columns.COMMIT} & extras.keys():
+        raise BadFrame("'expect' does not go with what is staged")
+    get, expected = state.map.revisions.get, extras[columns.EXPECT]
+    failed = {key: get(key, 0) for key, revision in expected if get(key, 0) != revision}
+    if failed:
+        unseen = any(state.unseen(revision) for _, revision in expected)
+        raise Refusal(PARTED if unseen else "revision", failed)
+
+
+def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
+    """Whether an application has done this version, or a later one: then nothing of the batch is done again."""
+    if {columns.STAGE, columns.COMMIT} & extras.keys():
+        raise BadFrame("'once' does not go with what is staged; a commit names its application and version itself")
+    application, version, strict = extras[columns.ONCE]
+    versions = state.staging.versions
+    last = versions[application][0] if application in versions else 0
+    if application in versions and version <= last:
+        return True
+    if strict and version != last + 1:
+        raise Refusal("count", last)
+    full = application not in versions and len(versions) >= state.limits.applications_max
+    if full and (state.access.rules is None or state.staging.crowding(state.access.whose) in ("", user)):
+        many = f"the versions of {len(versions):,} applications are remembered, as many as there may be"
+        raise Refusal("busy", f"{many}; use a name again, not a new one each time")
+    return False
+
+
 def _staged(commit: list[Any], state: ReplicatedState) -> StagedCommit:
     transaction_id, application, version, parts, replace = commit
     done = state.staging.done(application, version)
     if done is None and (missing := state.staging.missing(transaction_id, parts)):
         raise Refusal("staged", missing)
+    if done is None:
+        state.topics.check_room(state.staging.messages(transaction_id, parts))
     return StagedCommit(transaction_id, application, version, parts, replace, done)
 
 

@@ -3,7 +3,9 @@
 A lease belongs to the client that opened it: the first part of its sessions' public ids, which its later sessions have
 too. Readers see the names of leases beside the keys, so a name is no right to it. Another client that refreshes, uses
 or ends one is refused. What opens or refreshes a lease stands in the record with its owner, whom everybody who follows
-the record needs; a client can't write that itself.
+the record needs; a client can't write that itself. It may say that the lease is to be anybody's: of its user, or where
+nobody has a name, of all who know the lease's. Such a lease has no keys: it is for members of groups that come by other
+clients each time, as those of a gateway do.
 
 Its keys go a slice a turn (ending.py). One that has ended and still has keys is `ending`: its ttl is 0, nobody can
 refresh it or set with it, and it is forgotten with the last key.
@@ -15,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from chp import columns
 from chp.batch import Segment
@@ -28,6 +30,23 @@ COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.REFRESH, columns.UNL
 LISTED_MAX = 1000  # in one answer
 NOT_HERE = "the lease has expired or never was; open a new one"
 NOT_YOURS = "the lease is another client's, who alone may refresh it, set with it or end it; open one of your own"
+NO_KEYS = "a lease that is anybody's has no keys; open one of your own for them"
+
+
+class Whose(NamedTuple):
+    """As whom a session has leases: as its client, or as anybody of its user."""
+
+    client: bytes
+    user: str = ""
+
+    @property
+    def shared(self) -> bytes:
+        """The owner of a lease that is anybody's."""
+        return columns.ANYBODY + self.user.encode()
+
+    def may_use(self, lease: Lease) -> bool:
+        """Whether a lease is one of these."""
+        return lease.owner in (self.client, self.shared)
 
 
 @dataclass(slots=True)
@@ -42,7 +61,8 @@ class Lease:
     def facts(self, now: float) -> dict[str, Any]:
         """What an operator is shown."""
         left_ms = max(0, round((self.deadline - now) * 1000))
-        return {"owner": self.owner.hex(), "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
+        owner = "anybody" if self.owner.startswith(columns.ANYBODY) else self.owner.hex()
+        return {"owner": owner, "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
 
 
 class Leases(dict[bytes, Lease]):
@@ -105,15 +125,20 @@ class Leases(dict[bytes, Lease]):
         due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
         return list(islice(due, most))
 
-    def check(self, extras: dict[str, Any], client: bytes, limits: Limits) -> None:
+    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits) -> None:
         """Refuse what names a lease that is not there, is another client's, or is one too many."""
         opened = extras.get(columns.LEASE, [None])
-        if len(opened) > 2:
-            raise BadFrame("a KVSET's 'lease' is a name and a ttl; its owner is the server's to write")
+        if opened[2:] not in ([], [columns.ANYBODY]):
+            raise BadFrame("a KVSET's 'lease' is a name, a ttl, and 'anybody:' if it is to be anybody's; its "
+                           "owner is the server's to write")  # fmt: skip
+        owner = whose.shared if opened[2:] else whose.client
         named = [extras.get(name) for name in (columns.LEASED, columns.REFRESH, columns.UNLEASE)]
-        for lease in map(self.get, [*named, opened[0]]):
-            if lease is not None and lease.owner != client:
-                raise Refusal("lease", NOT_YOURS)
+        if any(lease in self and not whose.may_use(self[lease]) for lease in named if lease is not None):
+            raise Refusal("lease", NOT_YOURS)
+        if opened[0] in self and self[opened[0]].owner != owner:
+            raise Refusal("lease", NOT_YOURS)
+        if columns.LEASED in extras and self._is_shared(extras[columns.LEASED], opened):
+            raise Refusal("lease", NO_KEYS)
         if opened[0] in self.ending:
             raise Refusal("lease", NOT_HERE)
         if columns.LEASED in extras and not self.lives(extras[columns.LEASED]) and extras[columns.LEASED] != opened[0]:
@@ -121,21 +146,28 @@ class Leases(dict[bytes, Lease]):
         if columns.REFRESH in extras and not self.lives(extras[columns.REFRESH]):
             raise Refusal("lease", NOT_HERE)
         if opened[0] is not None and opened[0] not in self:
-            self._check_room(client, limits)
+            self._check_room(owner, limits)
 
-    def _check_room(self, client: bytes, limits: Limits) -> None:
+    def _is_shared(self, lease_id: bytes, opened: list[Any]) -> bool:
+        there = self.get(lease_id)
+        if there is not None:
+            return there.owner.startswith(columns.ANYBODY)
+        return opened[::2] == [lease_id, columns.ANYBODY]
+
+    def _check_room(self, owner: bytes, limits: Limits) -> None:
         if len(self) >= limits.leases_max:
             raise Refusal("busy", f"{limits.leases_max} leases are open; close some")
-        if self.of_client[client] >= limits.leases_of_one_max:
+        if self.of_client[owner] >= limits.leases_of_one_max:
             raise Refusal(
                 "busy", f"this client has {limits.leases_of_one_max} leases open, its share of them; close some"
             )
 
 
-def with_owner(segment: Segment, client: bytes) -> Segment:
+def with_owner(segment: Segment, whose: Whose) -> Segment:
     """A segment that opens or refreshes a lease, as it stands in a record."""
     extras = dict(segment.extras or {})
-    extras[columns.LEASE] = [*extras[columns.LEASE][:2], client]
+    lease_id, ttl_ms, *anybody = extras[columns.LEASE]
+    extras[columns.LEASE] = [lease_id, ttl_ms, whose.shared if anybody else whose.client]
     return Segment(segment.keys, segment.values, extras)
 
 

@@ -39,7 +39,7 @@ class OpenRecord:
         self.whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self.items = 0
         self.bytes = 0
-        self._messages: dict[int, list[Any]] = {}  # by topic: the first offset, how many, and their batches
+        self._messages: list[tuple[int, int, int, bytes]] = []  # of a topic: the first offset, how many, and their body
         self._message_bytes = 0
 
     def full(self, size: int) -> bool:
@@ -82,20 +82,25 @@ class OpenRecord:
         for name, count, body in extras.pop(columns.PUBLISH):
             topic, said = topics.place(name, count, body, wall_ms)
             placed.append(said)
-            gathered = self._messages.setdefault(topic.id, [said[1], 0, []])
-            gathered[1] += count
-            gathered[2].append(body)
+            self._messages.append((topic.id, said[1], count, body))
             self._message_bytes += len(body)
         return Segment(segment.keys, segment.values, {**extras, columns.PLACED: [wall_ms, placed]})
 
-    def take_messages(self, number: int, wall_ms: int) -> list[Messages]:
-        """What was placed, a row a topic, for the journal and the passive."""
+    def take_messages(self, number: int, wall_ms: int, most: int | None = None) -> list[Messages]:
+        """What was placed, a row a topic, for the journal and the passive; or the first `most` of it."""
         if not self._messages:
             return []
-        taken, self._messages, self._message_bytes = self._messages, {}, 0
+        taken = self._messages[:most]
+        del self._messages[:most]
+        self._message_bytes -= sum(len(body) for *_, body in taken)
+        rows: dict[int, list[Any]] = {}
+        for topic, first, count, body in taken:
+            row = rows.setdefault(topic, [first, 0, []])
+            row[1] += count
+            row[2].append(body)
         return [
             Messages(topic, first, count, number, wall_ms, packb(bodies))
-            for topic, (first, count, bodies) in taken.items()
+            for topic, (first, count, bodies) in rows.items()
         ]
 
     def attribute(self, batch: BatchId, n: int) -> None:

@@ -10,7 +10,7 @@ What may not leave is deferred to a later turn. Pure.
 
 from __future__ import annotations
 
-from ..standing import Standing
+from ..standing import ACTIVE, Standing
 from ..turn import Frames
 
 
@@ -20,35 +20,50 @@ class Releasing:
     def __init__(self, here: Standing) -> None:
         self._here = here
         self._deferred: list[Frames] = []  # of a turn in the middle of which we were stopped
+        self._promises: list[tuple[bytes, list[Frames]]] = []  # the same, of what is said on P
 
     def end_turn(self) -> None:
         """Put into the turn what may be told."""
         here, acks, arbitration = self._here, self._here.committer.acks, self._here.arbitration
-        waiting = bool(acks.waiting or self._deferred)
-        if not (waiting or arbitration.enabled) or not here.active or here.now < here.hold_until:
+        waiting = bool(acks.waiting or self._deferred or self._promises)
+        if not (waiting or arbitration.enabled) or here.bstate is not ACTIVE or here.now < here.hold_until:
             return
         follower = here.follower
         confirmed = follower.confirmed if follower is not None and follower.in_sync else None
-        if arbitration.enabled and not arbitration.agreed(confirmed, acks.told, waiting):
+        if arbitration.enabled and not arbitration.agreed(confirmed, acks.answered, waiting):
             return
         here.turn.acks += self._deferred
-        self._deferred = []
+        here.turn.promises += self._promises
+        self._deferred, self._promises = [], []
         if confirmed is not None:
-            acks.release(here.turn, confirmed, here.state.number)
+            acks.release(here.turn, confirmed, here.commits.state.number)
         else:
-            acks.release_alone(here.turn, here.state.number)
+            acks.release_alone(here.turn, here.commits.state.number)
 
     def may_leave(self, acks: list[Frames], now: float) -> list[Frames]:
         """Those that may leave now."""
-        here = self._here
-        stopped = here.config.has_peer and now - here.now > here.config.peer_timeout_s / 2
-        if not stopped and here.arbitration.leased(now):
+        if self._in_time(now):
             return acks
         self._deferred += acks
         return []
 
+    def may_be_promised(
+        self, promises: list[tuple[bytes, list[Frames]]], now: float
+    ) -> list[tuple[bytes, list[Frames]]]:
+        """Those answers on P, of an admin command that is as a set, that may leave now."""
+        if self._in_time(now):
+            return promises
+        self._promises += promises
+        return []
+
+    def _in_time(self, now: float) -> bool:
+        here = self._here
+        stopped = here.config.has_peer and now - here.now > here.config.peer_timeout_s / 2
+        return not stopped and here.arbitration.leased(now)
+
     def clear(self) -> None:
         """Tell none of it; also not what this turn was to tell: it may have begun with a peer's word of long ago."""
         self._here.turn.acks.clear()
-        self._deferred = []
+        self._here.turn.promises.clear()
+        self._deferred, self._promises = [], []
         self._here.committer.acks.waiting.clear()

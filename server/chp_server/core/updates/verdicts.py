@@ -21,6 +21,7 @@ PARTED_TEXT = (
     "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
 )
 
+Owners = dict[bytes, str]
 BatchId = tuple[bytes, int]  # a session's public id, and its batch's number
 
 
@@ -32,7 +33,7 @@ class Accept:
     segment: Segment
     body: bytes
     older: int = 0  # how many of its items were left out, as their keys have a later revision
-    user: str = ""  # whose the session is from now on, if there are rules and it was nobody's
+    owners: Owners | None = None  # whose the session and an application are from now on, if there are rules
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class Commit:
 
     batch: BatchId
     staged: StagedCommit
+    owners: Owners | None = None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ What goes is the chunks of older snapshots, the rows up to the floor, and of the
 the oldest, as long as they are too many bytes or too old.
 """
 
-from ..journal import MIB, Options
+from ...core.state.journal import MIB, Options
 from ..journal_rows import Book, StoredRow, numbers_in
 from .database import Database, errors
 from .sql_tables import delete

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ..journal import JournalError
+from ...core.state.journal import JournalError
 
 Rows = Iterable[tuple[Any, ...]]
 Tables = Iterable[tuple[str, Rows]]  # each table's name, and all that is in it

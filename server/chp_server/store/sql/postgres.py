@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from ..journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
+from ...core.state.journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
 from .database import Rows, Tables, errors, transaction
 from .sql_tables import COLUMNS
 
@@ -52,7 +52,7 @@ _TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"],
           "messages": ["int8"] * 7 + ["bytea"]}  # fmt: skip
 
 
-class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
+class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]  # Any: mypy does not read psycopg
     """One that doesn't wait for ever."""
 
     silent_s = SILENT_S

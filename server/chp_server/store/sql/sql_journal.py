@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 
 from chp.numbers import describe
 
+from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
 from ...core.state.recordlog import Messages, Row
 from ...core.topics.filling import Spans
-from ..journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
-from ..journal_mark import JournalMark
 from ..journal_rows import Book, StoredRow, chunk_crc, is_sound, stored
 from .cleaning import Cleaner
 from .database import Database, Tables, errors, transaction
+from .journal_mark import JournalMark
 from .sql_recovery import Found, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
 

@@ -21,10 +21,10 @@ from zlib import crc32
 
 from chp.numbers import describe, epoch_of
 
-from ..journal import JournalDamaged, Options, WrongStore, cut_short
-from ..journal_mark import JournalMark
+from ...core.state.journal import JournalDamaged, Options, WrongStore, cut_short
 from ..journal_rows import FORMAT, Book, Damage, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
 from .database import Database, Tables, errors, transaction
+from .journal_mark import JournalMark
 from .sql_messages import MessageTable
 from .sql_tables import TOP, chunks, pages, read_meta, write_meta
 

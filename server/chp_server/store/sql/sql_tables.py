@@ -11,7 +11,7 @@ Readers go page by page, so none pins a transaction.
 from collections.abc import Iterator
 from typing import Any
 
-from ..journal import MIB, JournalDamaged
+from ...core.state.journal import MIB, JournalDamaged
 from ..journal_rows import Book, StoredRow, meta_crc, stored_row
 from .database import Database, errors
 

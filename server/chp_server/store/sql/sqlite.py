@@ -22,7 +22,7 @@ from typing import Any
 
 from chp.numbers import describe
 
-from ..journal import (
+from ...core.state.journal import (
     MIB,
     JournalDamaged,
     JournalError,
@@ -32,9 +32,9 @@ from ..journal import (
     Options,
     WrongStore,
 )
-from ..journal_mark import read_mark
 from ..journal_rows import FORMAT, wrong_format
 from .database import Rows, Tables, errors
+from .journal_mark import read_mark
 from .sql_tables import COLUMNS
 from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
 
@@ -52,6 +52,7 @@ SCHEMA = """
 MESSAGES = """IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
     number INTEGER NOT NULL, wall INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)"""
+_NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the second: for the index of its log, a file beside it
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
 
@@ -213,7 +214,7 @@ class SqliteDatabase:
     def translate(self, error: Exception) -> JournalError:
         """After an error of input or output nothing is written any more."""
         name = getattr(error, "sqlite_errorname", "") or ""
-        if name.startswith("SQLITE_FULL"):
+        if name.startswith(_NO_ROOM):
             return JournalFull(f"{self.place}: no room ({error}); free some: the journal is as at its last sync")
         if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
             return JournalReadOnly(f"{self.place}: can't be opened or written to ({error}); check rights and mount")
@@ -281,7 +282,7 @@ class SqliteDatabase:
     def problems(self) -> list[str]:
         """What SQLite itself finds wrong with the file."""
         try:
-            found = [str(text) for (text,) in self.db.execute("PRAGMA quick_check(3)")]
+            found = [str(text) for (text,) in self.db.execute("PRAGMA integrity_check(3)")]
         except sqlite3.Error as error:
             found = [str(error)]
         return [f"file structure: {text}" for text in found if text != "ok"]

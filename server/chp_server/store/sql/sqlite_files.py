@@ -18,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from ..journal import JournalError, JournalLocked, JournalReadOnly
+from ...core.state.journal import JournalError, JournalLocked, JournalReadOnly
 
 PAGE = 16_384  # of our databases
 _WAL_HEADER = 32

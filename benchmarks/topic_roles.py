@@ -1,0 +1,268 @@
+"""Who publishes to topics and who consumes, of a pair or of Redis Streams, each in a process of its own (topics.py).
+
+Told of a round, they make everything ready before it begins: messages, topics, groups, members.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from .latency import KEYS as AWAITED_KEYS
+from .roles import Pipe
+
+SIZE, BATCH, KEYS = 100, 1000, 5000
+CYCLE = 100_000  # values that are told apart where keys are not
+PACE_S = 0.001
+AHEAD = 10  # batches of Redis' publisher in one pipeline, as a window
+IDLE_S = 0.5  # who was told that all is published, and gets nothing for so long, has all
+_STAMP = struct.Struct("<d")
+
+
+def publisher(pipe: Pipe, kind: str, address: str) -> None:
+    """Publishes thousands; answers with the rate until the last acknowledgement."""
+    store = STORES[kind](address)
+    pipe.say(up=True)
+    for words in iter(pipe.hear, None):
+        if "gone" in words:
+            store.remove(words["gone"])
+            pipe.say(gone=True)
+            continue
+        topic, n = words["topic"], words["messages"]
+        store.make(topic, words["groups"])
+        work = _work(n, keyed=words["keyed"])
+        pipe.say(ready=True)
+        pipe.hear()
+        begin = time.monotonic()
+        store.publish(topic, work)
+        end = time.monotonic()
+        pipe.say(begin=begin, end=end, rate=n / (end - begin))
+
+
+def _work(n: int, *, keyed: bool) -> list[tuple[list[bytes], list[str] | None]]:
+    values = [(b"%010d" % i).ljust(SIZE, b".") for i in range(min(n, n if keyed else CYCLE))]
+    names = [f"user-{i:05d}" for i in range(KEYS)]
+    parts = itertools.cycle(range(0, len(values), BATCH))
+    starts = list(itertools.islice(parts, n // BATCH))
+    return [
+        (values[at : at + BATCH], [names[i % KEYS] for i in range(at, at + BATCH)] if keyed else None) for at in starts
+    ]
+
+
+def consumer(pipe: Pipe, kind: str, address: str) -> None:
+    """Takes and acknowledges until all was published and nothing comes; answers with how many there were, and when the
+    last of them was acknowledged."""
+    store = STORES[kind](address)
+    pipe.say(up=True)
+    while True:
+        words = pipe.hear()
+        store.join(words["topic"], words["group"])
+        pipe.say(joined=True)
+        count, seen = 0, list[tuple[Any, list[bytes]]]()
+        for keys, values in _taken(store, pipe):
+            count += len(values)
+            if words["keyed"]:
+                seen.append((keys, values))
+        last = store.leave()
+        pipe.say(count=count, last=last, in_order=in_order(seen))
+
+
+def _taken(store: Any, pipe: Pipe) -> Iterator[tuple[Any, list[bytes]]]:
+    idle_since, ending = time.monotonic(), False
+    while True:
+        columns = store.take()
+        now = time.monotonic()
+        if columns[1]:
+            yield columns
+            store.acknowledge()
+            idle_since = now
+        elif ending and now - idle_since > IDLE_S:
+            return
+        if not ending and pipe.waiting():
+            ending = bool(pipe.hear())
+            idle_since = now
+
+
+def in_order(seen: list[tuple[list[str], list[bytes]]]) -> bool:
+    """Whether of each key the numbers only rise."""
+    last: dict[str, bytes] = {}
+    for keys, values in seen:
+        for key, value in zip(keys, values, strict=True):
+            if value <= last.get(key, b""):
+                return False
+            last[key] = value
+    return True
+
+
+class Topics:
+    """A pair, as this benchmark uses it."""
+
+    def __init__(self, address: str) -> None:
+        from chp_client import Clone
+
+        self.clone = Clone(address.split(","), subtree=None)
+        self.consumer: Any = None
+        self.batch: Any = None
+        self.last = 0.0
+
+    def make(self, topic: str, groups: list[str]) -> None:
+        """A topic that lets go of what all groups have acknowledged."""
+        found = self.clone.topic(topic)
+        found.create("acknowledged" if topic != "backlog" else "all", timeout=30)
+        for group in groups:
+            found.subscribe(group, "begin", timeout=30)
+
+    def remove(self, topic: str) -> None:
+        """It is not there any more."""
+        self.clone.topic(topic).remove(timeout=60)
+
+    def publish(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
+        """All of it, acknowledged by both servers."""
+        put = self.clone.topic(topic).publish_many
+        tickets = [put(values, keys, timeout=120) for values, keys in work]
+        worth = {ticket.wait(120).durability for ticket in tickets}
+        assert worth == {"replicated"}, f"acknowledged as {worth}, which is not what is measured here"
+
+    def join(self, topic: str, group: str) -> None:
+        """Become a member."""
+        self.consumer = self.clone.topic(topic).consumer(group)
+
+    def take(self) -> tuple[Any, list[bytes]]:
+        """What comes next; nothing after a while."""
+        self.batch = self.consumer.take(timeout=0.1)
+        return (None, []) if self.batch is None else (self.batch.keys, self.batch.values)
+
+    def acknowledge(self) -> None:
+        """The last of it is done."""
+        self.batch.done().on_settled(self._settled)
+
+    def _settled(self, ticket: Any) -> None:
+        assert ticket.ack is not None and ticket.ack.durability == "replicated", str(ticket.error)
+        self.last = time.monotonic()
+
+    def leave(self) -> float:
+        """End; when the last acknowledgement came."""
+        self.clone.flush(timeout=60)
+        self.consumer.close()
+        return self.last
+
+
+class Streams:
+    """Redis, the same way."""
+
+    def __init__(self, address: str) -> None:
+        import redis
+
+        self.client = redis.Redis("127.0.0.1", int(address))
+        self.name = f"c{time.monotonic_ns()}"
+        self.topic = self.group = ""
+        self.ids: list[bytes] = []
+        self.last = 0.0
+
+    def make(self, topic: str, groups: list[str]) -> None:
+        """A stream with its groups."""
+        for group in groups:
+            self.client.xgroup_create(topic, group, id="0", mkstream=True)
+
+    def remove(self, topic: str) -> None:
+        """It is not there any more."""
+        self.client.delete(topic)
+
+    def publish(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
+        """All of it, on disk when it is answered."""
+        for at in range(0, len(work), AHEAD):
+            pipeline = self.client.pipeline(transaction=False)
+            for values, keys in work[at : at + AHEAD]:
+                for i, value in enumerate(values):
+                    pipeline.xadd(topic, {b"v": value} if keys is None else {b"k": keys[i], b"v": value})
+            pipeline.execute()
+
+    def join(self, topic: str, group: str) -> None:
+        """Become a member."""
+        self.topic, self.group = topic, group
+
+    def take(self) -> tuple[Any, list[bytes]]:
+        """What comes next; nothing after a while."""
+        found: Any = self.client.xreadgroup(self.group, self.name, {self.topic: ">"}, count=BATCH, block=100)
+        rows: list[Any] = next(iter(found.values()))[0] if isinstance(found, dict) and found else []
+        if isinstance(found, list):
+            rows = found[0][1] if found else []
+        self.ids = [row[0] for row in rows]
+        return None, [row[1][b"v"] for row in rows]
+
+    def acknowledge(self) -> None:
+        """The last of it is done."""
+        self.client.xack(self.topic, self.group, *self.ids)
+        self.last = time.monotonic()
+
+    def leave(self) -> float:
+        """End; when the last acknowledgement came."""
+        return self.last
+
+
+STORES: dict[str, Callable[[str], Any]] = {"chp": Topics, "redis": Streams}
+
+
+# -- how long one message takes
+
+
+def awaiter(pipe: Pipe, address: str) -> None:
+    """Set and wait, again and again."""
+    from chp_client import Clone
+
+    clone = Clone(address.split(","))
+    clone.wait_until_synced(timeout=30)
+    pipe.say(up=True)
+    while True:
+        took = []
+        for i in range(pipe.hear()["sets"]):
+            begin = time.monotonic()
+            clone.set(AWAITED_KEYS[i % len(AWAITED_KEYS)], b"%d" % i + b"." * 90).wait(30)
+            took.append(time.monotonic() - begin)
+        pipe.say(took=took)
+
+
+def pacer(pipe: Pipe, kind: str, address: str) -> None:
+    """1,000 messages a second, each with the moment when it was published."""
+    put: Callable[[bytes], object]
+    if kind == "chp":
+        from chp_client import Clone
+
+        put = Clone(address.split(","), subtree=None).topic("paced").publish
+    else:
+        import redis
+
+        client = redis.Redis("127.0.0.1", int(address))
+        put = partial(_xadd, client)
+    pipe.say(up=True)
+    while True:
+        messages, due = pipe.hear()["messages"], time.monotonic()
+        for _ in range(messages):
+            due += PACE_S
+            time.sleep(max(0.0, due - time.monotonic()))
+            put(_STAMP.pack(time.monotonic()).ljust(SIZE, b"."))
+        pipe.say(done=True)
+
+
+def _xadd(client: Any, value: bytes) -> object:
+    return client.xadd("paced", {b"v": value})
+
+
+def handler(pipe: Pipe, kind: str, address: str) -> None:
+    """Tells how old each message was when it came."""
+    store = STORES[kind](address)
+    store.make("paced", ["g"])
+    store.join("paced", "g")
+    pipe.say(up=True)
+    while True:
+        messages, took = pipe.hear()["messages"], list[float]()
+        while len(took) < messages:
+            columns = store.take()
+            now = time.monotonic()
+            took += [now - _STAMP.unpack_from(value)[0] for value in columns[1]]
+            store.acknowledge()
+        pipe.say(took=took)

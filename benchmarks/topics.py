@@ -1,0 +1,250 @@
+"""Topics on a durable pair beside Redis Streams: messages published, acknowledged and consumed, each acknowledged too.
+
+    1 + 1, 1 + 10     one publisher (`publish_many` of 1,000), one consumer; or ten that share a group, with 5,000 keys
+    10 groups         the same with ten groups of one consumer: the rate is of what was delivered
+    drain             a backlog that was published while nobody was there, and the servers' memory while it waits
+    latency           from `publish` at 1,000/s to the handler, beside one durable set after another on the same pair
+
+Messages are of 100 bytes, the pair has a journal each with --sync always; Redis has appendfsync always, one disk, and
+no replica. A rate counts from the first `publish` until the last acknowledgement of publisher and consumers. That all
+came, once, and of each key in order, is asserted of every round; Redis promises no order of keys, and is not asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import partial
+from typing import Any
+
+from .pair import wait_in_sync
+from .roles import Meter, Process, Role, closing_all
+from .rounds import Round, in_turn, percentiles, ratio, summary
+from .servers import ChpPair, Redis, redis_program
+from .topic_roles import awaiter, consumer, handler, pacer, publisher
+
+# name, groups, consumers in each, whether messages have keys, messages a round for us and for Redis
+CASES = [
+    ("1 producer, 1 consumer", 1, 1, False, 1_000_000, 50_000),
+    ("1 producer, 10 consumers in a group, 5,000 keys in order", 1, 10, True, 500_000, 50_000),
+    ("1 producer, 10 groups, delivered", 10, 1, False, 300_000, 10_000),
+]
+BACKLOG = (5_000_000, 300_000)  # whole, quick
+BACKLOG_REDIS = (200_000, 50_000)  # it lies in its memory
+HANDLED, SET, SET_BESIDE = "chp publish to handler", "chp set", "chp set, beside 1,000 messages/s"
+_topics = itertools.count(1)
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """The benchmark."""
+    cases = {name: _case(groups, n, keyed, sizes, quick) for name, groups, n, keyed, *sizes in CASES}
+    cases[f"a backlog of {BACKLOG[quick]:,}, drained"] = drained(quick)
+    cases["publish to handler at 1,000/s, and awaited sets"] = latency(quick)
+    return {"title": "Topics, durable on both disks", "unit": "messages/s", "cases": cases}
+
+
+def _case(groups: int, consumers: int, keyed: bool, sizes: list[int], quick: bool) -> dict[str, Any]:
+    share, rounds = (10, 2) if quick else (1, 5)
+    with closing_all() as keep:
+        lanes = {store: keep(Lane(store, groups, consumers, keyed)) for store in ("chp", "redis") if _is_there(store)}
+        for lane in lanes.values():
+            lane.round(20_000)  # everything is warm
+        work = {store: partial(lane.round, n // share) for (store, lane), n in zip(lanes.items(), sizes, strict=False)}
+        results = in_turn(work, rounds)
+    return _compared(results)
+
+
+def _is_there(store: str) -> bool:
+    return store == "chp" or redis_program() is not None
+
+
+def _compared(results: dict[str, list[Round]]) -> dict[str, Any]:
+    case: dict[str, Any] = {"contenders": {who: summary(rounds) for who, rounds in results.items()}, "raw": results}
+    if "redis" in results:
+        case["ratio_to_redis_streams"] = ratio(results, "rate", "chp", "redis")
+    return case
+
+
+def _started(store: str) -> tuple[Any, str, dict[str, Process]]:
+    """A store, what to connect to, and its processes."""
+    if store == "redis":
+        redis = Redis("--appendonly", "yes", "--appendfsync", "always")
+        return redis, str(redis.port), {"server": redis}
+    pair = ChpPair(sync="always")
+    wait_in_sync(pair)
+    return pair, ",".join(pair.addresses), dict(zip(("server", "backup"), pair.servers, strict=True))
+
+
+class Lane:
+    """A store, a publisher and its consumers, kept running over the rounds."""
+
+    def __init__(self, store: str, groups: int, consumers: int, keyed: bool) -> None:
+        self.store, self.keyed, self.groups = store, keyed, groups
+        self.server, address, processes = _started(store)
+        self.names = [f"g{g}" for g in range(groups)]
+        self.consumers = [
+            (name, Role(consumer, kind=store, address=address)) for name in self.names for _ in range(consumers)
+        ]
+        self.publisher = Role(publisher, kind=store, address=address)
+        for role in (self.publisher, *(role for _, role in self.consumers)):
+            role.hear()
+        self._processes = processes | {"publisher": self.publisher}
+
+    def round(self, messages: int) -> Round:
+        """One measurement."""
+        topic = f"t{next(_topics)}"
+        self.publisher.ask(messages=messages, keyed=self.keyed, topic=topic, groups=self.names)
+        for name, role in self.consumers:
+            role.ask(topic=topic, group=name, keyed=self.keyed and self.store == "chp")
+        meter = Meter(**self._processes)
+        each = Meter(**{f"consumer{i}": role for i, (_, role) in enumerate(self.consumers)})
+        published = self.publisher.ask(300, go=True)
+        for _, role in self.consumers:
+            role.say(all=True)
+        took = [role.hear(120) for _, role in self.consumers]
+        self.publisher.ask(gone=topic)
+        return figures(published, took, messages * self.groups) | meter.read(messages) | {
+            "consumers_cpu_us": sum(each.read(messages).values())
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End all."""
+        for process in (self.publisher, *(role for _, role in self.consumers), self.server):
+            process.close()
+
+
+def figures(published: Round, took: list[Round], due: int) -> Round:
+    """What a round came to; AssertionError if anything was lost, came twice or out of order."""
+    counts = [each["count"] for each in took]
+    assert sum(counts) == due, f"{sum(counts):,} messages were consumed, and {due:,} were due: {counts}"
+    assert all(each["in_order"] for each in took), "messages of a key came out of their order"
+    seconds = max(published["end"], *(each["last"] for each in took)) - published["begin"]
+    return {
+        "rate": due / seconds,
+        "seconds": seconds,
+        "published_rate": published["rate"],
+        "shares": max(counts) / max(1, min(counts)),
+    }
+
+
+# -- a backlog
+
+
+def drained(quick: bool) -> dict[str, Any]:
+    """All is published before anybody comes; several groups drain it, one after the other."""
+    rounds = 2 if quick else 5
+    with closing_all() as keep:
+        lanes = {store: keep(Backlog(store, quick, rounds)) for store in ("chp", "redis") if _is_there(store)}
+        results = in_turn({store: lane.round for store, lane in lanes.items()}, rounds)
+        case = _compared(results)
+        for store, lane in lanes.items():
+            case["contenders"][store] |= lane.filled
+    return case
+
+
+class Backlog:
+    """Messages that wait, and what a server has more in memory with them than before."""
+
+    def __init__(self, store: str, quick: bool, rounds: int) -> None:
+        self.server, address, processes = _started(store)
+        self.messages = (BACKLOG if store == "chp" else BACKLOG_REDIS)[quick]
+        self.groups = iter([f"g{i}" for i in range(rounds)])
+        self.publisher, self.consumer = (Role(role, kind=store, address=address) for role in (publisher, consumer))
+        self.publisher.hear()
+        self.consumer.hear()
+        before = {name: process.memory_bytes() for name, process in processes.items()}
+        names = [f"g{i}" for i in range(rounds)]
+        self.publisher.ask(messages=self.messages, keyed=False, topic="backlog", groups=names)
+        published = self.publisher.ask(600, go=True)
+        self.filled: Round = {"messages": self.messages, "published_rate": published["rate"]}
+        for name, process in processes.items():
+            self.filled[f"{name}_grew_mb"] = (process.memory_bytes() - before[name]) / 1e6
+
+    def round(self) -> Round:
+        """One group comes, and takes all of it."""
+        begin = time.monotonic()
+        self.consumer.ask(topic="backlog", group=next(self.groups), keyed=False)
+        took = self.consumer.ask(300, all=True)
+        return figures({"begin": begin, "end": begin, "rate": self.filled["published_rate"]}, [took], self.messages)
+
+    def close(self) -> None:
+        """End all."""
+        for process in (self.publisher, self.consumer, self.server):
+            process.close()
+
+
+# -- how long one message takes
+
+
+def latency(quick: bool) -> dict[str, Any]:
+    """From `publish` to the handler, and a set that is waited for, on one pair in turn; Redis: XADD to its reader."""
+    messages, rounds = (500, 2) if quick else (3000, 5)
+    with closing_all() as keep:
+        pair, address, _ = _started("chp")
+        keep(pair)
+        handled, awaited = keep(Handled("chp", address)), keep(Awaited(address))
+        contenders: dict[str, Any] = {HANDLED: handled, SET: awaited, SET_BESIDE: Beside(handled, awaited)}
+        if _is_there("redis"):
+            redis, port, _ = _started("redis")
+            keep(redis)
+            contenders["redis XADD to reader"] = keep(Handled("redis", port))
+        for lane in contenders.values():
+            lane.round(200)
+        results = in_turn({name: partial(lane.round, messages) for name, lane in contenders.items()}, rounds)
+    case: dict[str, Any] = {"contenders": {who: summary(each) for who, each in results.items()}, "raw": results}
+    for name, key in ((SET, "ratio_to_awaited_sets"), (SET_BESIDE, "ratio_to_awaited_sets_beside")):
+        case[key] = ratio(results, "p50_us", HANDLED, name)
+    return case
+
+
+class Handled:
+    """A publisher that keeps a pace, and a consumer."""
+
+    def __init__(self, store: str, address: str) -> None:
+        self.consumer = Role(handler, kind=store, address=address)
+        self.consumer.hear()
+        self.publisher = Role(pacer, kind=store, address=address)
+        self.publisher.hear()
+
+    def round(self, messages: int) -> Round:
+        """One measurement."""
+        self.consumer.say(messages=messages)
+        self.publisher.ask(messages=messages)
+        return percentiles(self.consumer.hear()["took"])
+
+    def close(self) -> None:
+        """End both."""
+        self.publisher.close()
+        self.consumer.close()
+
+
+class Beside:
+    """Awaited sets while 1,000 messages a second are published."""
+
+    def __init__(self, handled: Handled, awaited: Awaited) -> None:
+        self._handled, self._awaited = handled, awaited
+
+    def round(self, messages: int) -> Round:
+        """One measurement."""
+        self._handled.consumer.say(messages=messages)
+        self._handled.publisher.say(messages=messages)
+        took = self._awaited.round(messages // 10)
+        self._handled.publisher.hear()
+        self._handled.consumer.hear()
+        return took
+
+
+class Awaited:
+    """One set after another."""
+
+    def __init__(self, address: str) -> None:
+        self.client = Role(awaiter, address=address)
+        self.client.hear()
+
+    def round(self, sets: int) -> Round:
+        """One measurement."""
+        return percentiles(self.client.ask(sets=sets)["took"])
+
+    def close(self) -> None:
+        """End it."""
+        self.client.close()

@@ -1,0 +1,41 @@
+"""What a Clone says of its process to the servers, for an operator who asks who is connected (`chp clients`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+from typing import Any
+
+SHOWN_MAX = 200
+
+
+def about(name: str, subtrees: Sequence[str]) -> dict[str, Any]:
+    """The program, its host and process, the version of this library, and what is held."""
+    return {
+        "name": _said(name), "program": _said(_program()), "host": _said(socket.gethostname()),
+        "pid": os.getpid(), "version": _version(), "subtrees": [_said(each) for each in subtrees],
+    }  # fmt: skip
+
+
+def _said(text: str) -> str:
+    """As much as is shown; a name of bytes that are no UTF-8 can't be sent as it is."""
+    return text[:SHOWN_MAX].encode(errors="replace").decode()
+
+
+def _program() -> str:
+    """As people would call it: the script, or the module of `python -m`."""
+    path = PurePath(sys.argv[0] if sys.argv else "")
+    return path.parent.name if path.name == "__main__.py" else path.name or "python"
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    try:
+        return version("chp-clone")
+    except PackageNotFoundError:
+        return ""

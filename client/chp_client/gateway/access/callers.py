@@ -1,0 +1,163 @@
+"""Whose a request is: by its token, by the header of a proxy, or by nothing; and what follows when the rules change.
+
+    no keys            nobody is told from anybody: whoever reaches the loopback may do everything
+    keys               Authorization: Bearer TOKEN, or Basic USER:TOKEN as browsers and `curl -u` have it
+      a WebSocket      ... or Sec-WebSocket-Protocol: chp, bearer.TOKEN, as a page can set no header of one
+    --user-header      the user that a proxy on this host names, who has made sure of it
+    --anonymous        who shows nothing is this user
+
+The rules are asked of the servers each second. Until they have been told, nobody is let in. While no server answers
+they stay what they were: the copy does too, and nothing can be written. Pure.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from chp.access import Rules, token_hash
+
+from ...admin import AdminError, Reply
+from ...errors import Refused
+from ..problems import RETRY_S, Problem
+from .caller import ANYBODY, Caller
+
+TOKEN_MAX = 512  # characters
+PROTOCOL = b"bearer."  # of Sec-WebSocket-Protocol, with a token behind it
+NO_RULES = "the gateway has not been told the rules yet"
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Ways(NamedTuple):
+    """How one is known; with none of them but tokens."""
+
+    keyed: bool = False
+    header: bytes = b""  # in small letters
+    anonymous: str = ""
+
+
+class Callers:
+    """Of one gateway."""
+
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
+        self.rules: Rules | None = None
+        self.why = NO_RULES if ways.keyed else ""  # why nobody is let in
+        self._number = 0
+
+    @property
+    def ambient(self) -> bool:
+        """Whether a page of another origin could be taken for one of this host: it would have no token."""
+        return not self._ways.keyed or bool(self._ways.header or self._ways.anonymous)
+
+    def of(self, headers: Headers) -> Caller:
+        """Whose a request is; `Problem` if it is nobody's."""
+        if not self._ways.keyed:
+            return ANYBODY
+        if self.why:
+            raise Problem(503, "no-rules", self.why, retry_s=RETRY_S)
+        shown = _shown(headers, self._ways.header)
+        if self._ways.header:
+            return self._named(shown.get(self._ways.header, b""))
+        token, name = _token(shown)
+        if not token and self._ways.anonymous:
+            return Caller(self._ways.anonymous, self.rules)
+        return self._by_token(token, name)
+
+    def quick(self, authorization: bytes) -> Caller | None:
+        """The same for who shows nothing else than this, or b""; None if it has to be looked at in full."""
+        if not self._ways.keyed:
+            return None if authorization else ANYBODY
+        if self.why or self.rules is None or self._ways.header or not authorization.startswith(b"Bearer "):
+            return None
+        hashed = token_hash(authorization[7:].decode("latin-1"))
+        user = self.rules.user_of(hashed)
+        return Caller(user, self.rules, hashed) if user else None
+
+    def still(self, caller: Caller) -> Caller:
+        """The same one by the rules of now; `Problem` if its token is nobody's any more."""
+        if caller.rules is self.rules and not self.why:
+            return caller
+        if self.why:
+            raise Problem(503, "no-rules", self.why, retry_s=RETRY_S)
+        if caller.hashed and (self.rules is None or self.rules.user_of(caller.hashed) != caller.user):
+            raise Problem(401, "no-token", "the token is not known any more; ask for another")
+        return Caller(caller.user, self.rules, caller.hashed)
+
+    def _named(self, name: bytes) -> Caller:
+        if not name:
+            what = self._ways.header.decode("latin-1")
+            raise Problem(401, "no-user", f"the header {what} names no user; ask through the proxy that sets it")
+        return Caller(name.decode("latin-1"), self.rules)
+
+    def _by_token(self, token: str, name: str) -> Caller:
+        if not token:
+            text = "who asks is not known; show a token that `chp access token` made: Authorization: Bearer TOKEN"
+            raise Problem(401, "no-token", text)
+        hashed = token_hash(token)
+        user = self.rules.user_of(hashed) if self.rules is not None else ""
+        if not user or name not in ("", user):
+            raise Problem(401, "no-token", "the token is not known here, or of another user; ask for another")
+        return Caller(user, self.rules, hashed)
+
+    # -- what the servers say
+
+    def learn(self, answers: Mapping[str, Reply | AdminError | Refused]) -> bool:
+        """The rules as servers told them; whether they are others than before."""
+        told = [answer for answer in answers.values() if isinstance(answer, Reply)]
+        refused = next((answer for answer in answers.values() if isinstance(answer, Refused)), None)
+        if not told:
+            if refused is not None:
+                self.why = f"the pair does not tell this gateway its rules: {refused}"
+            return refused is not None
+        best = max(told, key=lambda reply: (bool(reply.facts.get("serving")), reply.number))
+        number, document = best.facts["number"], best.facts.get("rules")
+        same = not self.why and number == self._number
+        if same or (not best.facts.get("serving") and not self.why and number < self._number):
+            return False
+        self.why, self._number = "", number
+        self.rules = None if document is None else Rules.of(document)
+        return True
+
+
+def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:
+    """What says who asks; twice the same name is nobody's."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in (b"authorization", b"sec-websocket-protocol", more):
+            if name in found:
+                raise Problem(400, "bad-token", f"the header {name.decode('latin-1')} is given twice; give it once")
+            found[name] = value
+    return found
+
+
+def _token(shown: Mapping[bytes, bytes]) -> tuple[str, str]:
+    """The token, and the user that is said with it."""
+    kind, _, text = shown.get(b"authorization", b"").strip().partition(b" ")
+    text = text.strip()
+    if not kind:
+        offered = (each.strip() for each in shown.get(b"sec-websocket-protocol", b"").split(b","))
+        text = next((each.removeprefix(PROTOCOL) for each in offered if each.startswith(PROTOCOL)), b"")
+    elif kind.lower() == b"basic":
+        return _basic(text)
+    elif kind.lower() != b"bearer":
+        raise Problem(
+            401, "no-token", f"Authorization: {kind[:20].decode('latin-1')} is not known; show a Bearer token"
+        )
+    return _bounded(text), ""
+
+
+def _basic(text: bytes) -> tuple[str, str]:
+    try:
+        name, _, token = b64decode(text[: 2 * TOKEN_MAX], validate=True).decode().partition(":")
+    except (Error, UnicodeDecodeError, ValueError):
+        raise Problem(401, "no-token", "Authorization: Basic is base64 of USER:TOKEN; it can't be read") from None
+    return _bounded(token.encode()), name
+
+
+def _bounded(token: bytes) -> str:
+    if len(token) > TOKEN_MAX:
+        raise Problem(401, "no-token", f"a token has at most {TOKEN_MAX} characters; this is none")
+    return token.decode("latin-1")

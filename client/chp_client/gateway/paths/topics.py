@@ -1,0 +1,213 @@
+"""Topics: /v1/topics, their settings and facts, publishing, and reading without a group.
+
+A gateway of a part of the keys serves a topic only if `/.chp/topics/NAME/` lies in that part, as the rules of access
+have it. Publishing is awaited, as sets are. A page of messages is read by a thread of its own, a few at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chp import columns
+from chp.errors import ChpError
+from chp.keys import check_key
+from chp.topics import Settings, check_topic, pack_messages
+
+from ...errors import NoSuchTopic
+from ...topics.aiotopic import AsyncTopic
+from ...topics.reader import Message
+from ..access.caller import TOPICS, caller_of
+from ..asked import number, query
+from ..gateway import Gateway, gateway_of
+from ..once import marker_of, write
+from ..problems import Problem
+from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows
+from .keys import PAGE, PAGE_BYTES, written
+
+FACTS_S = 5.0
+SETTINGS = {"keep", "max_messages", "max_bytes", "max_age_s"}
+OFFSET_MAX = 1 << 53  # what JSON keeps exactly everywhere
+
+
+async def list_topics(request: Request) -> Response:
+    """GET /v1/topics: all of them, with what is known of each."""
+    gateway = gateway_of(request)
+    query(request)
+    sees = caller_of(request).sees_topic
+    found = [each for each in await gateway.clone.topics(FACTS_S) if sees(each["name"])]
+    return json_answer({"topics": [each for each in found if f"{TOPICS}{each['name']}/".startswith(gateway.subtrees)]})
+
+
+async def show_topic(request: Request) -> Response:
+    """GET /v1/topics/{topic}: its offsets, bytes and settings."""
+    topic = topic_of(request)
+    query(request)
+    try:
+        return json_answer({"name": topic.name, **await topic.facts(FACTS_S)})
+    except NoSuchTopic as error:
+        raise absent(error) from None
+
+
+async def make_topic(request: Request) -> Response:
+    """PUT /v1/topics/{topic}: make it, with settings as JSON or with the defaults."""
+    gateway, topic = gateway_of(request), topic_of(request)
+    query(request)
+    async with gateway.bodies.taken(request) as body:
+        settings = _settings(body)
+        return await said(request, {columns.TOPIC: [topic.name, Settings.of(settings).to_map()]}, body, 201)
+
+
+async def remove_topic(request: Request) -> Response:
+    """DELETE /v1/topics/{topic}: with all its messages."""
+    topic = topic_of(request)
+    query(request)
+    return await said(request, {columns.TOPIC: [topic.name, None]})
+
+
+async def publish(request: Request) -> Response:
+    """POST /v1/topics/{topic}/messages: the body is one message, or with NDJSON many: all of them or none."""
+    gateway, topic, fields = gateway_of(request), topic_of(request), query(request, "key")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    async with gateway.bodies.taken(request) as body:
+        if kind == NDJSON and "key" in fields:
+            raise Problem(400, "bad-query", 'of many messages each has its own "key" in its row')
+        keys, values = _rows(body) if kind == NDJSON else ([fields.get("key")], [body])
+        named = any(key is not None for key in keys)
+        if named and not all(key is not None for key in keys):
+            raise Problem(400, "bad-row", 'give each of the rows a "key", or none of them')
+        if (marker := marker_of(request, body)) is not None:
+            return await _published_once(gateway, packed(topic.name, keys, values), marker)
+        if kind == NDJSON:
+            done = await topic.publish_many(values, [key or "" for key in keys] if named else None)
+        else:
+            done = await topic.publish(body, keys[0])  # what others publish meanwhile travels with it
+    return json_answer({"count": len(values), "revision": str(done.revision), "durability": done.durability})
+
+
+async def _published_once(gateway: Gateway, messages: list[Any], marker: tuple[str, bytes]) -> Response:
+    rows = Rows(gateway.subtrees)
+    rows.extras = {columns.PUBLISH: [messages]}
+    done = await write(gateway.clone, gateway.writes, rows, marker)
+    told = {"count": messages[1], "revision": str(done.revision)}
+    answer = json_answer(told | ({"durability": done.durability} if done.durability else {}))
+    if done.again:
+        answer.headers["Idempotency-Replayed"] = "true"
+    return answer
+
+
+def packed(topic: str, keys: Sequence[str | None], values: list[bytes]) -> list[Any]:
+    """Messages for a topic as a batch has them; keys of all, or of none."""
+    if not values or len(values) > ROWS_MAX or sum(map(len, values)) > BYTES_MAX:
+        raise Problem(413, "too-large", f"messages are 1 to {ROWS_MAX}, of {BYTES_MAX} bytes; publish them in parts")
+    names = ["" if key is None else check_key(key) for key in keys]
+    return [topic, len(values), pack_messages(names if any(names) else None, values)]
+
+
+async def said(request: Request, extras: dict[str, Any], body: bytes = b"", status: int = 200) -> Response:
+    """What a request says of topics, done by the pair: once, if it has an Idempotency-Key."""
+    gateway = gateway_of(request)
+    rows = Rows(gateway.subtrees)
+    rows.extras = extras
+    return await written(gateway, request, rows, body, status)
+
+
+async def read_topic(request: Request) -> Response:
+    """GET /v1/topics/{topic}/messages?after=&max=: a page, in order; `next` is the `after` of the next one."""
+    gateway, topic, fields = gateway_of(request), topic_of(request), query(request, "after", "max")
+    most, after = number(fields, "max", PAGE, gateway.limits.page), _offset(fields.get("after"))
+    found: list[dict[str, Any]] = []
+    size = 0
+    try:
+        async with gateway.reading:
+            async for batch in topic.read(after, wait=False):
+                for message in batch:
+                    found.append(message_json(message))
+                    size += len(message.value)
+                    if len(found) >= most or size > PAGE_BYTES:
+                        break
+                if len(found) >= most or size > PAGE_BYTES:
+                    break
+    except NoSuchTopic as error:
+        raise absent(error) from None
+    return json_answer({"messages": found, "next": found[-1]["offset"] if found else after})
+
+
+def topic_of(request: Request) -> AsyncTopic:
+    """The topic that a path names."""
+    gateway: Gateway = gateway_of(request)
+    name = check_topic(request.path_params["topic"])
+    gateway.held(f"{TOPICS}{name}/")
+    reads = request.method == "GET" or "group" in request.path_params  # to have a part in a group is to read
+    caller_of(request).topic("read" if reads else "write", name)
+    return gateway.clone.topic(name)
+
+
+def absent(error: NoSuchTopic) -> Problem:
+    """There is none."""
+    return Problem(404, "absent", f"{error}; PUT it, or publish a message into it")
+
+
+def _settings(body: bytes) -> dict[str, Any]:
+    try:
+        given = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        raise Problem(
+            400, "bad-body", 'settings are a JSON object, such as {"keep": "time", "max_age_s": 60}'
+        ) from None
+    if not isinstance(given, dict) or not given.keys() <= SETTINGS:
+        raise Problem(400, "bad-body", f"settings are a JSON object of {', '.join(sorted(SETTINGS))}")
+    return given
+
+
+def _offset(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 17 and int(text) < OFFSET_MAX):
+        raise Problem(400, "bad-query", f"after={text[:40]!r} is not the offset of a message, a whole number from 0")
+    return int(text)
+
+
+def _rows(body: bytes) -> tuple[list[str | None], list[bytes]]:
+    keys, values = list[str | None](), list[bytes]()
+    for i, line in enumerate((line for line in body.split(b"\n") if line.strip()), 1):
+        try:
+            key, value = message_of(json.loads(line))
+            values.append(value)
+            keys.append(key)
+        except (ChpError, ValueError, RecursionError) as error:
+            raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
+    return keys, values
+
+
+def message_of(row: Any) -> tuple[str | None, bytes]:
+    """Key and value of a message that is to be published; ValueError for what is none."""
+    known = isinstance(row, dict) and row.keys() <= {"value", "base64", "key"}
+    if not known or len(row.keys() - {"key"}) != 1:
+        raise ValueError('a row is such as {"value": "text", "key": "k"}; "base64" in place of "value" for bytes')
+    value, key = row.get("value", row.get("base64")), row.get("key")
+    if not isinstance(value, str) or not isinstance(key, str | None):
+        raise ValueError("value, base64 and key are texts")
+    return key, base64.b64decode(value, validate=True) if "base64" in row else value.encode()
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """A message as it is answered."""
+    made: dict[str, Any] = {"offset": message.offset, "revision": str(message.revision), "time": message.time}
+    if message.key:
+        made["key"] = message.key
+    try:
+        made["value"] = message.value.decode()
+    except UnicodeDecodeError:
+        made["base64"] = base64.b64encode(message.value).decode()
+    return made
+
+
+def json_answer(told: Any, status: int = 200) -> Response:
+    """An answer that nobody keeps."""
+    return Response(json.dumps(told) + "\n", status, {"Cache-Control": "no-store"}, media_type="application/json")

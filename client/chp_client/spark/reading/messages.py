@@ -1,0 +1,209 @@
+"""Reading a topic, at once or as a stream: messages from offset to offset, by as many tasks as are wanted.
+
+    spark.read.format("chp").option("topic", "orders")                    all that is kept
+    .option("startingOffsets", "17").option("endingOffsets", "4711")      from one up to another, which is left out
+    spark.readStream.format("chp").option("topic", "orders")              from now on; startingOffsets=earliest: all
+
+    offset   {"topic": "orders", "offset": 4711, "made": "9f...e0.1"}     of the next message
+
+Offsets are dense, so a batch has just as many messages as its ends say, and a trigger takes as many as it is told.
+`made` tells a topic from another that was made under its name. Messages that are kept no more, or never were in this
+topic, are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from ...errors import NoSuchTopic, Refused
+from ...topics.reader import MessageBatch, Place, batches
+from ..options import BadOption
+from ..progress import Progress
+from ..values.columns import Layout
+from ..values.messages import MAKE, put_together
+from ..worker import settle
+from .changes import DataLoss
+from .snapshot import port_of
+
+log = logging.getLogger(__name__)
+MESSAGES_A_TASK, TASKS_MAX = 500_000, 64
+Offset = dict[str, Any]
+
+
+class Range(InputPartition):
+    """Messages from one offset up to another, which is left out."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+
+
+class Source:
+    """A topic, as one reader's options want it; beside the driver and in its tasks."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self.options, self.name = options, str(options["topic"])
+        self._layout = Layout(schema, options["codec"], options["mode"], MAKE)
+
+    def facts(self) -> dict[str, Any]:
+        """What there is of it."""
+        with port_of(self.options) as port:
+            try:
+                return port.ask("", topic=self.name, facts=True)
+            except Refused as refused:
+                if refused.code != "topic":
+                    raise
+                said = f"there is no topic {self.name!r}; it is made by its first message, or by `chp topic create`"
+                raise NoSuchTopic(said, "topic", self.name, refused.server) from None
+
+    def start(self, facts: dict[str, Any], default: str) -> int:
+        """By the option startingOffsets."""
+        start = self.options["startingOffsets"]
+        if type(start) is int:
+            return self.kept(start, facts) if start <= facts["next"] else self._beyond("startingOffsets", start, facts)
+        return int(facts["first" if (start or default) == "earliest" else "next"])
+
+    def end(self, facts: dict[str, Any]) -> int:
+        """By the option endingOffsets."""
+        end = self.options["endingOffsets"]
+        if end is None:
+            return int(facts["next"])
+        return end if end <= facts["next"] else self._beyond("endingOffsets", end, facts)
+
+    def _beyond(self, option: str, offset: int, facts: dict[str, Any]) -> int:
+        said = f"option {option} is {offset}, which has not come yet: the next message of topic {self.name} is"
+        raise BadOption(f"{said} {facts['next']}")
+
+    def kept(self, offset: int, facts: dict[str, Any]) -> int:
+        """The offset, or the first one that is kept."""
+        if offset >= facts["first"]:
+            return offset
+        self.lost(f"the messages {offset} to {facts['first'] - 1} of topic {self.name} are kept no more")
+        return int(facts["first"])
+
+    def lost(self, what: str) -> None:
+        """A warning; `DataLoss` unless the option allows that."""
+        if self.options["failOnDataLoss"]:
+            raise DataLoss(
+                f"{what}. Start with a new checkpoint, or go on with what there is: failOnDataLoss=false. How much a "
+                "topic keeps is said when it is made (chp topic create --keep)"
+            )
+        log.warning("%s; going on with what there is", what)
+
+    def ranges(self, first: int, end: int) -> list[InputPartition]:
+        """Cut evenly, by the option partitions; one at least."""
+        wanted = self.options["partitions"] or min(TASKS_MAX, -(-(end - first) // MESSAGES_A_TASK))
+        tasks = max(1, min(wanted, end - first))
+        edges = [first + (end - first) * i // tasks for i in range(tasks + 1)]
+        return [Range(low, high) for low, high in pairwise(edges)]
+
+    def read(self, piece: InputPartition) -> Iterator[Any]:
+        """In a task: as record batches."""
+        assert isinstance(piece, Range)
+        settle()
+        if piece.first >= piece.end:
+            return
+        progress = Progress(f"messages {piece.first} to {piece.end - 1} of {self.name}", "messages read")
+        for delivered in put_together(self.name, self._batches(piece)):
+            yield self._layout.batch(delivered)
+            progress.add(len(delivered.values))
+
+    def _batches(self, piece: Range) -> Iterator[MessageBatch]:
+        place, servers = Place(piece.first, piece.end), self.options["servers"]
+        for batch in batches(servers, self.name, place, None, wait=False, patience_s=self.options["timeout"]):
+            if batch is not None:
+                self._look(batch.missed, batch.offset)
+                yield batch
+        self._look(place.missed, min(place.offset, piece.end))
+        if place.offset < piece.end:
+            self.lost(f"topic {self.name} ends with {place.offset - 1}: another was made under its name")
+
+    def _look(self, missed: int, before: int) -> None:
+        if missed:
+            self.lost(f"{missed} messages of topic {self.name} before {before} are kept no more")
+
+
+class MessagesReader(DataSourceReader):
+    """`spark.read.format("chp")` of a topic."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self._source = Source(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """When the query is planned: both ends are fixed then."""
+        settle()
+        facts = self._source.facts()
+        first, end = self._source.start(facts, "earliest"), self._source.end(facts)
+        return self._source.ranges(first, max(first, end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        return self._source.read(partition)
+
+
+class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("chp")` of a topic."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self._source = Source(options, schema)
+        self._ceiling: int | None = None
+        self._lag: Offset | None = None
+
+    def _offset(self, offset: int, facts: dict[str, Any], **more: int) -> Offset:
+        return {"topic": self._source.name, "offset": offset, "made": facts["made"], **more}
+
+    def initialOffset(self) -> Offset:
+        """Where a new query starts."""
+        facts = self._source.facts()
+        return self._offset(self._source.start(facts, "latest"), facts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """By the option maxOffsetsPerTrigger."""
+        most = self._source.options["maxOffsetsPerTrigger"]
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """The end of the next batch."""
+        facts = self._source.facts()
+        first, end = self._start(start, facts), int(facts["next"])
+        if self._ceiling is not None:
+            end = max(first, min(end, self._ceiling))
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, first + limit.max_rows)
+        self._lag = self._offset(facts["next"], facts, behind=facts["next"] - end)
+        return self._offset(end, facts)
+
+    def _start(self, start: Offset, facts: dict[str, Any]) -> int:
+        """Where a batch begins that follows on an offset."""
+        name = self._source.name
+        if start["topic"] != name:
+            raise BadOption(f"the checkpoint is of topic {start['topic']}, not {name}; give each query its own")
+        if start["made"] != facts["made"] or start["offset"] > facts["next"]:
+            self._source.lost(f"the checkpoint is of another topic {name}, which was removed, or is in another store")
+            return int(facts["first"])
+        return self._source.kept(start["offset"], facts)
+
+    def reportLatestOffset(self) -> Offset | None:
+        """For `query.lastProgress`: the next message's when the batch was planned, and how many it is `behind`."""
+        return self._lag
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where "now" is; the batches go that far."""
+        self._ceiling = int(self._source.facts()["next"])
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """As for a batch read."""
+        first = start["offset"] if start["made"] == end["made"] else 0
+        return self._source.ranges(first, end["offset"]) if first < end["offset"] else []
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to let go of: what is kept is the topic's own setting."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        return self._source.read(partition)

@@ -1,0 +1,150 @@
+"""Reading a snapshot: every task reads a slice of one image, so all rows are as of one number.
+
+    plan      an image of what is to be read is made on the active, and cut into slices        (SPEC.md, section 17)
+    task i    slice i, in chunks with credit, columns from end to end
+
+An image is kept for ten minutes after its last use, a minute once all slices were read. A data frame that is used again
+later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
+
+Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once: Spark 4.3 plans a Python
+source once for all uses of a data frame (or view), so what one use pushes down is missing in another. Then
+`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a filter those of the filter. What
+always narrows a read is the option `subtree`, which is the frame's own.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
+
+from chp import columns
+from chp.errors import ChpError
+from chp.headers import Kthxbai, Sync
+from chp.numbers import describe
+
+from ...ask.port import Port
+from ...errors import Refused
+from ..progress import Progress
+from ..values.columns import Layout, Updates, packed_column
+from ..worker import settle
+
+KEYS_A_TASK, TASKS_MAX = 500_000, 64
+
+
+AGAIN = "load() the data frame again, or start the query again"
+
+
+class ReadFailed(ChpError):
+    """What was to be read can't be had."""
+
+
+class Slice(InputPartition):
+    """One of the slices of an image."""
+
+    def __init__(self, image: bytes, part: int, number: int) -> None:
+        self.image, self.part, self.number = image, part, number
+
+
+def port_of(options: dict[str, Any]) -> Port:
+    """What asks the servers that the options name."""
+    return Port(options["servers"], options["timeout"], again=AGAIN)
+
+
+def make_image(port: Port, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
+    """An image of what begins with `prefix` in a subtree, and its slices."""
+    name = secrets.token_bytes(16)
+    facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
+    if partitions is None:
+        partitions = max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
+        facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions)
+    return [Slice(name, i, facts["number"]) for i in range(partitions)]
+
+
+def read_slice(port: Port, subtree: str, piece: Slice, *, packed: bool = False) -> Iterator[Updates]:
+    """The updates of a slice, chunk by chunk; `packed` with keys and values in Arrow's form."""
+    at = describe(piece.number)
+    try:
+        for header, items in port.stream(subtree, image=piece.image, part=piece.part, packed=packed):
+            if isinstance(header, Sync):
+                yield from map(updates_of, items)
+            elif isinstance(header, Kthxbai) and header.number != piece.number:
+                raise ReadFailed(f"the servers hold the snapshot at {describe(header.number)}, not at {at}; read again")
+    except Refused as refused:
+        raise ReadFailed(
+            f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
+            "another server is active now. A data frame keeps to its snapshot, so load() it again and run that, and "
+            "cache() what is to last; a stream's query is started again"
+        ) from None
+
+
+def updates_of(segment: list[Any]) -> Updates:
+    """A segment of a SYNC."""
+    keys, values, extras = segment
+    runs = extras[columns.REVISIONS]
+    revisions = np.repeat(np.array([run[0] for run in runs], np.int64), [run[1] for run in runs])
+    ttls = extras.get(columns.TTLS)
+    if type(keys) is bytes:
+        keys = packed_column(keys, extras[columns.KEY_BYTES], pa.string())
+        values = packed_column(values, extras[columns.VALUE_BYTES], pa.binary())
+    return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls)
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("chp")`."""
+
+    def __init__(self, options: dict[str, Any], schema: Any) -> None:
+        self._options = options
+        self._layout = Layout(schema, options["codec"], options["mode"])
+        self._prefix: str = options["subtree"]
+
+    def narrow(self, prefixes: list[str]) -> None:
+        """Read no more than what begins with each of these."""
+        for prefix in prefixes:
+            if prefix.startswith(self._prefix):
+                self._prefix = prefix
+
+    def partitions(self) -> list[InputPartition]:
+        """When the query is planned: one image for all tasks."""
+        settle()
+        with port_of(self._options) as port:
+            return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        assert isinstance(partition, Slice)
+        settle()
+        progress = Progress(f"slice {partition.part}", "keys read")
+        with port_of(self._options) as port:
+            for updates in read_slice(port, self._options["subtree"], partition, packed=True):
+                yield self._layout.batch(updates)
+                progress.add(len(updates.keys))
+
+
+class NarrowedReader(BatchReader):
+    """With pushDownPredicate: reads no more than the filters on the key leave, as far as they say how it begins."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """All filters come back, for Spark to apply again: a prefix says less than they do."""
+        self.narrow([prefix for each in filters if (prefix := key_prefix(each)) is not None])
+        return filters
+
+
+def key_prefix(condition: Filter) -> str | None:
+    """What keys begin with if they meet the condition; None if it says nothing of that."""
+    if getattr(condition, "attribute", None) != ("key",):
+        return None
+    if isinstance(condition, EqualTo | StringStartsWith):
+        return str(condition.value) if isinstance(condition.value, str) else None
+    if isinstance(condition, In):
+        return _common([str(value) for value in condition.value])
+    return None
+
+
+def _common(texts: list[str]) -> str:
+    """What all of them begin with: what the first and the last in order share."""
+    low, high = min(texts), max(texts)
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return low[:same]

@@ -1,0 +1,125 @@
+"""What is measured of Clones, for OpenTelemetry or Prometheus, whichever is installed; nothing is imported before.
+
+    Clone(metrics=telemetry.installed())            # OpenTelemetry, else Prometheus, else nothing
+    Clone(metrics=telemetry.OpenTelemetry())        Clone(metrics=telemetry.Prometheus())
+
+    chp.client.ack       seconds from a batch to its acknowledgement, by durability; `sync` is a batch too
+    chp.client.refused   batches that were refused, by code; "closed" if nobody will ever answer
+    chp.client.synced    how many Clones of this process are complete and current
+    chp.client.changes   changes told to watches and callbacks
+
+In Prometheus the dots are underscores. All Clones of a process share the instruments; each has an object of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from .agent.measured import Metrics
+
+SYNCED = "SYNCED"
+WORDS = {
+    "chp.client.ack": "from a batch of sets to its acknowledgement",
+    "chp.client.refused": "batches of sets that were refused",
+    "chp.client.synced": "Clones that are complete and current",
+    "chp.client.changes": "changes told to watches and callbacks",
+}
+
+
+def installed() -> Metrics | None:
+    """What there is here: OpenTelemetry, Prometheus, or None."""
+    for package, made in (("opentelemetry", OpenTelemetry), ("prometheus_client", Prometheus)):
+        if find_spec(package) is not None:
+            try:
+                return made()
+            except ImportError:  # another part of that name
+                continue
+    return None
+
+
+class _Told(ABC):
+    """A state is counted by its changes."""
+
+    _synced = False
+
+    def state(self, state: str) -> None:
+        """The state changed."""
+        if (state == SYNCED) != self._synced:
+            self._synced = state == SYNCED
+            self._count_synced(1 if self._synced else -1)
+
+    @abstractmethod
+    def _count_synced(self, by: int) -> None: ...
+
+
+class OpenTelemetry(_Told):
+    """By the meter "chp_client" of the provider that the program has set up."""
+
+    def __init__(self) -> None:
+        self._ack, self._refused, self._clones, self._changes = _meter()
+
+    def acknowledged(self, durability: str, seconds: float) -> None:
+        """A batch was acknowledged."""
+        self._ack.record(seconds, {"durability": durability})
+
+    def refused(self, code: str) -> None:
+        """A batch was refused."""
+        self._refused.add(1, {"code": code})
+
+    def changes(self, n: int) -> None:
+        """So many went to watches."""
+        self._changes.add(n)
+
+    def _count_synced(self, by: int) -> None:
+        self._clones.add(by)
+
+
+class Prometheus(_Told):
+    """In the default registry."""
+
+    def __init__(self) -> None:
+        self._ack, self._refused, self._clones, self._changes = _registered()
+
+    def acknowledged(self, durability: str, seconds: float) -> None:
+        """A batch was acknowledged."""
+        self._ack.labels(durability).observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """A batch was refused."""
+        self._refused.labels(code).inc()
+
+    def changes(self, n: int) -> None:
+        """So many went to watches."""
+        self._changes.inc(n)
+
+    def _count_synced(self, by: int) -> None:
+        self._clones.inc(by)
+
+
+@cache
+def _meter() -> tuple[Any, Any, Any, Any]:
+    meter = import_module("opentelemetry.metrics").get_meter("chp_client")
+    ack, refused, synced, changes = WORDS
+    return (
+        meter.create_histogram(ack, unit="s", description=WORDS[ack]),
+        meter.create_counter(refused, description=WORDS[refused]),
+        meter.create_up_down_counter(synced, description=WORDS[synced]),
+        meter.create_counter(changes, description=WORDS[changes]),
+    )
+
+
+@cache
+def _registered() -> tuple[Any, Any, Any, Any]:
+    client = import_module("prometheus_client")
+    ack, refused, synced, changes = (name.replace(".", "_") for name in WORDS)
+    words = list(WORDS.values())
+    return (
+        client.Histogram(f"{ack}_seconds", words[0], ["durability"]),
+        client.Counter(refused, words[1], ["code"]),
+        client.Gauge(synced, words[2]),
+        client.Counter(changes, words[3]),
+    )

@@ -1,0 +1,181 @@
+"""A consumer for asyncio: the same words as `Consumer`, awaited. A thread of its own reads, a step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from chp.numbers import Revision
+
+from ..agent.tickets import Ticket
+from ..clone.writer import Items
+from ..core.events import Ack
+from .batch import Batch, Published
+from .consumer import Consumer
+from .reader import Message
+from .together import Together
+
+T = TypeVar("T")
+
+
+class AsyncBatch:
+    """A `Batch` whose acknowledgements are awaited."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """As of `Batch`, and so are all columns."""
+        return self.batch.offsets
+
+    @property
+    def keys(self) -> list[str | None]:
+        """One for each message."""
+        return self.batch.keys
+
+    @property
+    def values(self) -> list[Any]:
+        """One for each message."""
+        return self.batch.values
+
+    @property
+    def times(self) -> list[float]:
+        """One for each message."""
+        return self.batch.times
+
+    @property
+    def revisions(self) -> list[Revision]:
+        """One for each message."""
+        return self.batch.revisions
+
+    @property
+    def missed(self) -> int:
+        """As of `Batch`."""
+        return self.batch.missed
+
+    @property
+    def whose(self) -> tuple[str, str, bytes]:
+        """Topic, group, member."""
+        return self.batch.whose
+
+    @property
+    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
+        """For the parts of this package, as the next two."""
+        return self.batch.dead
+
+    def moves(self) -> list[list[Any]]:
+        """The steps that acknowledge it."""
+        return self.batch.moves()
+
+    def sent(self, ticket: Ticket) -> None:
+        """They are on their way."""
+        self.batch.sent(ticket)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.batch)
+
+    async def done(self) -> Ack:
+        """Acknowledge it, and wait."""
+        return await self.batch.done()
+
+    async def commit(
+        self, sets: Items | None = None, *, deletes: Iterable[str] = (), publish: Published | None = None
+    ) -> Ack:
+        """As of `Batch`."""
+        return await self.batch.committing(sets, deletes=deletes, publish=publish)
+
+    def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
+        """As of `Batch`."""
+        self.batch.reject(message, why, tries)
+
+
+class AsyncTogether:
+    """Made by `AsyncClone.together`, for `async with`: what `Together` has is called on the `t` it gives."""
+
+    def __init__(self, together: Together) -> None:
+        self._together = together
+
+    async def __aenter__(self) -> Together:
+        return self._together
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            await self._together.send()
+
+
+class AsyncConsumer:
+    """Made by `AsyncTopic.consumer`; for one task at a time."""
+
+    def __init__(self, consumer: Consumer, pool: ThreadPoolExecutor) -> None:
+        self.consumer = consumer  # what it is, for `lag`, `fenced` and `name`
+        self._pool = pool
+
+    @classmethod
+    async def join(cls, made: Callable[[], Consumer]) -> Self:
+        """Become a member."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="chp-consumer")
+        loop = asyncio.get_running_loop()
+        try:
+            return cls(await loop.run_in_executor(pool, made), pool)
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
+
+    async def _run(self, act: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+
+    async def take(self, timeout: float | None = None) -> AsyncBatch | None:
+        """As of `Consumer`; who is cancelled in it ends the consumer within a second or two."""
+        try:
+            batch = await self._run(partial(self._take, timeout))
+        except asyncio.CancelledError:
+            self.consumer.stop()
+            raise
+        return None if batch is None else AsyncBatch(batch)
+
+    def _take(self, timeout: float | None) -> Batch | None:
+        try:
+            return self.consumer.take(timeout)
+        except StopIteration:  # which can't cross into a task
+            return None
+
+    async def __aiter__(self) -> AsyncIterator[AsyncBatch]:
+        while not self.consumer.closed:
+            batch = await self.take()
+            if batch is not None:
+                yield batch
+
+    async def get(self, timeout: float | None = None) -> Message | None:
+        """As of `Consumer`."""
+        try:
+            return await self._run(partial(self._get, timeout))
+        except asyncio.CancelledError:
+            self.consumer.stop()
+            raise
+
+    def _get(self, timeout: float | None) -> Message | None:
+        try:
+            return self.consumer.get(timeout)
+        except StopIteration:
+            return None
+
+    async def close(self) -> None:
+        """As of `Consumer`."""
+        self.consumer.stop()
+        try:
+            await self._run(self.consumer.close)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -1,0 +1,264 @@
+"""What a consumer is given: messages as columns, and the steps that acknowledge them.
+
+A batch is done once: by `done`, by `commit`, by `Clone.together`, or as the next one is asked for. What was sent for it
+and refused leaves it undone: the servers give its messages again, to whoever has their slots.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+from chp.errors import BadInput
+from chp.headers import Messages
+from chp.numbers import Revision
+from chp.topics import dead_topic, pack_slots, unpack_messages, unpack_slots
+
+from ..agent.tickets import Ticket
+from ..clone.writer import Items, Writer
+from ..core.events import Ack
+from .letters import Letters, letter, portions, reason, shown
+from .reader import Message
+from .together import Together
+
+Published = Mapping[str, Iterable[Any]]
+
+
+class Batch:
+    """Messages of one topic in the order of their offsets; iterating gives each `Message`.
+
+    offsets, keys, values, times, revisions      columns, of one length
+    missed                                       messages before them that are not kept any more
+
+    A message whose value the codec can't take is in none of the columns: it is put aside with the batch.
+    """
+
+    __slots__ = (
+        "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto", "_writer", "before",
+        "dead_topic", "keys", "missed", "offsets", "revisions", "times", "values", "whose",
+    )  # fmt: skip
+
+    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], header: Messages, items: list[Any]) -> None:
+        self._writer, self.whose = writer, whose
+        self._spans: list[list[Any]] = header.spans or []
+        self._given, self._upto = header.upto, header.upto
+        self._ticket: Ticket | None = None
+        self._on_way: list[list[list[Any]]] = []  # steps that are not answered
+        self._letters: Letters = {}  # that are not on their way
+        self._undo: tuple[list[list[Any]], Letters] | None = None  # what it was before the last acknowledgement
+        self._held = 0, 0  # slots, and the offset up to which they are acknowledged for now
+        self.before = False  # whether it was acknowledged before anybody saw it
+        self.dead_topic = dead_topic(*whose[:2])
+        self.missed = max(0, header.first - min((after for _, after in self._spans), default=header.first))
+        self.offsets: Sequence[int] = []
+        self.keys: list[str | None] = []
+        self._raw: list[bytes] = []
+        self.values: list[Any] = self._raw if writer.decode is None else []
+        self.times: list[float] = []
+        self.revisions: list[Revision] = []
+        for item in items:
+            self._take(item)
+        if writer.decode is not None:
+            self._decode(writer.decode)
+
+    def _take(self, item: list[Any]) -> None:
+        first, n, number, wall_ms, bodies, *mask = item
+        keys: list[str | None] = []
+        values: list[bytes] = []
+        for body in bodies:
+            some, more = unpack_messages(body)
+            keys += [key or None for key in some] if some is not None else [None] * len(more)
+            values += more
+        offsets: Sequence[int] = range(first, first + n)
+        if mask:
+            offsets = list(compress(offsets, mask[0]))
+        self.offsets = offsets if not self.offsets else [*self.offsets, *offsets]
+        self.keys += keys
+        self._raw += values
+        self.times += [wall_ms / 1000] * len(values)
+        self.revisions += [Revision(number)] * len(values)
+
+    def _decode(self, decode: Callable[[bytes], Any]) -> None:
+        try:
+            self.values = list(map(decode, self._raw))
+        except Exception:  # whatever a codec raises
+            self._decode_each(decode)
+
+    def _decode_each(self, decode: Callable[[bytes], Any]) -> None:
+        taken: list[bool] = []
+        for at, data in enumerate(self._raw):
+            try:
+                self.values.append(decode(data))
+            except Exception as error:
+                self._letters[self.offsets[at]] = self._letter(at, reason(error), 0)
+            taken.append(self.offsets[at] not in self._letters)
+        self.offsets, self.keys = list(compress(self.offsets, taken)), list(compress(self.keys, taken))
+        self.times, self.revisions = list(compress(self.times, taken)), list(compress(self.revisions, taken))
+        self._raw = list(compress(self._raw, taken))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Message]:
+        columns = zip(self.offsets, self.keys, self.values, self.revisions, self.times, strict=True)
+        return (Message(*fields) for fields in columns)
+
+    # -- acknowledging
+
+    def done(self) -> Ticket:
+        """Acknowledge it, and don't wait: at least once, as what was made of it may be made again before that."""
+        if self._ticket is not None and self.is_done:
+            return self._ticket
+        for part in portions(self._letters)[:-1]:  # what does not fit one record
+            self.upto(part[-1] + 1)._together(None).send()
+        return self._together(None).send()
+
+    def commit(
+        self,
+        sets: Items | None = None,
+        *,
+        deletes: Iterable[str] = (),
+        publish: Published | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Acknowledge it with what was made of it, in one record: exactly once; waits until the servers have it.
+
+        sets, deletes   keys, as of `Clone.set_many`
+        publish         messages by topic
+
+        Raises `Fenced` if somebody else has these messages by now, or they were acknowledged: then nothing of it is
+        done. For conditions on keys, and keys of messages, there is `Clone.together`.
+        """
+        return self.committing(sets, deletes=deletes, publish=publish, timeout=timeout).wait(timeout)
+
+    def committing(
+        self, sets: Items | None, *, deletes: Iterable[str], publish: Published | None, timeout: float | None = None
+    ) -> Ticket:
+        """The same without waiting."""
+        together = self._together(timeout)
+        if sets is not None:
+            together.set_many(sets)
+        for key in deletes:
+            together.delete(key)
+        for topic, values in (publish or {}).items():
+            together.publish_many(topic, values)
+        return together.send()
+
+    def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
+        """A message of it can't be done: as the batch is acknowledged it goes, with it, to the group's dead topic.
+
+        That is `TOPIC.GROUP.dead`, or `dead_topic`. There its value is a msgpack map: topic, group, offset, revision,
+        key, value, tries and why (cut to 4 KiB). A value that is too large for that is the next message there.
+        """
+        offset = message if isinstance(message, int) else message.offset
+        at = self._at(offset)
+        self._look()
+        if not self.before and self._spans and offset < min(after for _, after in self._spans):
+            raise BadInput(f"message {offset} is acknowledged already, or its acknowledgement is on its way")
+        self._letters[offset] = self._letter(at, shown(why), tries)
+
+    def _at(self, offset: int) -> int:
+        at = bisect_left(self.offsets, offset)
+        if at == len(self.offsets) or self.offsets[at] != offset:
+            raise BadInput(f"no message of this batch has the offset {offset}")
+        return at
+
+    def _letter(self, at: int, why: str, tries: int) -> list[tuple[str, bytes]]:
+        topic, group, _ = self.whose
+        told = {"topic": topic, "group": group, "offset": self.offsets[at], "revision": int(self.revisions[at])}
+        told |= {"key": self.keys[at], "tries": tries, "why": why}
+        return letter(told, self.keys[at] or "", self._raw[at])
+
+    def _together(self, timeout: float | None) -> Together:
+        together = Together(self._writer, timeout)
+        together.ack(self)
+        return together
+
+    # -- for the parts of this package
+
+    def upto(self, offset: int) -> Batch:
+        """Its messages below an offset are to be acknowledged first."""
+        self._upto = min(offset, self._given)
+        return self
+
+    @property
+    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
+        """What goes to the dead topic with the next acknowledgement."""
+        self._look()
+        due = [each for offset in sorted(self._letters) if offset < self._upto for each in self._letters[offset]]
+        return {self.dead_topic: due} if due else {}
+
+    def take_letters(self) -> Letters:
+        """What is to be put aside, and is not any more."""
+        self._look()
+        taken, self._letters = self._letters, {}
+        return taken
+
+    def put_letters(self, letters: Letters) -> None:
+        """The other way."""
+        self._letters |= letters
+
+    def hold(self, slots: int, offset: int) -> None:
+        """The next acknowledgement stops for some slots at an offset."""
+        self._held = slots, offset
+
+    def moves(self) -> list[list[Any]]:
+        """The steps that acknowledge it."""
+        if self.is_done:
+            raise BadInput("this batch is acknowledged already, or its acknowledgement is on its way")
+        return self._steps()[0]
+
+    def sent(self, ticket: Ticket) -> None:
+        """Its acknowledgement is on its way."""
+        steps, spans = self._steps()
+        letters = {offset: self._letters.pop(offset) for offset in list(self._letters) if offset < self._upto}
+        self._ticket, self._undo = ticket, (self._spans, letters)
+        self._on_way.append(steps)
+        self._spans, self._upto, self._held = spans, self._given, (0, 0)
+        ticket.on_settled(lambda _: self._on_way.remove(steps))
+
+    def _look(self) -> None:
+        """What was refused was not done."""
+        if self.failed and self._undo is not None:
+            self._spans, letters = self._undo
+            self._letters, self._undo = letters | self._letters, None
+
+    def _steps(self) -> tuple[list[list[Any]], list[list[Any]]]:
+        """Of the next acknowledgement; and what is left to be acknowledged behind it."""
+        self._look()
+        held, at = self._held
+        steps, left = [], []
+        for slots, after in self._parted(held):
+            upto = min(self._upto, at) if held and unpack_slots(slots) & held else self._upto
+            if after < upto:
+                steps.append([slots, after, upto])
+            left.append([slots, max(after, upto)])
+        return steps, left
+
+    def _parted(self, held: int) -> Iterator[list[Any]]:
+        for slots, after in self._spans:
+            some = unpack_slots(slots) if held else 0
+            parts = some & held, some & ~held
+            yield from [[pack_slots(part), after] for part in parts] if all(parts) else [[slots, after]]
+
+    def in_hand(self) -> list[list[Any]]:
+        """What of it is not known to be acknowledged: steps, one behind the other."""
+        if self.failed:
+            return []
+        left = [[slots, after, self._given] for slots, after in self._spans if after < self._given]
+        return [step for steps in self._on_way for step in steps] + left
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it is acknowledged, or on its way to be."""
+        return not self.failed and not self._letters and all(after >= self._given for _, after in self._spans)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an acknowledgement of it was refused."""
+        return self._ticket is not None and self._ticket.done and self._ticket.ack is None
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} messages of {self.whose[0]}{', done' if self.is_done else ''}>"

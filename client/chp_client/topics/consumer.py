@@ -1,0 +1,345 @@
+"""A consumer: a member of a group, which shares a topic with the others of it (docs/topics.md).
+
+    with orders.consumer("billing") as consumer:
+        for batch in consumer:
+            batch.commit(sets={...}, publish={...})      # or batch.done(); or the next one is asked for
+
+It is a lease, which the Clone's agent refreshes however long a handler takes, and a reading of port P, by the thread
+that iterates. Over a failover it goes on with what comes behind the messages that it has. If it was taken for dead,
+stopped for longer than its ttl, what it commits then is refused as `Fenced`; it joins anew by itself, and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from secrets import token_bytes
+from threading import Event
+from time import monotonic
+from typing import Any
+from zlib import crc32
+
+from chp import columns
+from chp.batch import Segment
+from chp.errors import BadFrame, BadInput
+from chp.headers import Messages
+from chp.topics import dead_topic
+
+from .. import checks
+from ..agent.tickets import Ticket
+from ..ask.port import LATER, Interrupted, Port
+from ..clone.lease import Lease
+from ..clone.writer import Writer
+from ..errors import AlreadyThere, Closed, NoSuchGroup, NoSuchTopic, Refused
+from .aside import PAUSE_MAX_S, PAUSE_S, put_aside
+from .batch import Batch
+from .groups import begin, naming
+from .letters import reason
+from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
+
+CREDIT = 8  # chunks, of about 256 KiB, that are on their way or in hand
+TTL_S = 10.0
+TRIES = 5
+HAVE_MAX = 1000  # steps in hand that are told to a server: they fit a question
+BACKOFF_S = 0.1  # before a message is tried again, and twice as long each time
+_log = logging.getLogger("chp_client.topics")
+
+
+class Consumer:
+    """Made by `Topic.consumer`; an iterator of `Batch`es, for one thread at a time."""
+
+    def __init__(
+        self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: float, ack: str,
+        prefetch: int, name: str | None,
+    ) -> None:  # fmt: skip
+        if ack not in ("after", "before"):
+            raise BadInput(f'ack={ack!r} is not "after" or "before" (the handler sees the messages)')
+        if type(prefetch) is not int or not 1 <= prefetch <= 64:
+            raise BadInput(f"prefetch is how many chunks are given ahead, from 1 to 64, not {prefetch!r:.40}")
+        ms = checks.ttl_in_ms(ttl)
+        if ms is None:
+            raise BadInput("a consumer needs a ttl: the seconds after which one that is gone is taken for dead")
+        self.topic, self.group = topic, group
+        self.dead_topic = dead_topic(topic, group)  # where that goes which can't be handled
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.lag = 0  # how many messages of the topic are behind the last one given, of whatever slot
+        self.fenced = 0  # how often what it acknowledged was not its own any more
+        self._writer, self._servers = writer, servers
+        self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
+        self._start = start
+        self._lease: Lease | None = None
+        self._hand: list[Batch] = []  # what was given, and is not known to be acknowledged
+        self._proof: list[Any] | None = None
+        self._batch: Batch | None = None  # that was handed out last
+        self._anew = False  # it is to begin at what the servers have
+        self._pause_s = 0.0  # before that, as an acknowledgement was refused
+        self._stopped = Event()
+        self._found: Generator[Batch | None, None, None] | None = None
+        self._left: Iterator[Message] = iter(())  # for `get`
+        self._got: tuple[Batch, int] | None = None
+        self._join()
+
+    # -- being a member
+
+    def _join(self) -> None:
+        """Become a member, and make the group if it is not there."""
+        while True:
+            if self._lease is None or self._lease.lost:
+                self._lease = Lease(self._writer, token_bytes(16), self._ttl_ms)
+            told = [self.topic, self.group, self._lease.id, self.name[:256]]
+            try:
+                with naming(self.topic, self.group):
+                    self._send({columns.JOIN: told}).wait(PATIENCE_S)
+                return
+            except (NoSuchGroup, NoSuchTopic):
+                with suppress(AlreadyThere), naming(self.topic, self.group):
+                    self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
+            except Refused as refused:
+                if refused.code != "lease":
+                    raise
+                self._lease.abandon()
+                self._lease = None
+
+    def _send(self, extras: dict[str, Any]) -> Ticket:
+        return self._writer.put_encoded(Segment([], [], extras).encode(), None)
+
+    # -- batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.take(None)
+        assert batch is not None, "without a timeout it waits"
+        return batch
+
+    def take(self, timeout: float | None = None) -> Batch | None:
+        """The next batch, once the one before is acknowledged or on its way to be; None if none comes in time.
+
+        Raises `StopIteration` after `close`, `NoSuchGroup` and `NoSuchTopic` if it was removed, `Unanswered` if no
+        server has served for half a minute.
+        """
+        limit = checks.wait_s(timeout)
+        until = None if limit is None else monotonic() + limit
+        self._finish()
+        while not self.closed:
+            if self._found is None:
+                self._found = self._reading()
+            found = next(self._found)
+            if found is not None:
+                self._batch = found
+                if self._before:
+                    found.before = True
+                    found.done().wait()
+                return found
+            if until is not None and monotonic() >= until:
+                return None
+        raise StopIteration
+
+    def _finish(self) -> None:
+        """The batch before is done, unless an acknowledgement of it was refused: then it is given anew."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        if batch.failed:
+            self._anew = True
+        elif not batch.is_done:
+            batch.done().on_settled(self._settled)
+        if self._anew and self._found is not None:
+            self._found.close()
+            self._found = None
+
+    def _settled(self, ticket: Ticket) -> None:
+        if isinstance(ticket.error, Refused):
+            self._lost()
+            if ticket.error.code != "fenced":  # it may be refused again, and all that is given comes again
+                self._pause_s = min(max(2 * self._pause_s, PAUSE_S), PAUSE_MAX_S)
+            _log.warning("group %s of topic %s: %s", self.group, self.topic, ticket.error)
+        elif ticket.error is None:
+            self._pause_s = 0.0
+
+    def _lost(self) -> None:
+        self.fenced += 1
+        self._anew = True
+
+    def _pausing(self) -> Iterator[None]:
+        until = monotonic() + self._pause_s
+        while (left := until - monotonic()) > 0 and not self._stopped.wait(min(1.0, left)):
+            yield None
+
+    def _reading(self) -> Generator[Batch | None, None, None]:
+        """Batches as they come, None about once a second while none does; it goes on over failovers."""
+        with Port(self._servers, PATIENCE_S, silence_s=SILENCE_S) as port:
+            while not self.closed:
+                if self._anew:
+                    yield from self._pausing()
+                    self._anew, self._hand, self._proof = False, [], None
+                try:
+                    yield from self._ask(port)
+                except Interrupted:
+                    continue
+                except Refused as refused:
+                    self._refused(refused)
+
+    def _ask(self, port: Port) -> Generator[Batch | None, None, None]:
+        assert self._lease is not None, "it has joined"
+        whose = self.topic, self.group, self._lease.id
+        options: dict[str, Any] = {"topic": self.topic, "group": self.group, "member": self._lease.id}
+        if self._proof is not None:
+            have = [step for batch in self._hand for step in batch.in_hand()]
+            options |= {"have": have[:HAVE_MAX], "proof": self._proof}
+        for header, items in port.stream("", credit=self._prefetch, **options):
+            if not isinstance(header, Messages):
+                raise BadFrame("a server answers a consumer with something else; is it of an older version?")
+            if not header.spans:
+                yield None
+            else:
+                self.lag = header.topic_next - header.upto
+                self._proof = header.proof
+                batch = Batch(self._writer, whose, header, items)
+                self._hand = [*(each for each in self._hand if each.in_hand()), batch]
+                yield batch
+            if self._anew or self.closed:
+                return
+
+    def _refused(self, refused: Refused) -> None:
+        if refused.code == "member":
+            self._anew = True
+            if self._lease is not None:  # what it has in hand must not stand again
+                self._lease.abandon()
+                self._lease = None
+            self._join()
+        elif refused.code == "topic":
+            raise NoSuchTopic(refused.text, refused.code, self.topic, refused.server) from None
+        elif refused.code == "group":
+            raise NoSuchGroup(refused.text, refused.code, self.group, refused.server) from None
+        elif refused.code not in LATER:
+            raise refused
+        else:
+            Event().wait(AGAIN_S)
+
+    # -- one by one
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message, once the one before is acknowledged or on its way to be; None if none comes in time.
+
+        Don't mix it with batches. Raises what `take` does.
+        """
+        if self._got is not None:
+            last, offset = self._got
+            self._got = None
+            if not last.failed:
+                last.upto(offset + 1).done().on_settled(self._settled)
+        message = None if self._anew else next(self._left, None)
+        if message is None:
+            found = self.take(timeout)
+            while found is not None and not len(found):  # its messages are all put aside
+                found = self.take(timeout)
+            if found is None:
+                return None
+            self._left = iter(found)
+            message = next(self._left)
+        batch = self._batch
+        assert batch is not None, "the one that the message is of"
+        self._got = batch, message.offset
+        return message
+
+    # -- being called
+
+    def run(
+        self, handler: Callable[[Message], object], workers: int = 1, tries: int = TRIES, backoff_s: float = BACKOFF_S
+    ) -> None:
+        """Call `handler` with each message, until `close`; messages of one key one after the other, in their order.
+
+        workers   threads, each with keys of its own
+        tries     how often a message is tried for which it raises; then it is put aside, in the topic `dead_topic`
+
+        What a batch of messages comes to is acknowledged when all of them are done. If a message can't be put aside, as
+        the dead topic is full, say, a warning names it; that is tried again until it can, and nothing is handled twice.
+        """
+        if not callable(handler):
+            raise BadInput(f"a handler is something to call with a message, not {handler!r:.60}")
+        if type(workers) is not int or not 0 < workers <= 256 or type(tries) is not int or tries < 1:
+            raise BadInput(f"workers are 1 to 256, and tries at least 1, not {workers!r:.40} and {tries!r:.40}")
+        with ThreadPoolExecutor(workers, thread_name_prefix="chp-consumer") as pool:
+            for batch in self:
+                shares: list[list[Message]] = [[] for _ in range(workers)]
+                for i, message in enumerate(batch):
+                    place = i if message.key is None else crc32(message.key.encode()) >> 8
+                    shares[place % workers].append(message)
+                tried = [pool.submit(self._handle, handler, share, tries, backoff_s) for share in shares if share]
+                for failed in [each for share in tried for each in share.result()]:
+                    batch.reject(*failed)
+                if self.put_aside(batch, _log.warning) and not batch.is_done:
+                    batch.done().on_settled(self._settled)
+
+    def _handle(
+        self, handler: Callable[[Message], object], messages: Iterable[Message], tries: int, backoff_s: float
+    ) -> list[tuple[Message, str, int]]:
+        """Those that could not be done."""
+        each = ((message, self.attempt(handler, message, tries, backoff_s)) for message in messages)
+        return [(message, why, tries) for message, why in each if why]
+
+    def put_aside(self, batch: Batch, warn: Callable[[str], object], *, patient: bool = True) -> bool:
+        """What was rejected, and wait (for the parts of this package); False if it is left, and given again."""
+        done = put_aside(batch, self._stopped, warn, patient=patient)
+        if not done:
+            self._batch = None  # it is not done
+            if not self.closed:
+                self._lost()
+        return done
+
+    def attempt(
+        self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float = BACKOFF_S
+    ) -> str:
+        """Call it until it does not raise; else why it did at the last time (for the parts of this package)."""
+        why = ""
+        for n in range(tries):
+            try:
+                handler(message)
+            except Exception as error:
+                why = reason(error)
+                _log.warning("message %d of topic %s, try %d of %d: %s", message.offset, self.topic, n + 1, tries, why)
+                if n + 1 < tries:
+                    Event().wait(min(backoff_s * 2 ** min(n, 30), PAUSE_MAX_S))
+            else:
+                return ""
+        return why
+
+    # -- the end
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End it within a second or two, from any thread, or from a handler: who iterates comes to an end."""
+        self._stopped.set()
+
+    def close(self, timeout: float | None = PATIENCE_S) -> None:
+        """Leave the group at once: what was not acknowledged goes to others. The batch in hand is not."""
+        self._stopped.set()
+        if self._found is not None:
+            with suppress(ValueError):  # it is running, in another thread
+                self._found.close()
+            self._found = None
+        lease, self._lease = self._lease, None
+        if lease is not None and not lease.closed and not self._writer.closed:
+            with suppress(Closed, Refused, TimeoutError):
+                ticket = lease.close()
+                if ticket is not None:
+                    ticket.wait(timeout)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name} of group {self.group!r} of topic {self.topic!r}>"

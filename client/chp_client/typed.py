@@ -1,0 +1,258 @@
+"""Values with a type of the application's: `Clone[Rate](...)`, or `Clone(codec=Rate)`.
+
+    bytes                 as they are            str                    as UTF-8
+    a dataclass           JSON, with the fields by their names; a field may be a number, text, a day, a time, a Decimal,
+                          an Enum, another dataclass, None, or a list, tuple or dict of these
+    a pydantic model      by its own methods, `model_dump_json` and `model_validate_json`; nothing is imported for it
+    a class of a codec    one that can be made without arguments, with `encode` and `decode`
+    dict, list, ...       JSON
+
+What a field can't carry is said when the Clone is made, and not with the first value. A value that somebody else wrote
+may have more fields than are known here: they are passed over, so that a writer may be newer than its readers. One that
+is missing has its default, or the value is none of that type (`BadValue`; `on_bad` says what becomes of it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from chp.errors import BadInput, BadValue
+
+from .codecs import Codec, Json, Msgpack, Text
+
+_BY_NAME: dict[str, Callable[[], Codec]] = {"text": Text, "json": Json, "msgpack": Msgpack}
+PLAIN: tuple[type, ...] = (dict, list, int, float, bool)
+_AS_TEXT: dict[type, Callable[[str], Any]] = {
+    dt.datetime: dt.datetime.fromisoformat, dt.date: dt.date.fromisoformat, dt.time: dt.time.fromisoformat,
+    decimal.Decimal: decimal.Decimal,
+}  # fmt: skip
+Read = Callable[[Any], Any]
+
+
+def codec_of(codec: str | Codec | type[Any]) -> Codec | None:
+    """The codec meant, by its name, as it is, or for values of a type; None for "raw", which costs nothing."""
+    if codec in ("raw", bytes):
+        return None
+    if isinstance(codec, str):
+        if codec not in _BY_NAME:
+            raise BadInput(f"codec {codec!r} is not known; use raw, text, json or msgpack, or an object with both")
+        return _BY_NAME[codec]()
+    if isinstance(codec, type) or typing.get_origin(codec) is not None:
+        return codec_of_type(codec)
+    if not isinstance(codec, Codec):
+        raise BadInput(f"codec {codec!r:.60} has no encode and decode; give a name, an object with both, or a type")
+    return codec
+
+
+def codec_of_type(kind: Any) -> Codec:
+    """The codec for values of a type; raises `BadInput` for one that has none."""
+    origin = typing.get_origin(kind) or kind
+    if origin is str:
+        return Text()
+    if origin in PLAIN or kind is Any:
+        return Json()
+    if hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json"):
+        return OfModel(kind)
+    if dataclasses.is_dataclass(kind):
+        return OfDataclass(typing.cast(type, kind))
+    if isinstance(kind, type) and hasattr(kind, "encode") and hasattr(kind, "decode"):
+        try:
+            made: Codec = kind()
+        except TypeError as error:
+            raise BadInput(f"codec {kind.__name__} can't be made without arguments ({error}); give one made") from None
+        return made
+    name = getattr(kind, "__name__", repr(kind))
+    raise BadInput(
+        f"values can't be of {name:.60}: it is no dataclass, no pydantic model and no codec; give a codec of your own, "
+        "an object with encode and decode"
+    )
+
+
+class OfModel:
+    """A pydantic model's own JSON."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def encode(self, value: Any) -> bytes:
+        """JSON, as the model writes it."""
+        _check(value, self._kind)
+        text: str = value.model_dump_json()
+        return text.encode()
+
+    def decode(self, data: bytes) -> Any:
+        """The model; `BadValue` for what it does not validate."""
+        try:
+            return self._kind.model_validate_json(data)
+        except ValueError as error:
+            raise BadValue(f"the value {data[:40]!r} is no {self._kind.__name__}: {error}") from None
+
+
+class OfDataclass:
+    """A dataclass as JSON."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind, self._json = kind, Json()
+        self._read = _reader_of(kind, kind.__name__)
+
+    def encode(self, value: Any) -> bytes:
+        """JSON, with the fields by their names."""
+        _check(value, self._kind)
+        return self._json.encode(_plain(value))
+
+    def decode(self, data: bytes) -> Any:
+        """The dataclass; `BadValue` for what is none."""
+        thing = self._json.decode(data)
+        try:
+            return self._read(thing)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise BadValue(f"the value {data[:40]!r} is no {self._kind.__name__}: {error}") from None
+
+
+def _check(value: Any, kind: Any) -> None:
+    if not isinstance(value, kind):
+        raise BadValue(f"a value here is a {kind.__name__}, not {type(value).__name__}")
+
+
+def _plain(thing: Any) -> Any:
+    """What JSON can say, of what a field may have."""
+    if dataclasses.is_dataclass(thing):
+        return {field.name: _plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+    if isinstance(thing, enum.Enum):
+        return thing.value
+    if isinstance(thing, dt.date | dt.time):
+        return thing.isoformat()
+    if isinstance(thing, decimal.Decimal):
+        return str(thing)
+    if isinstance(thing, list | tuple):
+        return [_plain(each) for each in thing]
+    return {key: _plain(each) for key, each in thing.items()} if isinstance(thing, dict) else thing
+
+
+def _reader_of(kind: Any, at: str) -> Read:
+    """What makes a value of `kind` of what JSON said; `at` names the field, for who has to change it."""
+    if kind in (str, *PLAIN, type(None)):
+        return _exactly(kind)
+    if kind in _AS_TEXT:
+        return lambda thing: _AS_TEXT[kind](_text(thing))
+    if dataclasses.is_dataclass(kind):
+        return _of_fields(typing.cast(type, kind), at)
+    if kind is Any:
+        return lambda thing: thing
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        made: Read = kind
+        return made
+    found = _reader_of_many(typing.get_origin(kind), typing.get_args(kind), at)
+    if found is None:
+        raise BadInput(f"{at} is of a type that JSON can't carry, {kind!r:.60}; give a codec of your own")
+    return found
+
+
+def _reader_of_many(origin: Any, arguments: tuple[Any, ...], at: str) -> Read | None:
+    """Of a list, a tuple of equal things, a dict, or a choice."""
+    if origin in (typing.Union, types.UnionType):
+        return _first_of([_reader_of(each, at) for each in arguments], at)
+    if origin in (list, tuple) and (len(arguments) == 1 or arguments[1:] == (...,)):
+        return _listed(origin, _reader_of(arguments[0], at))
+    if origin is dict and arguments[0] is str:
+        return _named(_reader_of(arguments[1], at))
+    return None
+
+
+def _exactly(kind: Any) -> Read:
+    def read(thing: Any) -> Any:
+        if kind is float and type(thing) is int:
+            return float(thing)
+        if type(thing) is not kind:
+            raise ValueError(f"{thing!r:.40} is not {kind.__name__}")
+        return thing
+
+    return read
+
+
+def _text(thing: Any) -> str:
+    if type(thing) is not str:
+        raise ValueError(f"{thing!r:.40} is not text")
+    return thing
+
+
+def _first_of(readers: list[Read], at: str) -> Read:
+    def read(thing: Any) -> Any:
+        for each in readers:
+            try:
+                return each(thing)
+            except (TypeError, ValueError, ArithmeticError):
+                continue
+        raise ValueError(f"{at} can't be {thing!r:.40}")
+
+    return read
+
+
+def _listed(origin: Callable[[Any], Any], each: Read) -> Read:
+    def read(thing: Any) -> Any:
+        if type(thing) is not list:
+            raise ValueError(f"{thing!r:.40} is not a list")
+        return origin(map(each, thing))
+
+    return read
+
+
+def _named(each: Read) -> Read:
+    def read(thing: Any) -> Any:
+        return {key: each(value) for key, value in _object(thing).items()}
+
+    return read
+
+
+def _object(thing: Any) -> dict[str, Any]:
+    if type(thing) is not dict:
+        raise ValueError(f"{thing!r:.40} is not an object with names")
+    return thing
+
+
+def _of_fields(kind: type, at: str) -> Read:
+    hints = typing.get_type_hints(kind)
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    readers = {field.name: _reader_of(hints[field.name], f"{at}.{field.name}") for field in fields}
+
+    def read(thing: Any) -> Any:
+        named = _object(thing)
+        return kind(**{name: each(named[name]) for name, each in readers.items() if name in named})
+
+    return read
+
+
+class Typed:
+    """`Clone[Rate]`: makes Clones whose values are of that type; in an annotation it says the same to a checker."""
+
+    def __init__(self, made: Any, kind: Any) -> None:
+        self._made, self._kind = made, kind
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """A Clone."""
+        return self._made(*arguments, **self._with_codec(named))
+
+    def from_file(self, *arguments: Any, **named: Any) -> Any:
+        """As of `Clone`."""
+        return self._made.from_file(*arguments, **self._with_codec(named))
+
+    def _with_codec(self, named: dict[str, Any]) -> dict[str, Any]:
+        if "codec" in named:
+            raise BadInput(f"{self!r} says what its values are; leave the codec out")
+        return {**named, "codec": self._kind}
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._made,)
+
+    def __or__(self, other: Any) -> Any:
+        return typing.Union[self, other]  # noqa: UP007 (of what is no type there is no other)
+
+    def __repr__(self) -> str:
+        return f"{self._made.__name__}[{getattr(self._kind, '__name__', self._kind)}]"

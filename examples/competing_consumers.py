@@ -1,0 +1,78 @@
+"""Three workers share a topic; one dies with work in its hands, and the others do it: in order by key, nothing twice.
+
+    python -m examples.competing_consumers
+
+What a worker says of its work goes to the topic "done" in the record that acknowledges it: a worker that dies before
+that leaves nothing behind, and its messages go to the others when its lease has run out.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from multiprocessing import get_context
+from threading import Event
+from typing import Any
+
+from chp_client import Clone, Fenced, NoSuchTopic
+
+from .pair import servers
+
+JOBS, KEYS, TTL_S = 2000, 50, 2.0
+WORKERS = ["ann", "bob", "eve"]
+
+
+def worker(pair: list[str], name: str) -> None:
+    """A process: it works for as long as it lives."""
+    with Clone(pair, None, codec="json") as clone, clone.topic("jobs").consumer("w", ttl=TTL_S, name=name) as consumer:
+        for n, batch in enumerate(consumer):
+            worked = [{"job": message.offset, "key": message.key, "by": name} for message in batch]
+            if name == "bob" and n == 2:
+                os.kill(os.getpid(), signal.SIGKILL)  # all of it is done, and nobody knows
+            with suppress(Fenced):  # it was stopped for so long that others have these messages: they do them
+                batch.commit(publish={"done": worked})
+
+
+def fill(clone: Clone) -> None:
+    """Wait for the three, then publish jobs of fifty customers."""
+    jobs = clone.topic("jobs")
+    while len(jobs.groups()[0]["members"]) < len(WORKERS):
+        Event().wait(0.05)
+    for first in range(0, JOBS, 20):
+        keys = [f"customer-{i % KEYS}" for i in range(first, first + 20)]
+        jobs.publish_many([f"job of {key}" for key in keys], keys).wait(30)
+
+
+def check(done: list[dict[str, Any]]) -> None:
+    """Each job once, and those of a customer in the order in which they were published."""
+    assert sorted(each["job"] for each in done) == list(range(JOBS)), "each once"
+    for key in {each["key"] for each in done}:
+        order = [each["job"] for each in done if each["key"] == key]
+        assert order == sorted(order), f"{key} in order"
+
+
+def main() -> None:
+    """Start them, publish, and read what was done."""
+    with servers() as pair, Clone(pair, None, codec="json") as clone:
+        for topic in map(clone.topic, ("jobs", "done")):
+            with suppress(NoSuchTopic):  # of the last time
+                topic.remove(10)
+        clone.topic("jobs").subscribe("w", timeout=10)
+        workers = [get_context("spawn").Process(target=worker, args=(pair, name), daemon=True) for name in WORKERS]
+        try:
+            for process in workers:
+                process.start()
+            fill(clone)
+            done = [row for batch in clone.topic("done").read(until=JOBS - 1) for row in batch.values]
+            check(done)
+            assert clone.topic("done").facts()["next"] == JOBS, "and no more came"
+            assert workers[1].exitcode == -signal.SIGKILL, "bob died"
+            shares = {name: sum(row["by"] == name for row in done) for name in WORKERS}
+            print(f"{shares}; bob died")
+            print(f"{len(done)} jobs of {KEYS} customers: 0 lost, 0 twice, each customer's in order")
+        finally:
+            for process in workers:
+                process.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A queue's library over topics: a producer's and a consumer's names that other programs may be written for already.
+
+    python -m examples.queue_library
+
+Each consumer has every message of its topics, from when it registered for them on, at a position of its own, which
+outlives its process: a group with one member. A message is done when the next one is asked for.
+"""
+
+from contextlib import suppress
+from threading import Thread
+from uuid import uuid4
+
+from chp_client import AlreadyThere, Clone, Consumer, NoSuchTopic, Refused
+
+from .pair import servers
+
+
+class myProducerError(Exception):
+    """What a producer may not do."""
+
+
+class myConsumerError(Exception):
+    """What a consumer may not do."""
+
+
+class Library:
+    """What both have."""
+
+    def __init__(self, clone: Clone, name: str | None = None) -> None:
+        self.clone, self.id = clone, name or uuid4().hex
+
+    def ListTopics(self) -> list[str]:
+        """All topics, by name."""
+        return [facts["name"] for facts in self.clone.topics()]
+
+
+class MyProducer(Library):
+    """A Clone does not register to publish; that a producer did is this library's rule."""
+
+    def __init__(self, clone: Clone, name: str | None = None) -> None:
+        super().__init__(clone, name)
+        self._registered: set[str] = set()
+
+    def CreateTopic(self, topic: str) -> None:
+        """Make a topic; an error if it is there. It lets go of what all its consumers have done."""
+        try:
+            self.clone.topic(topic).create("acknowledged")
+        except AlreadyThere as error:
+            raise myProducerError(str(error)) from error
+
+    def RegisterProducer(self, topic: str) -> str:
+        """May publish to it from now on; makes the topic if it is not there."""
+        with suppress(myProducerError):
+            self.CreateTopic(topic)
+        self._registered.add(topic)
+        return self.id
+
+    def Enqueue(self, topic: str, message: str) -> None:
+        """Publish; it is on both servers' disks when this returns."""
+        if topic not in self._registered:
+            raise myProducerError(f"{self.id} is not registered to {topic}")
+        try:
+            self.clone.topic(topic).publish(message).wait(30)
+        except Refused as error:
+            raise myProducerError(str(error)) from error
+
+
+class MyConsumer(Library):
+    """One program at a time; `close` keeps its positions."""
+
+    def __init__(self, clone: Clone, name: str | None = None) -> None:
+        super().__init__(clone, name)
+        self._consumers: dict[str, Consumer] = {}
+
+    def RegisterConsumer(self, topic: str) -> str:
+        """Have what comes to a topic, which must be there; call it again for others."""
+        try:
+            self.clone.topic(topic).facts()
+            self.clone.topic(topic).subscribe(self.id, timeout=30)
+        except (NoSuchTopic, AlreadyThere) as error:
+            raise myConsumerError(str(error)) from error
+        return self.id
+
+    def Dequeue(self, topic: str, timeout: float = 1.0) -> str:
+        """The next message; an error if there is none, or if it is not registered."""
+        if topic not in self._consumers:
+            self.Size(topic)
+            self._consumers[topic] = self.clone.topic(topic).consumer(self.id, name=self.id)
+        message = self._consumers[topic].get(timeout)
+        if message is None:
+            raise myConsumerError(f"there is nothing new in {topic}")
+        return str(message.value)
+
+    def Size(self, topic: str) -> int:
+        """How many messages wait; with the one that it was given last, if that is not known to be done."""
+        try:
+            (lag,) = [group["lag"] for group in self.clone.topic(topic).groups() if group["name"] == self.id]
+        except (NoSuchTopic, ValueError) as error:
+            raise myConsumerError(f"{self.id} is not registered to {topic}") from error
+        return int(lag)
+
+    def close(self) -> None:
+        """Who comes back under this name goes on with what was not done: the last one is given again."""
+        for consumer in self._consumers.values():
+            consumer.close()
+
+
+def main() -> None:
+    """Three producers with a thread each, two consumers of a hundred messages from each."""
+    topic = f"T-{uuid4().hex[:8]}"
+    with servers() as pair, Clone(pair, None, codec="text") as clone:
+        producers = [MyProducer(clone, f"P-{i}") for i in (1, 2, 3)]
+        consumers = [MyConsumer(clone) for _ in range(2)]
+        for producer in producers:
+            producer.RegisterProducer(topic)
+        for consumer in consumers:
+            consumer.RegisterConsumer(topic)
+
+        def enqueue(producer: MyProducer) -> None:
+            for n in range(100):
+                producer.Enqueue(topic, f"{producer.id} {n}")
+
+        threads = [Thread(target=enqueue, args=(producer,)) for producer in producers]
+        for thread in threads:
+            thread.start()
+        for consumer in consumers:
+            logs = [consumer.Dequeue(topic, 30) for _ in range(300)]
+            for producer in producers:
+                assert [line for line in logs if line.startswith(producer.id)] == [
+                    f"{producer.id} {n}" for n in range(100)
+                ]
+            consumer.close()
+        print(f"{topic}: 3 producers, 2 consumers with 300 messages each, each producer's in order")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Who is connected: what each client told of itself on P, in this server's memory and nowhere else.
+
+    ICANHAZ? STX client ETX {id, name, program, ...}    when it has joined, and then now and then; it is not answered
+    ICANHAZ? STX clients ETX {id, after}                an operator: those behind a place, by arrival
+
+It is for people: no rule uses it, so nothing is verified but the form. What a client says is cut to a length, and one
+that says nothing for three times as long as it promised is gone. The address and the user are what this server knows
+itself. Pure: `now` is an argument, and so is where a connection leads (`address_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from chp.errors import BadFrame
+from chp.keys import ETX, STX
+
+TELLS = STX + b"client" + ETX
+CLIENTS_MAX = 10_000  # of some 2 KiB each
+LISTED_MAX = 500  # in one answer: a MiB
+TEXT_MAX = 200  # characters of a name
+SUBTREES_TEXT_MAX = 1024  # characters of all subtrees
+TEXTS = ("name", "program", "host", "version", "state", "client")
+NUMBERS = ("pid", "number", "keys", "lag_ms", "batches", "bytes", "holes", "mismatches", "failovers")
+EVERY_MS_MAX = 120_000  # who tells less often than this is taken to be gone between two times
+MISSED = 3
+LOOK_S = 5.0
+
+
+@dataclass(slots=True)
+class Client:
+    """One connection, and what it said last."""
+
+    place: int  # in the order of arrival
+    since: float
+    heard: float
+    every_s: float
+    user: str
+    address: str
+    facts: dict[str, Any]
+
+
+class Clients:
+    """All that told of themselves and still do."""
+
+    def __init__(self) -> None:
+        self.address_of: Callable[[bytes], str] = lambda identity: ""
+        self._known: dict[bytes, Client] = {}
+        self._places = 0
+        self._looked = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def told(self, identity: bytes, said: dict[str, Any], user: str, now: float) -> None:
+        """A client tells of itself; `BadFrame` if that is of another form."""
+        facts, every_s = _facts(said)
+        known = self._known.get(identity)
+        if known is None:
+            self._make_room(now)
+            self._places += 1
+            known = self._known[identity] = Client(self._places, now, now, every_s, user, "", facts)
+        known.address = self.address_of(identity) or known.address
+        known.heard, known.every_s, known.user, known.facts = now, every_s, user, facts
+
+    def clear(self) -> None:
+        """This server no longer serves: they tell the other."""
+        self._known.clear()
+
+    def forget(self, now: float) -> None:
+        """Those that say nothing any more; looked for now and then."""
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            late = [name for name, each in self._known.items() if now - each.heard > MISSED * each.every_s]
+            for name in late:
+                del self._known[name]
+
+    def listed(self, after: object, now: float) -> dict[str, Any]:
+        """The answer to an operator: at most `LISTED_MAX`, behind a place; `BadFrame` if that is none."""
+        if type(after) is not int:
+            raise BadFrame("'after' is a number: the 'place' of the last client that was listed, 0 for the first")
+        self.forget(now)
+        behind = (each for each in self._known.values() if each.place > after)
+        found = [
+            {**each.facts, "place": each.place, "user": each.user, "address": each.address,
+             "since_s": round(now - each.since, 3), "heard_s": round(now - each.heard, 3)}
+            for each in islice(behind, LISTED_MAX)
+        ]  # fmt: skip
+        return {"clients": found, "count": len(self._known)}
+
+    def _make_room(self, now: float) -> None:
+        if len(self._known) >= CLIENTS_MAX:
+            self.forget(now)
+        while len(self._known) >= CLIENTS_MAX:
+            del self._known[min(self._known, key=lambda name: self._known[name].heard)]
+
+
+def _facts(said: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    facts: dict[str, Any] = {}
+    for name in TEXTS:
+        if type(text := said.get(name, "")) is not str:
+            raise BadFrame(f"the {name!r} of a client is text")
+        facts[name] = text[:TEXT_MAX]
+    for name in NUMBERS:
+        if type(value := said.get(name, 0)) is not int or not 0 <= value < 1 << 63:
+            raise BadFrame(f"the {name!r} of a client is a number from 0 to 2^63 - 1")
+        facts[name] = value
+    facts["subtrees"] = _subtrees(said.get("subtrees", []))
+    every_ms = said.get("every_ms", 5000)
+    if type(every_ms) is not int or not 0 < every_ms <= EVERY_MS_MAX:
+        raise BadFrame(f"the 'every_ms' of a client is a number from 1 to {EVERY_MS_MAX}")
+    return facts, every_ms / 1000
+
+
+def _subtrees(said: object) -> list[str]:
+    if not isinstance(said, list) or not all(type(each) is str for each in said):
+        raise BadFrame("the 'subtrees' of a client are a list of texts")
+    found: list[str] = []
+    room = SUBTREES_TEXT_MAX
+    for each in said[:64]:
+        room -= len(each)
+        if room < 0:
+            break
+        found.append(each)
+    return found

@@ -1,0 +1,337 @@
+"""Groups of a topic: consumers that share it, and how far each slot has come (SPEC.md, section 35).
+
+A message is of one of 256 slots, by its key. Of each slot a group knows two things: the offset up to which its messages
+are acknowledged, and the member that has it. An acknowledgement is a step of some slots from one offset to another, by
+the member that has them, and is done only if each of them is at that offset, and that member's: so of all who were ever
+given a message one can acknowledge it, once, and with it whatever stands in the same batch.
+
+    places     member -> offset -> set of slots: each slot is in one place; nobody's are under b""
+
+A member is a lease: when that ends its slots are nobody's, at the offsets where they were. Who has which slots is the
+active's to say (sharing.py), in records as all else here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+from chp import columns
+from chp.errors import BadFrame, BadInput
+from chp.limits import Limits
+from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
+
+from ..updates.leases import Leases, Whose
+from ..updates.verdicts import Refusal
+
+NOBODY = b""
+END = -1  # in the place of an offset: behind the last message
+TOLD_MAX = 16  # places that a refusal names
+Places = dict[int, int]  # offset -> slots that are acknowledged up to there
+Move = tuple[int, int, int]  # slots, from, to
+
+
+@dataclass(slots=True)
+class Group:
+    """One of them."""
+
+    name: str
+    ack_timeout_s: int | None = None  # a member that acknowledges nothing for so long of what it has loses its slots
+    places: dict[bytes, Places] = field(default_factory=dict)
+    members: dict[bytes, str] = field(default_factory=dict)  # the names they gave themselves, for people
+    resets: int = 0  # how often it was begun anew elsewhere
+    changes: int = 0  # how often slots changed hands; of this server, no part of the state
+
+    def floor(self) -> int:
+        """All messages below it are acknowledged."""
+        return min(min(places) for places in self.places.values() if places)
+
+    def slots_of(self, member: bytes) -> int:
+        """Which a member has."""
+        slots = 0
+        for some in self.places.get(member, {}).values():
+            slots |= some
+        return slots
+
+    def begin(self, offset: int) -> None:
+        """All slots are at an offset, whoever has them."""
+        held = {member: self.slots_of(member) for member in self.places} or {NOBODY: ALL_SLOTS}
+        self.places = {member: {offset: slots} if slots else {} for member, slots in held.items()}
+        self.changes += 1
+
+    def stands(self, member: bytes, move: Move) -> bool:
+        """Whether a step may be done: each of the slots is the member's, and at its beginning."""
+        slots, after, upto = move
+        return 0 < slots == slots & self.places.get(member, {}).get(after, 0) and upto > after
+
+    def move(self, member: bytes, move: Move) -> None:
+        """The step, of the slots that are there."""
+        slots, after, upto = move
+        mine = self.places.get(member, {})
+        slots &= mine.get(after, 0)
+        if slots:
+            _take(mine, after, slots)
+            mine[upto] = mine.get(upto, 0) | slots
+
+    def assign(self, slots: int, member: bytes) -> None:
+        """Slots are a member's from now on, each at the offset where it is."""
+        new = self.places.setdefault(member, {})
+        for holder, places in self.places.items():
+            for offset, some in list(places.items()) if holder != member else ():
+                if some & slots:
+                    _take(places, offset, some & slots)
+                    new[offset] = new.get(offset, 0) | (some & slots)
+        self.changes += 1
+
+    def join(self, member: bytes, name: str) -> None:
+        """One more."""
+        self.members[member] = name
+        self.places.setdefault(member, {})
+        self.changes += 1
+
+    def leave(self, member: bytes) -> None:
+        """One less."""
+        self.assign(self.slots_of(member), NOBODY)
+        del self.places[member], self.members[member]
+
+    def to_list(self) -> list[Any]:
+        """As a state says it."""
+        places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
+        return [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
+
+    @staticmethod
+    def of(told: list[Any]) -> Group:
+        """The other way."""
+        name, ack_timeout_s, resets, members, places = told
+        held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
+        return Group(name, ack_timeout_s, held, dict(members), resets)
+
+    def check(self, after: int) -> None:
+        """Assert every invariant; `after`: the offset of the topic's next message."""
+        found = [some for places in self.places.values() for some in places.values()]
+        assert sum(map(int.bit_count, found)) == 256, "no slot has two places"
+        assert all(found), "no place is empty"
+        assert sum(found) == ALL_SLOTS, "each slot has one"
+        assert all(0 <= at <= after for places in self.places.values() for at in places), "places are in the topic"
+        assert self.places.keys() - {NOBODY} == self.members.keys(), "who has slots is a member"
+
+
+def _take(places: Places, offset: int, slots: int) -> None:
+    left = places[offset] & ~slots
+    if left:
+        places[offset] = left
+    else:
+        del places[offset]
+
+
+class OfTopic(dict[str, Group]):
+    """The groups of one topic, by name."""
+
+    def floor(self, default: int) -> int:
+        """All messages below it are acknowledged by all of them; the default if there are none."""
+        return min((group.floor() for group in self.values()), default=default)
+
+
+class OfThese(Protocol):
+    """What is to be known of a topic."""
+
+    groups: OfTopic
+    next: int
+
+
+class Groups:
+    """All groups of all topics: what a batch may say of them, and what a record does."""
+
+    def __init__(self, limits: Limits, topics: Mapping[str, OfThese]) -> None:
+        self._limits, self._topics = limits, topics
+        self._of: dict[bytes, set[tuple[str, str]]] = {}  # of each member
+        self.unsettled: dict[tuple[str, str], None] = {}  # whose members have changed, or are to give slots away
+
+    # -- what a batch may say
+
+    def check(self, extras: dict[str, Any], leases: Leases, whose: Whose) -> None:
+        """`Refusal`, or `BadInput`, unless a batch with these columns may be done."""
+        if {columns.STAGE, columns.COMMIT} & extras.keys():
+            raise BadFrame("what concerns groups can't be staged, nor come with a commit; send it by itself")
+        if columns.GROUP in extras:
+            if not columns.OF_TOPICS.isdisjoint(extras.keys() - {columns.GROUP}):
+                raise BadFrame("a batch that makes a group says nothing else of topics; send two")
+            self._check_made(*extras[columns.GROUP])
+        if columns.JOIN in extras:
+            topic, name, member, _ = extras[columns.JOIN]
+            group = self._group(topic, name)
+            if extras.get(columns.LEASE, [None])[0] != member:  # which is looked at already
+                _check_lease(member, leases, whose)
+            if member not in group.members and len(group.members) >= self._limits.members_max:
+                raise Refusal("full", f"group {name} of topic {topic} has {self._limits.members_max} members")
+        acks = extras.get(columns.ACK, ())
+        if len(acks) > 1 and len({(topic, name) for topic, name, *_ in acks}) < len(acks):
+            raise BadFrame("an acknowledgement names a group twice; put its steps together")
+        for topic, name, member, moves in acks:
+            self._check_ack(self._group(topic, name), topic, member, moves)
+            lease = leases.get(member)
+            if lease is None or not whose.may_use(lease):
+                raise Refusal("lease", "the member is a lease of another client")
+
+    def _check_made(self, topic: str, name: str, settings: dict[str, Any] | None) -> None:
+        check_topic(topic)
+        if settings is None:
+            self._group(topic, name)
+            return
+        start, again, _ = settings_of(settings)
+        there = self._topics.get(topic)
+        groups, end = (OfTopic(), 0) if there is None else (there.groups, there.next)
+        if again:
+            self._group(topic, name)
+        elif check_topic(name) in groups:
+            raise Refusal("there", f"group {name} of topic {topic} is there already")
+        elif len(groups) >= self._limits.groups_max:
+            raise Refusal("full", f"topic {topic} has {len(groups):,} groups, as many as it may have; remove one")
+        if start > end:
+            raise Refusal("bad", f"topic {topic} has no offset {start}; the next message gets {end}")
+
+    def _check_ack(self, group: Group, topic: str, member: bytes, told: list[list[Any]]) -> None:
+        seen, end = 0, self._topics[topic].next
+        for move in map(move_of, told):
+            if seen & move[0]:
+                raise BadFrame("an acknowledgement names a slot twice; put the two steps together")
+            if move[2] > end:
+                raise Refusal("bad", f"topic {topic} has no message {move[2] - 1} that could be acknowledged")
+            seen |= move[0]
+            if not group.stands(member, move):
+                _fenced(group, topic, member, move)
+
+    # -- what records do
+
+    def apply(self, extras: dict[str, Any]) -> None:
+        """What a record says; what it names and is not there was removed, and is passed over."""
+        if columns.GROUP in extras:
+            self._make(*extras[columns.GROUP])
+        if columns.JOIN in extras:
+            topic, name, member, called = extras[columns.JOIN]
+            for group in self._there(topic, name):
+                group.join(member, called)
+                self._of.setdefault(member, set()).add((topic, name))
+                self.unsettled[topic, name] = None
+        for topic, name, member, moves in extras.get(columns.ACK, ()):
+            for group in self._there(topic, name):
+                for move in map(move_of, moves):
+                    group.move(member, move)
+        for topic, name, holders in extras.get(columns.ASSIGN, ()):
+            for group in self._there(topic, name):
+                for slots, member in holders:
+                    if member == NOBODY or member in group.members:
+                        group.assign(unpack_slots(slots), member)
+
+    def _make(self, topic: str, name: str, settings: dict[str, Any] | None) -> None:
+        if topic not in self._topics:
+            return
+        groups, end = self._topics[topic].groups, self._topics[topic].next
+        if settings is None:
+            self.removed(topic, {name: groups.pop(name)} if name in groups else {})
+            return
+        start, again, ack_timeout_s = settings_of(settings)
+        offset = end if start == END else min(start, end)
+        if name not in groups:
+            groups[name] = Group(name, ack_timeout_s)
+            groups[name].begin(offset)
+        elif again:
+            self._begin_anew(topic, groups[name], offset)
+
+    def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
+        """Nobody is a member any more: what was in hand stands nowhere, though the group begin where it is."""
+        for member in list(group.members):
+            group.leave(member)
+            self._forget(member, (topic, group.name))
+        group.resets += 1
+        group.begin(offset)
+        self.unsettled[topic, group.name] = None
+
+    def removed(self, topic: str, gone: dict[str, Group]) -> None:
+        """Groups are no more."""
+        for name, group in gone.items():
+            for member in group.members:
+                self._forget(member, (topic, name))
+            self.unsettled.pop((topic, name), None)
+
+    def _forget(self, member: bytes, which: tuple[str, str]) -> None:
+        of = self._of.get(member, set())
+        of.discard(which)
+        if not of:
+            self._of.pop(member, None)
+
+    def left(self, member: bytes) -> None:
+        """A lease has ended: it is a member of nothing any more."""
+        for topic, name in self._of.pop(member, ()):
+            self._topics[topic].groups[name].leave(member)
+            self.unsettled[topic, name] = None
+
+    def loaded(self) -> None:
+        """The groups are those of a state that was taken over."""
+        for topic, of_topic in self._topics.items():
+            for name, group in of_topic.groups.items():
+                self.unsettled[topic, name] = None
+                for member in group.members:
+                    self._of.setdefault(member, set()).add((topic, name))
+
+    @property
+    def any_member(self) -> bool:
+        """Whether any lease is a member of any group."""
+        return bool(self._of)
+
+    def get(self, topic: str, name: str) -> Group | None:
+        """A group, if it is there."""
+        there = self._topics.get(topic)
+        return None if there is None else there.groups.get(name)
+
+    def _there(self, topic: str, name: str) -> Iterator[Group]:
+        group = self.get(topic, name)
+        if group is not None:
+            yield group
+
+    def _group(self, topic: str, name: str) -> Group:
+        if topic not in self._topics:
+            raise Refusal("topic", f"there is no topic {topic}")
+        group = self.get(topic, name)
+        if group is None:
+            raise Refusal("group", f"topic {topic} has no group {name}")
+        return group
+
+
+def settings_of(told: dict[str, Any]) -> tuple[int, bool, int | None]:
+    """Where a group begins, whether one that is there is begun anew, and its timeout; `BadInput` for anything else."""
+    start, again, timeout_s = told.get("start", END), told.get("again", False), told.get("ack_timeout_s")
+    if not told.keys() <= {"start", "again", "ack_timeout_s"}:
+        raise BadInput(f"a group has the settings start, again and ack_timeout_s, not {sorted(map(repr, told))!s:.100}")
+    if type(start) is not int or not END <= start < 1 << 62 or type(again) is not bool:
+        raise BadInput(f"a group's start is an offset, or -1 for the end, not {start!r:.40}")
+    if timeout_s is not None and (type(timeout_s) is not int or not 0 < timeout_s <= 1 << 31):
+        raise BadInput(f"a group's ack_timeout_s is a whole number above 0, or left out, not {timeout_s!r:.40}")
+    return start, again, timeout_s
+
+
+def move_of(told: list[Any]) -> Move:
+    """A step, of an acknowledgement."""
+    slots, after, upto = told
+    return unpack_slots(slots), after, upto
+
+
+def _check_lease(member: bytes, leases: Leases, whose: Whose) -> None:
+    if not leases.lives(member):
+        raise Refusal("lease", "a member is a lease that lives; open one first")
+    if not whose.may_use(leases[member]):
+        raise Refusal("lease", "the lease is another client's; open one of your own")
+
+
+def _fenced(group: Group, topic: str, member: bytes, move: Move) -> NoReturn:
+    """Who names a step that does not stand is told where these slots are, and whether they are its own."""
+    slots, after, _ = move
+    at = [
+        [pack_slots(some & slots), offset, holder == member]
+        for holder, places in group.places.items()
+        for offset, some in places.items()
+        if some & slots
+    ]
+    told = {"topic": topic, "group": group.name, "member": member in group.members, "from": after, "at": at[:TOLD_MAX]}
+    raise Refusal("fenced", told)

@@ -1,0 +1,119 @@
+"""Messages as members of groups get them: rows are read once for all of them, and each gets the part of its slots.
+
+The rows that were read last are kept, decoded once somebody wanted a part: members that keep up read the same ones. Of
+a row a member gets the stored bytes if it has all slots, or else a selection by one mask, with a byte for each message
+that tells whether it is there. Pure: the journal is read by what is given.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import compress
+
+from chp.batch import array_head, packb, unpackb
+from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
+
+from ..state.recordlog import Messages
+from .filling import Read
+
+KEPT_BYTES = 32 << 20  # of rows, as stored
+DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of the journal, and its columns once somebody wanted a part of it."""
+
+    stored: Messages
+    keys: list[str] | None = None
+    values: list[bytes] | None = None
+    slots: bytes = b""
+
+    def decode(self) -> None:
+        """All batches of the row, as one column each."""
+        keys: list[str] = []
+        values: list[bytes] = []
+        slots, named = [], False
+        for body in unpackb(self.stored.body, "messages", None):
+            some, more = unpack_messages(body)
+            slots.append(slots_of(some, self.stored.first + len(values), len(more)))
+            keys += some if some is not None else [""] * len(more)
+            values += more
+            named |= some is not None
+        self.keys, self.values, self.slots = keys if named else None, values, b"".join(slots)
+
+
+class Pages:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.read: Read = lambda _topic, _offset, _number, _bytes: []
+        self._rows: OrderedDict[tuple[int, int], Row] = OrderedDict()  # by topic and first offset
+        self._bytes = self._decoded = 0
+
+    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Row]:
+        """The rows from an offset on, of records up to a number: about so many bytes."""
+        found: list[Row] = []
+        size = 0
+        while (row := self._rows.get((topic, offset))) is not None:
+            if row.stored.number > number or (found and size + len(row.stored.body) > bytes_max):
+                return found
+            found.append(row)
+            size += len(row.stored.body)
+            offset = row.stored.end
+        if found:
+            return found
+        found = [Row(stored) for stored in self.read(topic, offset, number, bytes_max)]
+        for row in found:
+            self._keep(row)
+        return found
+
+    def _keep(self, row: Row) -> None:
+        key = row.stored.topic, row.stored.first
+        if key in self._rows:
+            return
+        self._rows[key] = row
+        self._bytes += len(row.stored.body)
+        while self._bytes > KEPT_BYTES:
+            _, gone = self._rows.popitem(last=False)
+            self._bytes -= len(gone.stored.body)
+            self._decoded -= len(gone.stored.body) if gone.values is not None else 0
+
+    def clear(self) -> None:
+        """What was read may be no part of the history any more."""
+        self._rows.clear()
+        self._bytes = self._decoded = 0
+
+    def item(self, row: Row, slots: int, start: int, stop: int) -> tuple[bytes, int]:
+        """A row's messages of some slots between two offsets, as an item, and how many; nothing if there are none."""
+        stored = row.stored
+        if slots == ALL_SLOTS and start <= stored.first and stop >= stored.end:
+            return item_of(stored), stored.n
+        if row.values is None:
+            self._decode(row)
+        mask = row.slots.translate(slot_mask(slots))
+        before, behind = max(0, start - stored.first), max(0, stored.end - stop)
+        if before or behind:
+            mask = bytes(before) + mask[before : stored.n - behind] + bytes(behind)
+        n = mask.count(1)
+        if not n:
+            return b"", 0
+        values = list(compress(row.values or (), mask))
+        body = pack_messages(None if row.keys is None else list(compress(row.keys, mask)), values)
+        fields = [stored.first, stored.n, stored.number, stored.wall_ms, [body], mask]
+        return b"".join((array_head(6), *map(packb, fields))), n
+
+    def _decode(self, row: Row) -> None:
+        row.decode()
+        self._decoded += len(row.stored.body)
+        if self._decoded > DECODED_BYTES:
+            for other in self._rows.values():
+                if other is not row and other.values is not None:
+                    other.keys, other.values, other.slots = None, None, b""
+            self._decoded = len(row.stored.body)
+
+
+def item_of(row: Messages) -> bytes:
+    """A whole row as an item of MESSAGES."""
+    return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), row.body))

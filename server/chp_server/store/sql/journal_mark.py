@@ -1,0 +1,209 @@
+"""The mark beside a journal: how far it had been, so that one that was cut short does not pass for whole.
+
+    DIR/journal.sqlite.mark     "CHPMARK1", journal's id, boot, sync mode, CRC-32        made anew when it is opened
+    DIR/postgresql-ID.mark      at octet 64: last number, CRC-32                         written at every commit
+
+A journal is verified by its checksums and its chain, but a chain that ends sooner is a chain: a log that was cut,
+removed, or put back from an earlier day shows nowhere in it. The mark does. It is written after the commit and before
+anything is acknowledged, so it is never ahead of a sound journal; and before a commit that takes rows back, likewise.
+It is not synced (16 octets into the page cache cost a microsecond) but with the snapshots: after a power cut it
+may be behind, which hides a loss and never invents one. Where the journal itself is not synced (`interval`, `off`), a
+mark of an earlier boot may be ahead of what a power cut left, as was agreed to; so the boot is part of it.
+
+A mark appears by rename, whole, and is then written within one sector: one that can't be read is damaged, which is
+refused as a damaged journal is, since it can't tell any more that nothing is missing. That of a store in PostgreSQL
+lies in the server's data directory: it shows a database that was put back to an earlier day, or whose standby took over
+with less.
+"""
+
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from chp.numbers import describe
+
+from ...core.state.journal import JournalDamaged, JournalError, Options
+from .sqlite_files import sync_directory
+
+_HEAD = struct.Struct(">8s16s16s8sI")
+_NUMBER = struct.Struct(">QII")
+_AT = 64
+LOOKS = 3  # at a mark that seems damaged
+_MAGIC = b"CHPMARK1"
+_ELSEWHERE = b"\xff" * 16  # in the place of a boot: it says nothing of the machine that keeps the journal
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Mark(NamedTuple):
+    """What a mark says: this journal had been at `number`, and that has to be on the disk if it is `certain`."""
+
+    store: bytes
+    number: int
+    certain: bool
+
+
+def mark_path(path: Path) -> Path:
+    """The mark of the journal in the file `path`."""
+    return Path(f"{path}.mark")
+
+
+def read_mark(path: Path) -> Mark | None:
+    """The mark of the journal at `path`, None if there is none; `JournalDamaged` if it can't be told what it says."""
+    for _ in range(LOOKS):  # it may be written just now
+        try:
+            data = mark_path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise JournalError(f"{mark_path(path)} can't be read ({error}); check the rights and the disk") from error
+        if (mark := _mark_of(data)) is not None:
+            return mark
+    raise JournalDamaged(
+        f"{mark_path(path)} is damaged, so nothing tells whether the journal ends where it should: let the other "
+        "server send its state (start with an empty data directory), restore a backup, or accept the journal as it "
+        "is, by one start with --recover prefix",
+        "the mark",
+    )
+
+
+def _mark_of(data: bytes) -> Mark | None:
+    """What it says; None if it is damaged."""
+    if len(data) < _AT + _NUMBER.size:
+        return None
+    magic, store, boot, sync, crc = _HEAD.unpack(data[: _HEAD.size])
+    number, number_crc, _ = _NUMBER.unpack(data[_AT : _AT + _NUMBER.size])
+    if magic != _MAGIC or crc != crc32(data[: _HEAD.size - 4]) or number_crc != _number_crc(store, number):
+        return None
+    return Mark(store, number, sync.rstrip() == b"always" or boot == _boot())
+
+
+class MarkFile:
+    """The mark of a journal that is open for writing."""
+
+    def __init__(self, path: Path, store: bytes, sync: str, number: int, boot: bytes = b"") -> None:
+        self.number = number
+        self.floor = 0  # a number that is still to be reached again: the mark does not go below it
+        self._store = store
+        self._place = str(mark_path(path))
+        head = _HEAD.pack(_MAGIC, store, boot or _boot(), sync.encode().ljust(8), 0)[:-4]
+        whole = (head + crc32(head).to_bytes(4, "big")).ljust(_AT, b"\0") + _packed(store, number)
+        new = f"{self._place}.new"
+        try:
+            self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._fd, whole, 0)
+            os.fsync(self._fd)
+            os.replace(new, self._place)  # so there is never half of one
+            sync_directory(path)
+        except OSError as error:
+            raise JournalError(f"{self._place} can't be written ({error}); check the rights and the disk") from error
+
+    def write(self, number: int) -> None:
+        """The journal is at `number`."""
+        number = max(number, self.floor)
+        if number == self.number:
+            return
+        try:
+            os.pwrite(self._fd, _packed(self._store, number), _AT)
+        except OSError as error:
+            raise JournalError(f"{self._place} can't be written ({error}); check the disk") from error
+        self.number = number
+
+    def sync(self) -> None:
+        """What was written outlives a power cut."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise JournalError(f"{self._place} can't be synced ({error}); check the disk") from error
+
+    def close(self) -> None:
+        """Let go of the file; it stays."""
+        os.close(self._fd)
+
+
+class JournalMark:
+    """The mark of one journal: as an earlier run left it, then (from `follow` on) as this one writes it.
+
+    Without a `path` there is none. `owned` says that no other server writes it meanwhile; `same_host`, that the journal
+    loses nothing that was written while this machine runs on.
+    """
+
+    def __init__(self, place: str, path: Path | None, options: Options, *, owned: bool, same_host: bool = True) -> None:
+        self.note = ""  # what is to be said of it, for the report
+        self._place, self._path, self._options, self._owned = place, path, options, owned
+        self._boot = _boot() if same_host else _ELSEWHERE
+        self._found = self._read() if owned else None
+        self._file: MarkFile | None = None
+
+    def _read(self) -> Mark | None:
+        try:
+            return read_mark(self._path) if self._path else None
+        except JournalDamaged:
+            if self._options.recover == "strict":
+                raise
+            self.note += f"; {mark_path(self._path or Path()).name} was damaged, and is made anew"
+            return None
+
+    def beyond(self, store: bytes, last: int) -> int:
+        """The number beyond `last` that journal `store` had been at; 0 if there is none.
+
+        Without a sync at each commit, less than an earlier boot's mark is what a power cut may leave.
+        """
+        if self._file is not None:
+            return self._file.number if self._file.number > last else 0
+        found = self._found if self._owned else self._read()
+        if found is None or (found.store == store and found.number <= last) or not found.number:
+            return 0
+        if not found.certain:
+            self.note += f"; after a power cut it lacks what came up to {describe(found.number)} (sync was not always)"
+            return 0
+        if found.store != store and last:
+            self._of_another(found)
+            return 0
+        return found.number
+
+    def _of_another(self, found: Mark) -> None:
+        if self._options.recover == "strict":
+            text = f"its mark is that of journal {found.store.hex()}, at {describe(found.number)}: one of the two was"
+            text += f" put here from elsewhere; put the right one back, or remove {self._path}.mark to keep this"
+            raise JournalDamaged(f"{self._place}: {text}", "the mark")
+        self.note += f"; the mark was that of journal {found.store.hex()}"
+
+    def follow(self, store: bytes, number: int, floor: int) -> None:
+        """Write it from now on; it does not go below `floor`, which is to be reached again."""
+        if self._path is not None and self._owned and self._file is None:
+            self._file = MarkFile(self._path, store, self._options.sync, max(number, floor), self._boot)
+            self._file.floor = floor
+
+    def move(self, last: int, *, committed: bool) -> None:
+        """Follow the journal: forward after a commit, back before it."""
+        if self._file is not None and (committed or last < self._file.number):
+            self._file.write(last)
+
+    def sync(self) -> None:
+        """What was written outlives a power cut."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Let go of it; it stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _packed(store: bytes, number: int) -> bytes:
+    return _NUMBER.pack(number, _number_crc(store, number), 0)
+
+
+def _number_crc(store: bytes, number: int) -> int:
+    return crc32(number.to_bytes(8, "big"), crc32(store))
+
+
+def _boot() -> bytes:
+    """Which run of the operating system this is; zeros if it does not say."""
+    try:
+        return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)

@@ -1,0 +1,538 @@
+"""Everything together, with keys: an hour of what applications and operators do, and at the end every account agrees.
+
+    python -m tests.process.everything --minutes 60        (`make test-long` ends with it; three minutes are a look)
+
+At work all the time, each at a pace, on a pair with keys, journals and small disks of their own:
+
+    maps        two writers over keys of their own; what was acknowledged is there, or what they set after it
+    accounts    transfers by conditions over two keys; nobody ever sees another sum
+    counter     four raise it; each acknowledged addition counts once
+    lock        three processes write to a resource that looks at fencing tokens
+    topic       what was published is read once and in order, by a reader over all failovers
+    gateway     PUTs by HTTP, and events that tell each of them
+    Spark       a process of its own writes a data frame and reads it back, again and again (if it is installed)
+
+Meanwhile, in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, a full disk (where a
+file system can be mounted), a client's key that is changed, a backup that is restored into another server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from chp_client import Clone, Conflict, Refused
+from chp_client.admin import Admin, AdminError, Reply
+from chp_client.clientfile import ClientFile
+from chp_client.recipes import Counter
+from chp_server.testing import free_port
+from tests.wire import keys
+
+from .cluster import GENEROUS_S, ServerProcess, wait_for
+from .puppets import rss_mb
+
+ROOT = Path(__file__).parents[2]
+KEYS, ACCOUNTS, MONEY = 2_000, 10, 1_000
+DISK = "96m"
+GROWTH_MB_MAX = 32.0  # of a server, between the thirds of its samples; kills begin it anew
+REST_S = 3.0
+
+
+class Pair:
+    """Two processes with keys, journals, and a disk each where one can be mounted."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.root = base, keys.new_pair()
+        self.folders = keys.pair_of_directories(base / "keys", ("root", self.root))
+        at = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+        self.backups = [base / f"backups-{role}" for role in ("primary", "backup")]
+        self.both = [
+            ServerProcess(
+                base, role, at[i], at[1 - i], "--keys", str(self.folders[i]), "--heartbeat-s", "0.1",
+                "--peer-timeout-s", "1", "--backup-dir", str(self.backups[i]), "--retain-bytes", str(4 << 20),
+            )
+            for i, role in enumerate(("primary", "backup"))
+        ]  # fmt: skip
+        self.public = dict(zip(at, map(keys.public_of, self.folders), strict=True))
+        self.path = keys.client_file(base / "root.toml", self.root, self.public)
+        self.file = ClientFile.read(self.path)
+        self.disks = [server.data for server in self.both if mounted(server.data)]
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """What those say that answer."""
+        with Admin(self.file, 2.0) as admin:
+            return [answer.facts for answer in admin.ask_all("status").values() if isinstance(answer, Reply)]
+
+    def prints(self) -> set[str]:
+        """The fingerprints of what they hold."""
+        return {json.dumps(status["fingerprint"]) for status in self.statuses()}
+
+    def active(self) -> ServerProcess:
+        """Who serves, waited for."""
+        found: list[ServerProcess] = []
+
+        def look() -> bool:
+            with Admin(self.file, 2.0) as admin:
+                told = {at: a.facts for at, a in admin.ask_all("status").items() if isinstance(a, Reply)}
+            found[:] = [s for s in self.both if told.get(s.address, {}).get("state") == "active"]
+            return len(found) == 1
+
+        wait_for("an active", look)
+        return found[0]
+
+    def wait_in_sync(self) -> None:
+        """Both are there, and one has all of the other."""
+        wait_for("the pair to be in sync", lambda: [s["in_sync"] for s in self.statuses()] == [True, True], 180)
+
+    def __enter__(self) -> Self:
+        for server in self.both:
+            server.start()
+        self.wait_in_sync()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for server in self.both:
+            server.kill()
+        for disk in self.disks:
+            subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def mounted(path: Path) -> bool:
+    """Whether a small file system is there now."""
+    path.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        argv = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(path)]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    return False
+
+
+class Work:
+    """Who works all the time: threads, each with what it was acknowledged; `errors` is what must not be."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair, self.ending = pair, threading.Event()
+        self.errors: list[str] = []
+        self.maps: dict[str, list[int]] = {}  # by key: the last value acknowledged, and the last one set
+        self.added = self.unsure = 0
+        self.published: list[bytes] = []
+        self.maybe: set[bytes] = set()
+        self.read: list[bytes] = []
+        self.transfers = self.looks = self.puts = self.events = 0
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin all of it; the accounts are opened first."""
+        with self.clone("/accounts/") as clone:
+            clone.wait_until_synced(GENEROUS_S)
+            clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(GENEROUS_S)
+        jobs: list[Callable[[], None]] = [lambda: self._map("a"), lambda: self._map("b"), self._transfer, self._look]
+        jobs += [self._count] * 4 + [self._publish, self._subscribe]
+        self._threads = [threading.Thread(target=self._guard, args=(job,), daemon=True) for job in jobs]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Let them finish what they are at."""
+        self.ending.set()
+        for thread in self._threads:
+            thread.join(3 * GENEROUS_S)
+        assert not self.errors, self.errors[:3]
+        assert not any(thread.is_alive() for thread in self._threads), "one waits for something that does not come"
+
+    def clone(self, subtree: str | None) -> Clone:
+        """A Clone that is let in."""
+        return Clone(self.pair.file, subtree)
+
+    def _guard(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self.errors.append(repr(error))
+
+    def _rest(self, seconds: float) -> bool:
+        return not self.ending.wait(seconds)
+
+    def _map(self, name: str) -> None:
+        chance = random.Random(name)
+        with self.clone(f"/map/{name}/") as clone:
+            n = 0
+            while self._rest(0.05):
+                n += 1
+                named = [f"/map/{name}/{chance.randrange(KEYS)}" for _ in range(50)]
+                for key in named:
+                    self.maps.setdefault(key, [0, 0])[1] = n
+                if self._settled(lambda n=n, named=named: clone.set_many(dict.fromkeys(named, b"%d" % n))):  # type: ignore[misc]
+                    for key in named:
+                        self.maps[key][0] = n
+
+    def _settled(self, act: Callable[[], Any]) -> bool:
+        """Whether it was acknowledged; a pair without room refuses, and takes the next."""
+        try:
+            act().wait(2 * GENEROUS_S)
+        except Refused as refused:
+            if refused.code != "full":
+                raise
+            return False
+        return True
+
+    def _transfer(self) -> None:
+        chance = random.Random(2)
+        with self.clone("/accounts/") as clone:
+            clone.wait_until_synced(GENEROUS_S)
+            while self._rest(0.05):
+                one, two = (clone.entry(f"/accounts/{i}") for i in chance.sample(range(ACCOUNTS), 2))
+                assert one is not None and two is not None, "no account is ever closed"
+                values = [b"%d" % (int(one.value) - 1), b"%d" % (int(two.value) + 1)]
+                on = [0, 1], [int(one.revision), int(two.revision)]
+                with suppress(Conflict):
+                    self.transfers += self._settled(
+                        lambda a=one.key, b=two.key, v=values, on=on: clone.writer.put_columns(
+                            [a, b], v, [], ([], []), on
+                        )  # type: ignore[misc]
+                    )
+
+    def _look(self) -> None:
+        with self.clone("/accounts/") as clone:
+            clone.wait_until_synced(GENEROUS_S)
+            while self._rest(0.02):
+                total = sum(map(int, clone.snapshot().values()))
+                assert total == ACCOUNTS * MONEY, f"somebody saw {total}"
+                self.looks += 1
+
+    def _count(self) -> None:
+        with self.clone("/count/") as clone:
+            clone.wait_until_synced(GENEROUS_S)
+            counter = Counter(clone, "/count/it")
+            while self._rest(0.1):
+                try:
+                    counter.add(timeout=2 * GENEROUS_S)
+                    self.added += 1
+                except (Refused, TimeoutError) as error:
+                    self.unsure += not (isinstance(error, Refused) and error.code == "full")
+
+    def _publish(self) -> None:
+        with self.clone(None) as clone:
+            topic = clone.topic("everything")
+            n = 0
+            while self._rest(0.05):
+                n += 1
+                message = b"%d" % n
+                self.maybe.add(message)
+                if self._settled(lambda message=message: topic.publish(message)):  # type: ignore[misc]
+                    self.published.append(message)
+
+    def _subscribe(self) -> None:
+        wait_for("the first message", lambda: self.published or self.ending.is_set())
+        with self.clone(None) as clone:
+            after: int | None = None
+            while not (self.ending.is_set() and self.read and self.read[-1:] == self.published[-1:]):
+                for batch in clone.topic("everything").read(after=after, wait=False):
+                    self.read += batch.values
+                    after = batch.offsets[-1]
+                self.ending.wait(0.1)
+                if self.ending.is_set():
+                    time.sleep(0.1)
+
+    def check(self, fresh: Clone) -> None:
+        """All accounts agree with what a new Clone is given."""
+        for key, (acked, last) in self.maps.items():
+            found = int(fresh.get(key, b"0"))
+            assert acked <= found <= last, f"{key} is {found}, acknowledged {acked}, set {last}"
+        total = int(fresh["/count/it"])
+        assert self.added <= total <= self.added + self.unsure, (
+            f"counted {total}, {self.added} and {self.unsure} unsure"
+        )
+        assert sum(int(fresh[f"/accounts/{i}"]) for i in range(ACCOUNTS)) == ACCOUNTS * MONEY
+        assert len(self.read) == len(set(self.read)), "a message was read twice"
+        numbers = list(map(int, self.read))
+        assert numbers == sorted(numbers) and set(self.published) <= set(self.read) <= self.maybe
+
+
+class Beside:
+    """The processes that take part: contenders for a lock, a gateway, Spark."""
+
+    def __init__(self, pair: Pair, *, spark: bool) -> None:
+        self.pair, self.resource = pair, pair.base / "resource"
+        self.resource.write_text("")
+        self.port = free_port()
+        file = str(pair.path)
+        lockers = [["-m", "tests.process.contender", "lock", file, f"w{i}", str(self.resource)] for i in range(3)]
+        gateway = [
+            "-c",
+            "from chp_client.gateway import main; main()",
+            "--client-file",
+            file,
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--anonymous",
+            "gateway",
+        ]
+        jobs = [*lockers, gateway] + ([["-m", "tests.process.everything_spark", file]] if spark else [])
+        self.logs = [pair.base / f"beside-{i}.log" for i in range(len(jobs))]
+        self.processes = [self._start(job, log) for job, log in zip(jobs, self.logs, strict=True)]
+        self.spark = self.processes[-1] if spark else None
+        self.put: dict[str, str] = {}
+        self.errors: list[str] = []
+        self.ending = threading.Event()
+        self._thread = threading.Thread(target=self._puts, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _start(job: list[str], log: Path) -> subprocess.Popen[bytes]:
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [sys.executable, *job], cwd=ROOT, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environ
+            )
+
+    def ask(self, method: str, key: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """A request of the gateway: status and body; 0 while it does not answer."""
+        url = f"http://127.0.0.1:{self.port}/v1/keys{key}"
+        request = urllib.request.Request(url, data=body, method=method)
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, b""
+        except OSError:
+            return 0, b""
+
+    def _puts(self) -> None:
+        n = 0
+        while not self.ending.wait(0.1):
+            n += 1
+            key, body = f"/http/{n % 50}", f"{n}"
+            status, _ = self.ask("PUT", key, body.encode())
+            if status in (200, 201, 204):
+                self.put[key] = body
+            elif status not in (0, 500, 502, 503, 504, 507):
+                self.errors.append(f"PUT {key}: {status}")
+
+    def rows(self) -> list[tuple[int, str]]:
+        """What the holders of the lock wrote."""
+        lines = self.resource.read_text().split("\n")[:-1]
+        return [(int(token), name) for token, name in (line.split() for line in lines)]
+
+    def end(self) -> None:
+        """No process has ended by itself; Spark is told, and says what it did."""
+        self.ending.set()
+        self._thread.join(GENEROUS_S)
+        assert not self.errors, self.errors[:3]
+        for process, log in zip(self.processes, self.logs, strict=True):
+            assert process.poll() is None, log.read_text()[-3000:]
+        if self.spark is not None:
+            assert self.spark.stdin is not None
+            self.spark.stdin.close()
+            assert self.spark.wait(300) == 0, self.logs[-1].read_text()[-3000:]
+
+    def check(self, fresh: Clone) -> None:
+        """The gateway's keys are what was put last or later, and the lock's tokens only rise, each of one holder."""
+        for key, body in self.put.items():
+            assert int(fresh[key]) >= int(body), f"{key} is {fresh[key]!r}, put {body}"
+        written = self.rows()
+        assert [token for token, _ in written] == sorted(token for token, _ in written)
+        assert len({token for token, _ in written}) == len(set(written)), "a token is one holder's"
+
+    def close(self) -> None:
+        """Kill what is left."""
+        self.ending.set()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+class Faults:
+    """What is done to the pair, one after the other."""
+
+    def __init__(self, pair: Pair, work: Work, seed: int) -> None:
+        self.pair, self.work, self.chance = pair, work, random.Random(seed)
+        self.done: dict[str, int] = {}
+        self._keys = 0
+
+    def round(self, until: float) -> None:
+        """Each fault once, in some order, as long as there is time."""
+        acts = [self.kill, self.kill_both, self.stop, self.switch, self.rotate_keys, self.backup_and_restore]
+        acts += [self.fill_a_disk] if self.pair.disks else []
+        for act in self.chance.sample(acts, len(acts)):
+            if time.monotonic() > until and self.done:
+                return
+            act()
+            self.done[act.__name__] = self.done.get(act.__name__, 0) + 1
+            self.pair.wait_in_sync()
+            assert not self.work.errors, self.work.errors[:3]
+            time.sleep(REST_S)
+
+    def kill(self) -> None:
+        """kill -9 of the active."""
+        victim = self.pair.active()
+        victim.kill()
+        time.sleep(self.chance.choice((0.1, 2.0)))
+        victim.start()
+
+    def kill_both(self) -> None:
+        """kill -9 of both, as when the power goes."""
+        for server in self.pair.both:
+            server.kill()
+        for server in self.chance.sample(self.pair.both, 2):
+            server.start()
+
+    def stop(self) -> None:
+        """The active stands still for longer than its peer waits."""
+        victim = self.pair.active()
+        victim.signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        victim.signal(signal.SIGCONT)
+
+    def switch(self) -> None:
+        """A hand-over."""
+        with Admin(self.pair.file, 5.0) as admin, suppress(AdminError, Refused):
+            admin.ask(self.pair.active().address, "switch")
+
+    def fill_a_disk(self) -> None:
+        """Another program takes the active's disk, and gives it back."""
+        disk = self.pair.active().data
+        ballast = disk / "of-another-program"
+        with ballast.open("ab", buffering=0) as file, suppress(OSError):
+            while os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 1 << 20:
+                file.write(bytes(1 << 16))
+        time.sleep(4.0)
+        ballast.unlink()
+
+    def rotate_keys(self) -> None:
+        """A user's new key is let in while the old one is, and then the old one is not."""
+        self._keys += 1
+        old, new = keys.new_pair(), keys.new_pair()
+        for name, pair in (("old", old), ("new", new)):
+            for folder in self.pair.folders:
+                keys.admit(folder, f"{name}{self._keys}", pair)
+            path = keys.client_file(self.pair.base / f"{name}{self._keys}.toml", pair, self.pair.public)
+            with Clone.from_file(path, "/accounts/") as clone:
+                clone.wait_until_synced(GENEROUS_S)
+                assert len(clone) == ACCOUNTS
+        for folder in self.pair.folders:
+            (folder / "clients" / f"old{self._keys}.pub").unlink()
+        with Clone.from_file(self.pair.base / f"old{self._keys}.toml", "/accounts/") as clone:
+            refused = _refused(clone)
+        assert refused is not None and refused.code == "key", f"an old key is let in: {refused!r}"
+
+    def backup_and_restore(self) -> None:
+        """A backup of a moment is another server's journal, and holds all that was acknowledged before."""
+        before = {key: acked for key, (acked, _) in self.work.maps.items()}
+        active = self.pair.active()
+        name = f"b{self.done.get('backup_and_restore', 0)}.db"
+        with Admin(self.pair.file, GENEROUS_S) as admin:
+            said = admin.ask(active.address, "backup", name=name).facts
+        place = self.pair.base / f"restored-{name}"
+        place.mkdir()
+        other = ServerProcess(place, "alone", f"tcp://127.0.0.1:{free_port()}", None)
+        other.data.mkdir()
+        shutil.move(said["path"], other.data / "journal.sqlite")
+        other.start()
+        try:
+            with Clone([other.address]) as clone:
+                clone.wait_until_synced(GENEROUS_S)
+                assert all(int(clone.get(key, b"0")) >= acked for key, acked in before.items())
+                assert sum(int(clone[f"/accounts/{i}"]) for i in range(ACCOUNTS)) == ACCOUNTS * MONEY
+        finally:
+            other.kill()
+            shutil.rmtree(place)
+
+
+def _refused(clone: Clone) -> Refused | None:
+    """Why it is not let in."""
+    try:
+        clone.wait_until_synced(GENEROUS_S)
+    except Refused as refused:
+        return refused
+    return None
+
+
+class Memory(threading.Thread):
+    """Samples of both servers and of this process, MiB."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(daemon=True)
+        self._pair, self.ending = pair, threading.Event()
+        self.samples: dict[str, list[float]] = {}
+
+    def run(self) -> None:
+        while not self.ending.wait(2.0):
+            pids = {server.role: server.process.pid for server in self._pair.both if server.process is not None}
+            for name, pid in {**pids, "clients": os.getpid()}.items():
+                with suppress(OSError, ValueError, IndexError):
+                    self.samples.setdefault(name, []).append(rss_mb(pid))
+
+    def growth(self) -> dict[str, float]:
+        """By how much the median of the last third is above that of the one before."""
+        found = {}
+        for name, all_of in self.samples.items():
+            third = max(1, len(all_of) // 3)
+            last, middle = all_of[-third:], all_of[-2 * third : -third] or all_of
+            found[name] = round(statistics.median(last) - statistics.median(middle), 1)
+        return found
+
+
+def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
+    """All of it; AssertionError if an account does not agree, or memory grew."""
+    until = time.monotonic() + 60 * minutes
+    with Pair(base) as pair:
+        work, memory = Work(pair), Memory(pair)
+        work.start()
+        memory.start()
+        beside = Beside(pair, spark=find_spec("pyspark") is not None)
+        try:
+            faults = Faults(pair, work, seed)
+            while time.monotonic() < until:
+                faults.round(until)
+            work.end()
+            beside.end()
+            memory.ending.set()
+            pair.wait_in_sync()
+            with Clone(pair.file) as fresh:
+                fresh.wait_until_synced(GENEROUS_S)
+                work.check(fresh)
+                beside.check(fresh)
+                assert fresh.verify(GENEROUS_S).ok, "the copy differs from the server's"
+        finally:
+            work.ending.set()
+            beside.close()
+        wait_for("the servers to be equal, now that nobody sets", lambda: len(pair.prints()) == 1)
+    growth = memory.growth()
+    assert max(growth.values()) <= GROWTH_MB_MAX, f"memory grew: {growth}"
+    return {
+        "minutes": minutes, "faults": faults.done, "keys": len(work.maps), "transfers": work.transfers,
+        "looks": work.looks, "added": work.added, "unsure": work.unsure, "published": len(work.published),
+        "put": len(beside.put), "holders": len({token for token, _ in beside.rows()}), "growth_mb": growth,
+        "spark": beside.logs[-1].read_text().count("wrote") if beside.spark else None,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """As `make test-long` runs it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as base:
+        print(json.dumps(run(Path(base), given.minutes, given.seed), indent=1))
+
+
+if __name__ == "__main__":
+    main()

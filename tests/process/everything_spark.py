@@ -1,0 +1,42 @@
+"""Spark's part of everything: a data frame is written and read back, again and again, until standard input ends.
+
+python -m tests.process.everything_spark CLIENT_FILE
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from chp_client.spark import session
+
+ROWS = 500
+
+
+def main(client_file: str) -> None:
+    """A version at a time: all rows of it, or it is an error."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    spark = session("everything", quick_start=True, **{"spark.ui.showConsoleProgress": False})
+    version, options = 0, {"client_file": client_file, "subtree": "/spark/", "timeout": 180}
+    while not ended.wait(1.0):
+        version += 1
+        rows = spark.range(ROWS).selectExpr("concat('/spark/', id) as key", f"'{version}' as value")
+        rows.write.format("chp").mode("append").options(**options).save()
+        try:
+            found = spark.read.format("chp").schema("key string, value string").options(**options).load().collect()
+        except Exception as error:
+            if "load() it again" not in str(error) and "load() the data frame again" not in str(error):
+                raise
+            continue  # the server that had the snapshot is gone: as the page of Spark says
+        assert {row.value for row in found} == {str(version)} and len(found) == ROWS, found[:3]
+        print("wrote", version, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,121 @@
+"""kill -9 of the active right after it acknowledged new rules: both servers have them, on their disks too.
+
+covers: ACCESS records through journals, failover and return, by real processes with keys.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone, Refused
+from chp_client.admin import Admin, AdminError
+from chp_client.clientfile import ClientFile
+from chp_server.testing import free_port
+from tests.process.cluster import GENEROUS_S, ServerProcess, wait_for
+from tests.wire import keys
+
+pytestmark = pytest.mark.slow
+ROOT, ALICE = keys.new_pair(), keys.new_pair()
+ADMIN = {"admin": ["access", "status"], "read": [""], "write": [""]}
+
+
+def rules(prefix: str) -> dict[str, object]:
+    """Alice may read and write below a prefix."""
+    return {"roles": {}, "users": {"root": ADMIN, "alice": {"read": [prefix], "write": [prefix]}}}
+
+
+class Keyed:
+    """Two processes with keys and journals."""
+
+    def __init__(self, base: Path) -> None:
+        folders = keys.pair_of_directories(base, ("root", ROOT), ("alice", ALICE))
+        at = [f"tcp://127.0.0.1:{port}" for port in (free_port(), free_port())]
+        times = "--heartbeat-s", "0.1", "--peer-timeout-s", "1"
+        self.servers = [
+            ServerProcess(base, role, at[i], at[1 - i], "--keys", str(folders[i]), *times)
+            for i, role in enumerate(("primary", "backup"))
+        ]
+        there = dict(zip(at, map(keys.public_of, folders), strict=True))
+        self.files = {
+            name: ClientFile.read(keys.client_file(base / f"{name}.toml", pair, there))
+            for name, pair in (("root", ROOT), ("alice", ALICE))
+        }
+
+    def ask(self, what: str) -> dict[str, dict[str, object]]:
+        """What the servers that run say; of one that does not, nobody waits for an answer."""
+        said = {}
+        with Admin(self.files["root"], 2.0) as admin:
+            for server in self.servers:
+                if server.process is not None:
+                    with suppress(AdminError):
+                        said[server.address] = admin.ask(server.address, what).facts
+        return said
+
+    def told(self) -> dict[str, dict[str, object]]:
+        """What they say of the rules."""
+        return self.ask("access")
+
+    def active(self) -> ServerProcess | None:
+        """Who serves."""
+        told = self.told()
+        return next((s for s in self.servers if told.get(s.address, {}).get("serving")), None)
+
+    def in_sync(self) -> bool:
+        """Whether both are there and one follows."""
+        said = self.ask("status").values()
+        return len(said) == 2 and all(facts["in_sync"] for facts in said)
+
+
+def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_was_killed(tmp_path: Path) -> None:
+    pair = Keyed(tmp_path)
+    try:
+        for server in pair.servers:
+            server.start()
+        wait_for("the pair to be in sync", pair.in_sync)
+        for no in range(4):
+            active = pair.active()
+            assert active is not None
+            wanted = rules(f"/of/{no}/")
+            with Admin(pair.files["root"], GENEROUS_S) as admin:
+                now = admin.ask(active.address, "access").facts["number"]
+                number = admin.ask(active.address, "access", rules=wanted, on=now).facts["number"]
+                active.kill()  # the answer has just come
+            assert number > now
+            other = next(server for server in pair.servers if server is not active)
+            _serves(pair, other, no)
+            assert pair.told()[other.address]["rules"] == wanted and pair.told()[other.address]["number"] == number
+            active.start()
+            wait_for("it to be back", pair.in_sync)
+            assert [told["rules"] for told in pair.told().values()] == [wanted, wanted]
+        _alone_from_their_disks(pair, rules("/of/3/"))
+    finally:
+        for server in pair.servers:
+            server.kill()
+
+
+def _serves(pair: Keyed, server: ServerProcess, no: int) -> None:
+    """Alice may do what the last rules say, and nothing of those before."""
+    with Clone(pair.files["alice"], subtree=None) as alice:
+        alice.set(f"/of/{no}/a", b"1").wait(GENEROUS_S)
+        with pytest.raises(Refused) as refused:
+            alice.set(f"/of/{no - 1}/a", b"1").wait(GENEROUS_S)
+        assert refused.value.code == "access"
+    assert pair.active() is server
+
+
+def _alone_from_their_disks(pair: Keyed, wanted: dict[str, object]) -> None:
+    """Each, started without the other one, has them from its own journal."""
+    for one, other in (pair.servers, pair.servers[::-1]):
+        one.kill()
+        other.kill()
+        one.start()
+        tells = partial(_tells, pair, one, wanted)
+        wait_for(f"the {one.role} to tell the rules out of its journal", tells)
+
+
+def _tells(pair: Keyed, server: ServerProcess, wanted: dict[str, object]) -> bool:
+    return pair.told().get(server.address, {}).get("rules") == wanted

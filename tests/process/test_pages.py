@@ -1,0 +1,70 @@
+"""covers: the programs that stand in the pages of docs/: each runs as it stands there, with only the ports changed."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import ProcessPair
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, somebody's tests, a package beside
+    "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
+    "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
+}  # fmt: skip
+OTHERS = {"gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+
+
+def pages() -> list[Path]:
+    return sorted(path for path in (ROOT / "docs").rglob("*.md"))
+
+
+def programs(path: Path) -> list[str]:
+    return re.findall(r"^```python[^\n]*\n(.*?)^```", path.read_text(encoding="utf-8"), re.S | re.M)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT / "docs"))
+
+
+BLOCKS = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
+RUN = [
+    (path, i) for path, i in BLOCKS if programs(path)[i].startswith(("import ", "from "))
+]  # the others are of a program that stands above
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
+    with ProcessPair(tmp_path_factory.mktemp("pair"), peer_timeout_s=60.0) as started:  # pages, not failovers
+        yield started
+
+
+@pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])
+def test_the_program_runs(pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
+    text = programs(path)[i]
+    for port, address in zip(("5556", "5566"), pair.servers, strict=True):
+        text = text.replace(f"127.0.0.1:{port}", address.removeprefix("tcp://"))
+    argv = [sys.executable, "-W", "error", "-c", text]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip(), "it shows what it does"
+
+
+def test_what_is_a_part_of_a_program_is_python() -> None:
+    parts = [programs(path)[i] for path, i in BLOCKS if (path, i) not in RUN]
+    for text in parts:
+        compile(text, "page", "exec")
+    assert len(parts) <= 2, "each page's blocks begin with their imports, so that they are run"
+
+
+def test_each_page_with_a_program_has_a_test_that_runs_it() -> None:
+    for path in pages():
+        languages = set(re.findall(r"^```(\w+)", path.read_text(encoding="utf-8"), re.M)) - {"text"}
+        known = {"python"} | OTHERS.get(shown(path), set())
+        assert languages <= known, f"{shown(path)} has {languages - known}, which nothing runs"
+    assert len(RUN) >= 12
+    for page, test in ELSEWHERE.items():
+        assert page.partition(".")[0] in (ROOT / test).read_text(encoding="utf-8") or (ROOT / test).exists()

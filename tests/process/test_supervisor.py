@@ -1,0 +1,136 @@
+"""covers: what systemd is told, by servers as they are started: READY, STATUS, WATCHDOG and STOPPING."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chp_server.shell.supervisor import Supervisor
+from chp_server.testing import free_port
+
+from .cluster import ServerProcess, wait_for
+
+
+class Systemd:
+    """A socket as systemd has one for a unit, and what came."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0{path[1:]}" if path.startswith("@") else path)
+        self._socket.setblocking(False)
+        self.heard: list[str] = []
+
+    def has(self, line: str) -> bool:
+        """Whether it was told this line."""
+        while True:
+            try:
+                self.heard += self._socket.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return line in self.heard
+
+    def has_like(self, beginning: str) -> bool:
+        """Whether it was told a line that begins so."""
+        self.has("")
+        return any(line.startswith(beginning) for line in self.heard)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["/{}", "@{}"], ids=["path", "abstract"])
+def systemd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Systemd]:
+    path = str(tmp_path / "notify")
+    made = Systemd(path if request.param == "/{}" else f"@{path}")
+    yield made
+    made.close()
+
+
+def test_ready_is_said_once_and_each_change_of_standing(systemd: Systemd) -> None:
+    supervisor = Supervisor({"NOTIFY_SOCKET": systemd.path})
+    for ready, line in ((False, "primary"), (False, "primary"), (True, "active"), (True, "active"), (False, "passive")):
+        supervisor.stands(ready, line)
+    supervisor.turned(1.0)
+    supervisor.stopping()
+    assert not systemd.has("WATCHDOG=1"), "nobody has asked for it"
+    assert systemd.heard == ["STATUS=primary", "STATUS=active", "READY=1", "STATUS=passive", "STOPPING=1"]
+
+
+def test_turns_are_told_three_times_in_the_time_that_is_asked_for_and_not_after_the_end(systemd: Systemd) -> None:
+    asked = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
+    supervisor = Supervisor(asked)
+    for now in range(100, 130):
+        supervisor.turned(float(now))
+    assert systemd.has("WATCHDOG=1") and systemd.heard == ["WATCHDOG=1"] * 3
+    supervisor.stopping()
+    supervisor.turned(1000.0)
+    assert systemd.has("STOPPING=1") and systemd.heard == ["WATCHDOG=1"] * 3 + ["STOPPING=1"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"NOTIFY_SOCKET": ""},
+        {"NOTIFY_SOCKET": "vsock:2:1234", "WATCHDOG_USEC": "1"},
+        {"NOTIFY_SOCKET": "/nobody/listens/here", "WATCHDOG_USEC": "1"},
+        {"NOTIFY_SOCKET": "/nobody/listens/here", "WATCHDOG_USEC": "x"},
+        {"NOTIFY_SOCKET": "/" + "a" * 200},
+    ],
+)
+def test_who_does_not_listen_does_no_harm(environ: dict[str, str]) -> None:
+    supervisor = Supervisor(environ)
+    supervisor.turned(1.0)
+    supervisor.stands(ready=True, line="active")
+    supervisor.stopping()
+    supervisor.close()
+    supervisor.stopping()
+
+
+def test_another_process_watchdog_is_not_answered(systemd: Systemd) -> None:
+    Supervisor({"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}).turned(1.0)
+    assert not systemd.has("WATCHDOG=1")
+
+
+@pytest.mark.slow
+def test_a_pair_is_ready_when_it_serves_and_stands_in_sync(tmp_path: Path) -> None:
+    ports = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    told = {role: Systemd(str(tmp_path / f"{role}.socket")) for role in ("primary", "backup")}
+    servers = {
+        "primary": ServerProcess(tmp_path, "primary", ports[0], ports[1]),
+        "backup": ServerProcess(tmp_path, "backup", ports[1], ports[0]),
+    }
+    for role, server in servers.items():
+        server.environ = {"NOTIFY_SOCKET": told[role].path, "WATCHDOG_USEC": "300000"}
+    primary, backup = told["primary"], told["backup"]
+    try:
+        servers["primary"].start()
+        wait_for("a turn of the primary", lambda: primary.has("WATCHDOG=1"))
+        wait_for("its standing", lambda: primary.has_like("STATUS=primary, not in sync: it holds no store"))
+        assert "READY=1" not in primary.heard, "it waits for its peer"
+        servers["backup"].start()
+        wait_for("the primary", lambda: primary.has("READY=1"))
+        wait_for("the backup", lambda: backup.has("READY=1"))
+        assert primary.has("STATUS=active") and backup.has("STATUS=passive, in sync")
+        servers["backup"].signal(signal.SIGSTOP)
+        backup.has("")  # what came until then
+        backup.heard.clear()
+        time.sleep(1)
+        assert not backup.has("WATCHDOG=1"), "systemd would end it"
+        servers["backup"].signal(signal.SIGCONT)
+        wait_for("a turn of the backup", lambda: backup.has("WATCHDOG=1"))
+        for role, server in servers.items():
+            server.signal(signal.SIGTERM)
+            assert server.process is not None and server.process.wait(30) == 0
+            assert told[role].has("STOPPING=1")
+    finally:
+        for server in servers.values():
+            server.kill()
+        for each in told.values():
+            each.close()

@@ -1,0 +1,123 @@
+"""The commands that set a pair with keys up on two hosts, as docs/operations.md has them, on two hosts.
+
+covers: docs/operations.md, Install and With keys; host names of either kind of address; what a newcomer is told who
+leaves a command out
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .cluster import wait_for
+from .hosts import TwoHosts, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why)]
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+USER = re.search(r"^    (useradd .*)$", PAGE, re.M)
+STATUS = re.search(r"`(chp --as [^`]* status)`", PAGE)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Where, and what."""
+    section = PAGE.partition("### With keys\n")[2].partition("\n### ")[0]
+    return re.findall(r"^    ([ab])\$ (.*)$", section, re.M)
+
+
+TEN = commands()
+SECRET = "/etc/chp/keys/server.secret"
+
+
+def test_there_are_ten() -> None:
+    assert len(TEN) == 10 and USER is not None and STATUS is not None
+
+
+_ASKS = """
+from chp_client import ClientFile
+from chp_client.ask.port import Port
+from chp_client.feed.feed import Feed
+servers = ClientFile.read("/etc/chp/alice.toml")
+with Port(servers, 60) as port, Feed(servers) as feed:
+    print(port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"], bool(feed.facts(60).newest))
+"""
+
+
+def set_up(hosts: TwoHosts, *, without: int = 0) -> str:
+    """Run them, but one; what they said as they failed."""
+    assert USER is not None
+    said = ""
+    for name in "ab":
+        assert hosts[name].run(USER[1]).returncode == 0
+    for number, (name, command) in enumerate(TEN, 1):
+        if number == without:
+            continue
+        if "chp-server" in command:
+            hosts[name].start(command)
+        else:
+            said += hosts[name].run(command).stderr
+    return said
+
+
+def status(hosts: TwoHosts) -> tuple[int, str]:
+    """How `chp status` ended, and what it said."""
+    assert STATUS is not None
+    done = hosts.a.run(STATUS[1])
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", [4, 6])
+def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
+    with TwoHosts(tmp_path / "hosts", kind) as hosts:
+        assert set_up(hosts) == ""
+        wait_for("a pair in sync", lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None])
+        done = hosts.a.run("chp --as /etc/chp/alice.toml set /a 1 && chp --as /etc/chp/alice.toml get /a")
+        assert (done.returncode, done.stdout) == (0, "1"), done
+        asked = hosts.a.run(f"python3 -c '{_ASKS}'")  # by each way to ask that is no Clone
+        assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked
+        unknown = hosts.b.run("chp --servers a:5556,b:5566 --timeout 20 get /a")
+        assert unknown.returncode != 0 and "lets in only who has a key" in unknown.stderr
+        assert hosts.a.ended() == hosts.b.ended() == [None]
+
+
+def test_a_link_local_address_has_its_interface(tmp_path: Path) -> None:
+    with TwoHosts(tmp_path / "hosts", 6) as hosts:
+        hosts.a.start("chp-server --insecure --bind tcp://*:5556 --store memory:")
+        (found,) = re.findall(r"inet6 (fe80::[0-9a-f:]+)/", hosts.a.run("ip -6 addr show dev eth0").stdout)
+        there = f"chp --servers 'tcp://[{found}%eth0]:5556' set /a 1"
+        wait_for("a server at a link-local address", lambda: hosts.b.run(there).returncode == 0)
+
+
+@pytest.mark.parametrize(
+    ("without", "server", "says"),
+    [
+        (1, "a", f"{SECRET} is missing; run `chp keygen server` in that directory"),
+        (2, "b", f"{SECRET} is missing; run `chp keygen server` in that directory"),
+        (3, "b", "/etc/chp/keys/peer.pub is missing; copy the server.pub of the other server there"),
+        (4, "a", "/etc/chp/keys/peer.pub is missing; copy the server.pub of the other server there"),
+        (7, "a", f"{SECRET} can't be read (Permission denied); `chown chp {SECRET}`"),
+        (8, "b", f"{SECRET} can't be read (Permission denied); `chown chp {SECRET}`"),
+    ],
+)
+def test_a_server_names_what_was_left_out(tmp_path: Path, without: int, server: str, says: str) -> None:
+    with TwoHosts(tmp_path / "hosts") as hosts:
+        set_up(hosts, without=without)
+        wait_for("the server to end", lambda: hosts[server].ended() != [None])
+        assert hosts[server].ended() == [2] and says in hosts[server].said()
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [
+        (5, "the client file /etc/chp/alice.toml can't be read (No such file or directory); `chp keygen NAME --server"),
+        (6, "put its NAME.pub into clients/ of the server's --keys"),
+        (9, "tcp://b:5566 waits: it holds no store and does not hear its peer, which may hold one: start the other"),
+        (10, "tcp://a:5556 waits: it holds no store and does not hear its peer, which may hold one: start the other"),
+    ],
+)
+def test_the_status_names_what_was_left_out(tmp_path: Path, without: int, says: str) -> None:
+    with TwoHosts(tmp_path / "hosts") as hosts:
+        set_up(hosts, without=without)
+        wait_for(says, lambda: says in status(hosts)[1])
+        assert status(hosts)[0] != 0

@@ -1,0 +1,318 @@
+"""Users and rules in the simulator: an operator who grants and revokes, and what nobody may ever be sent.
+
+    keyed                           before the servers start: each client is a user by its name, the operator is `root`
+    access open                     each server that serves is told that everybody may do everything
+    access grant c1 read /a/        ... that c1 may read /a/ beside what it may; `revoke` is the other way
+    access grant c1 deny-read /a/
+
+    reading    whatever a server sends to a client is of a subtree that this may read by the rules at the server's
+               number, and so are its keys; so nobody hears a name, a value, a count or a digest of what is denied
+    writing    a record holds no value of who could not write its key by the rules at the number before it
+    changes    what the operator was answered is on the disk, and on both if the passive was in sync; in the end both
+               servers have the rules that the history has at its last number, and so does a replay of each journal
+
+The rules are read and judged by a few lines of this file, out of the records alone: none of them is the servers' own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import zmq
+
+from chp.numbers import describe
+from chp_server.access.admitting import Admitting
+from chp_server.core.performing import admit, refuse_subscription, rules_number
+
+from .network import Conn, Frames
+
+if TYPE_CHECKING:
+    from .servers import ServerNode
+    from .world import World
+
+BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, REFUSED, REPLY, ACCESS = 1, 2, 3, 4, 5, 7, 8, 12
+ROOT, OPERATOR = "root", b"operator"
+STX, ETX, OWN = b"\x02", b"\x03", b"\x02@"
+FREE = ("/.chp/pulse/",)
+EVERY_VERB = ["access", "backup", "leases", "restore", "status", "switch"]
+Document = dict[str, Any]
+
+
+def user_of(conn: Conn) -> str:
+    """Whose key a connection has shown."""
+    return {"admin": ROOT, OPERATOR.decode(): ROOT}.get(conn.a, conn.a)
+
+
+# -- judging, in this file's own words
+
+
+def covers(rules: Document | None, user: str, verb: str, subtree: str) -> bool:
+    """Whether a user may read or write whatever begins so."""
+    if rules is None:
+        return True
+    entry = rules["users"].get(user, {})
+    allowed = any(subtree.startswith(prefix) for prefix in entry.get(verb, ()))
+    denied = entry.get(f"deny-{verb}", ())
+    return allowed and not any(subtree.startswith(no) or no.startswith(subtree) for no in denied)
+
+
+def has(rules: Document | None, user: str, verb: str, key: str) -> bool:
+    """The same of one key."""
+    if rules is None:
+        return True
+    entry = rules["users"].get(user, {})
+    within = [any(key.startswith(prefix) for prefix in entry.get(what, ())) for what in (verb, f"deny-{verb}")]
+    return within == [True, False]
+
+
+# -- the door of P+1
+
+
+class Manual:
+    """An XPUB in manual mode, as far as `Admitting` uses it: what it is told counts for the pipe taken from last."""
+
+    def __init__(self, node: ServerNode) -> None:
+        self._node = node
+        self.conn: Conn | None = None
+        self._last_only = False
+
+    def set(self, option: int, value: Any) -> None:
+        """Subscribe or unsubscribe that pipe."""
+        if option == zmq.XPUB_MANUAL_LAST_VALUE:
+            self._last_only = bool(value)
+        elif self.conn is not None and option == zmq.SUBSCRIBE:
+            self.conn.topics[value] = None
+        elif self.conn is not None and option == zmq.UNSUBSCRIBE:
+            self.conn.topics.pop(value, None)
+
+    def send_multipart(self, frames: Frames, _flags: int) -> None:
+        """To whoever has subscribed, or to that pipe alone, which is forgotten then."""
+        only, self.conn = (self.conn, None) if self._last_only else (None, self.conn)
+        self._node.broadcast([frames], only)
+
+
+class Event:
+    """A frame of a subscription, with its sender."""
+
+    def __init__(self, event: bytes, conn: Conn) -> None:
+        self.bytes, self._conn = event, conn
+
+    def get(self, _name: str) -> str:
+        """The user."""
+        return user_of(self._conn)
+
+
+class Door:
+    """Who may hear what at one server: the production code, and the connections that it knows by numbers."""
+
+    def __init__(self, node: ServerNode) -> None:
+        self._node, core = node, node.core
+        self._manual = Manual(node)
+        self._conns: dict[int, Conn] = {}
+        asks = (
+            lambda user, topic: admit(core, user, topic),
+            lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
+        )
+        socket: Any = self._manual
+        self._admitting = Admitting(socket, *asks, node.world.rng.randbytes)
+
+    def decides(self, conn: Conn, frames: Frames) -> bool:
+        """Whether an event of a connection is the core's to hear."""
+        if len(frames) == 1:
+            self._admitting.ended(frames[0][1:])
+            return True
+        if not frames[0] or conn.a == "stranger":  # libzmq's own word of one that ended; and who was never let in
+            return not frames[0]
+        if not conn.up or conn.identity != frames[0]:
+            return False  # what a connection had sent that has ended by now
+        self._conns[int(conn.identity[1:])], self._manual.conn = conn, conn
+        event: Any = Event(frames[1], conn)
+        return self._admitting.decides(conn.identity[1:], event)
+
+    def look(self) -> None:
+        """Cut off who may not hear any more what it hears."""
+        self._admitting.look(rules_number(self._node.core), lambda fd, why: self._cut(self._conns[fd], fd))
+
+    def _cut(self, conn: Conn, fd: int) -> None:
+        if conn.up and conn.identity == b"#%d" % fd:
+            self._node.world.trace(f"{self._node.name:10} cuts {conn.name} off")
+            self._node.world.net.reset(conn)
+
+
+# -- who changes the rules
+
+
+class Operator:
+    """Root, with what it was answered."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._id = 0
+        self.answers = 0
+
+    def does(self, words: list[str]) -> None:
+        """One command, at each server that serves."""
+        for node in self._world.servers:
+            if node.running and not node.foreign and node.core.active:
+                self._tell(node, words)
+
+    def _tell(self, node: ServerNode, words: list[str]) -> None:
+        granted = node.core.state.access
+        now = {"users": {}, "roles": {}} if granted.rules is None else granted.rules.document
+        rules = self._open() if words == ["open"] else _edited(now, *words)
+        self._id += 1
+        conn = Conn("req", OPERATOR.decode(), node.name)
+        conn.up, conn.identity = True, OPERATOR
+        options = {"chp": 4, "id": self._id, "rules": rules, "on": granted.changed}
+        node.deliver(conn, [b"ICANHAZ?", STX + b"access" + ETX, msgpack.packb(options)])
+
+    def _open(self) -> Document:
+        names = [client.name for client in self._world.clients]
+        users: Document = {name: {"read": [""], "write": [""]} for name in names}
+        return {"users": {**users, ROOT: {"admin": EVERY_VERB}}, "roles": {}}
+
+    def is_open(self, node: ServerNode) -> bool:
+        """Whether everybody may do everything at a server."""
+        rules = node.core.state.access.rules
+        return rules is None or all(
+            covers(rules.document, client.name, verb, "")
+            for client in self._world.clients
+            for verb in ("read", "write")
+        )
+
+    def answered(self, node: ServerNode, frames: Frames) -> None:
+        """A server says that new rules are as safe as any set, or why not."""
+        header = msgpack.unpackb(frames[4])[0]
+        if header[0] != REPLY:
+            self._world.trace(f"{node.name} -> root  {header[2]} {header[3]}")
+            return
+        self.answers += 1
+        number = header[2]["number"]
+        self._world.trace(f"{node.name} -> root  the rules are those of #{describe(number)}")
+        self._world.checks.access.promised(node, number)
+
+
+def _edited(rules: Document, verb: str, user: str, what: str, prefix: str = "") -> Document:
+    entry = dict(rules["users"].get(user, {}))
+    words = set(entry.get(what, ()))
+    entry[what] = sorted(words | {prefix} if verb == "grant" else words - {prefix})
+    return {**rules, "users": {**rules["users"], user: entry, ROOT: {"admin": EVERY_VERB}}}
+
+
+# -- checking
+
+
+class AccessChecks:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked: dict[tuple[str, int], str] = {}  # client, request: the subtree
+        self.looked = 0
+
+    def _rules(self, number: int) -> Document | None:
+        found = self._world.checks.oracle.nodes.get(number)
+        return None if found is None else found.rules
+
+    def asks(self, conn: Conn, frames: Frames) -> None:
+        """A client asks a server for something."""
+        if conn.kind == "req" and len(frames) == 3:
+            options = msgpack.unpackb(frames[2])
+            if "more" not in options:
+                of = f"/.chp/topics/{options['topic']}/" if "topic" in options else frames[1].decode()
+                self._asked[conn.a, options["id"]] = of
+
+    def sends(self, node: ServerNode, conn: Conn, frames: Frames) -> None:
+        """A server sends something to a client."""
+        if node.foreign or conn.kind == "set":
+            return
+        number, user = node.core.state.number, user_of(conn)
+        rules = self._rules(number)
+        if rules is None:
+            return
+        self.looked += 1
+        if conn.kind == "upd" and frames[0][:1] == STX and frames[0][-1:] != ETX:
+            self._refused_alone(node, conn, frames)
+        said = self._told_of_replies(conn, frames) if conn.kind == "req" else _told_of_updates(frames)
+        for subtree in said[0]:
+            if subtree not in FREE and not covers(rules, user, "read", subtree):
+                self._leaks(node, conn, f"something of {subtree!r}", number)
+        for key in said[1]:
+            if not has(rules, user, "read", key) and not key.startswith(FREE):
+                self._leaks(node, conn, f"key {key!r}", number)
+
+    def _refused_alone(self, node: ServerNode, conn: Conn, frames: Frames) -> None:
+        """Who is denied is told so; who is not hears nothing of that."""
+        topic = frames[0][:-8]
+        if topic[:2] != OWN and covers(
+            self._rules(node.core.state.number), user_of(conn), "read", topic[1:-1].decode()
+        ):
+            self._world.checks.fail(f"{node.name} tells {conn.name} what somebody else is denied: {frames[4]!r}")
+
+    def _leaks(self, node: ServerNode, conn: Conn, what: str, number: int) -> None:
+        self._world.checks.fail(
+            f"{node.name} sends {what} to {conn.name}, which the rules at #{describe(number)} deny to {user_of(conn)}"
+        )
+
+    def _told_of_replies(self, conn: Conn, frames: Frames) -> tuple[list[str], list[str]]:
+        header, *items = msgpack.unpackb(frames[4], strict_map_key=False)
+        if header[0] == REFUSED:
+            return [], []
+        segments = [s for _, *parts in items for s in parts] if header[0] == RECORDS else items
+        keys = [key for segment in segments for key in segment[0]] if header[0] in (SYNC, RECORDS) else []
+        subtree = self._asked.get((conn.a, header[1]))
+        return ([] if subtree is None else [subtree]), keys
+
+    def commits(self, node: ServerNode, body: bytes) -> None:
+        """The active makes a record."""
+        last = msgpack.unpackb(body, strict_map_key=False)[0][3]
+        record = self._world.checks.oracle.nodes[last]
+        rules = self._rules(record.prev)
+        for key, value in record.writes if rules is not None else ():
+            user = b"" if value is None else value.split(b".")[0]
+            if user and not has(rules, user.decode(), "write", key):
+                self._world.checks.fail(
+                    f"{node.name} has {key} set by {user.decode()} in #{describe(last)}, which the rules before it deny"
+                )
+
+    def promised(self, node: ServerNode, number: int) -> None:
+        """The operator is answered."""
+        self._world.checks.not_fenced(node)
+        servers = self._world.servers if node.core.here.in_sync() else [node]
+        oracle = self._world.checks.oracle
+        for server in servers:
+            disks = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]
+            ends = [max(disk.number, disk.mark) for disk in disks]
+            if disks[0].durability and not any(oracle.on_path(number, end) for end in ends):
+                self._world.checks.fail(
+                    f"root is told that the rules are those of #{describe(number)}, and the journal of {server.name}"
+                    f" ends at {describe(disks[0].number)}"
+                )
+
+    def end(self) -> None:
+        """All is healed: both servers, and a replay of each journal, have the rules of the surviving history."""
+        number = self._world.servers[0].core.state.number
+        wanted = self._rules(number)
+        for node in self._world.servers:
+            again = [node.recovered_anew()] if node.disk.durability else []
+            for core in (node.core, *again):
+                found = core.state.access.rules
+                if (None if found is None else found.document) != wanted:
+                    self._world.checks.fail(f"{node.name} has other rules than those at #{describe(number)}")
+        one, two = (node.core.state.access.owners for node in self._world.servers)
+        if dict(one) != dict(two):
+            self._world.checks.fail(f"the servers disagree on whose sessions are: {dict(one)}, {dict(two)}")
+
+
+def _told_of_updates(frames: Frames) -> tuple[list[str], list[str]]:
+    """Of what subtree a publication tells, and of which keys."""
+    topic = frames[0]
+    if topic == b"HUGZ" or topic[:2] == OWN:
+        return [], []
+    if topic[:1] != STX:
+        return [], [topic.decode()] if frames[2] else []  # or a refusal
+    header, *items = msgpack.unpackb(frames[4], strict_map_key=False)
+    if header[0] not in (BATCH, HEARTBEAT):
+        return [], []
+    return [topic[1 : topic.index(ETX)].decode()], [key for segment in items for key in segment[0]]

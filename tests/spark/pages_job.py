@@ -1,0 +1,64 @@
+"""A job with a client file, which keeps all that Spark shows of it: its pages, its REST answers and its event log.
+
+    python -m tests.spark.pages_job CLIENT_FILE STRANGERS_FILE FOLDER
+
+It writes, reads, streams, and fails with the file of a stranger. What Spark shows then lies in FOLDER/shown.
+"""
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+
+from chp_client.spark import session
+
+PAGES = ("/jobs/", "/stages/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/", "/storage/")
+
+
+def main(file: str, stranger: str, folder: Path) -> None:
+    """See the module."""
+    (folder / "events").mkdir()
+    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+    logged["spark.eventLog.dir"] = f"file://{folder}/events"
+    spark = session("pages", cores=2, quick_start=True, **{"spark.ui.enabled": "true", "spark.ui.port": "0"}, **logged)
+    rows = spark.createDataFrame([("/a", "1"), ("/b", "2")], "key string, value string")
+    rows.write.format("chp").options(client_file=file).mode("append").save()
+    assert spark.read.format("chp").options(client_file=file).load().count() == 2
+    changes = spark.readStream.format("chp").options(client_file=file).load()
+    kept = changes.writeStream.format("memory").queryName("changes").option("checkpointLocation", f"{folder}/kept")
+    kept.trigger(availableNow=True).start().awaitTermination()
+    try:
+        spark.read.format("chp").options(client_file=stranger, timeout=5).load().count()
+        raise SystemExit("a stranger was let in")
+    except PySparkException as error:
+        print(error)
+    (folder / "shown").mkdir()
+    show(spark.sparkContext.uiWebUrl, folder / "shown")
+    spark.stop()
+
+
+def show(url: str, folder: Path) -> None:
+    """Keep the pages, and the REST answers of the same."""
+    apps = f"{url}/api/v1/applications"
+    (app,) = json.loads(fetched(apps))
+    of = f"{apps}/{app['id']}"
+    queries = json.loads(fetched(f"{of}/sql?details=true&length=1000"))
+    jobs = json.loads(fetched(f"{of}/jobs"))
+    found = [*(f"{url}{page}" for page in PAGES)]
+    found += [f"{of}/{name}" for name in ("sql?details=true&length=1000", "jobs", "stages?details=true", "environment")]
+    found += [f"{url}/SQL/execution/?id={query['id']}" for query in queries]
+    found += [f"{url}/jobs/job/?id={job['jobId']}" for job in jobs]
+    for i, each in enumerate(found):
+        (folder / f"{i}.txt").write_text(f"{each}\n{fetched(each)}")
+
+
+def fetched(url: str) -> str:
+    """What is there."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

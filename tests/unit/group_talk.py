@@ -1,0 +1,171 @@
+"""A lone server's core with its messages, and members of a group that read from it by hand.
+
+talk = GroupTalk()
+talk.publish("t", [b"1", b"2"], keys=["a", "b"])
+one = talk.member("billing")          opens a lease, joins (the group is made if need be), asks
+talk.turn(0.05)                       everybody gets what there is: one.got, [(offset, key, value)], and one.chunks
+one.ack()                             the first chunk that is not acknowledged; the code of the refusal, or ""
+"""
+
+from __future__ import annotations
+
+from itertools import compress, count
+from typing import Any
+
+from chp.batch import decode, encode, packb
+from chp.headers import Messages, Refused
+from chp.keys import public_session
+from chp.limits import DEFAULT, Limits
+from chp.messages import ICANHAZ
+from chp.topics import pack_messages, unpack_messages
+from chp.versions import VERSION
+from chp_server.core.turn import Turn
+from chp_server.store.message_shelf import MessageShelf
+
+from .server_talk import Talk
+
+PUBLISHER = b"p" * 16
+
+
+def messages_of(items: list[Any], spans: list[Any]) -> list[tuple[int, str, bytes]]:
+    """Offset, key and value of each message in a chunk."""
+    found = []
+    for first, n, _, _, bodies, *mask in items:
+        keys: list[str] = []
+        values: list[bytes] = []
+        for body in bodies:
+            some, more = unpack_messages(body)
+            keys += some or [""] * len(more)
+            values += more
+        offsets = list(compress(range(first, first + n), mask[0])) if mask else range(first, first + n)
+        found += list(zip(offsets, keys, values, strict=True))
+    return found
+
+
+class Hand:
+    """One member."""
+
+    def __init__(self, talk: GroupTalk, topic: str, group: str, n: int) -> None:
+        self.talk, self.topic, self.group = talk, topic, group
+        self.session = b"member%02d" % n + bytes(4) + bytes(4)
+        self.identity = b"id%d" % n
+        self.lease = b"lease-%010d" % n
+        self.no, self.request = 0, 0
+        self.chunks: list[tuple[list[Any], list[Any]]] = []  # moves, messages
+        self.got: list[tuple[int, str, bytes]] = []
+        self.refused: list[str] = []
+        self.proof: list[Any] | None = None
+
+    def send(self, **extras: Any) -> str:
+        """A batch; the code of its refusal."""
+        self.no += 1
+        self.talk.set(self.session, self.no, {}, **extras)
+        self.talk.turn(0.0)
+        return next((code for no, code, _ in self.talk.refusals(self.session) if no == self.no), "")
+
+    def join(self, ttl_ms: int = 1_000_000) -> str:
+        """Open the lease, and become a member."""
+        return self.send(lease=[self.lease, ttl_ms]) or self.send(join=[self.topic, self.group, self.lease, "hand"])
+
+    def ask(self, credit: int = 8, **more: Any) -> None:
+        """Read."""
+        self.request += 1
+        options = {"id": self.request, "chp": VERSION, "topic": self.topic, "group": self.group, "member": self.lease}
+        told = packb({**options, "credit": credit, **more})
+        self.talk.core.request([self.identity, ICANHAZ, b"", told])
+
+    def grant(self, more: int = 1) -> None:
+        """Room for more."""
+        told = packb({"id": self.request, "chp": VERSION, "more": more})
+        self.talk.core.request([self.identity, ICANHAZ, b"", told])
+
+    def hear(self, header: Any, items: list[Any]) -> None:
+        """An answer."""
+        if isinstance(header, Refused):
+            self.refused.append(header.code)
+        elif isinstance(header, Messages) and header.request == self.request and header.spans:
+            moves = [[slots, after, header.upto] for slots, after in header.spans]
+            found = messages_of(items, header.spans)
+            self.chunks.append((moves, found))
+            self.got += found
+            self.proof = header.proof
+
+    @property
+    def have(self) -> list[list[Any]]:
+        """What it has in hand."""
+        return [move for moves, _ in self.chunks for move in moves]
+
+    def ack(self, **more: Any) -> str:
+        """Acknowledge the first chunk in hand."""
+        moves, _ = self.chunks.pop(0)
+        code = self.send(ack=[[self.topic, self.group, self.lease, moves]], **more)
+        self.grant()
+        return code
+
+    @property
+    def slots(self) -> int:
+        """How many it has."""
+        group = self.talk.core.state.topics.groups.get(self.topic, self.group)
+        assert group is not None
+        return group.slots_of(self.lease).bit_count() if self.lease in group.members else 0
+
+
+class GroupTalk(Talk):
+    """See the module."""
+
+    def __init__(self, limits: Limits = DEFAULT, **config: Any) -> None:
+        self.shelf = MessageShelf()
+        self.members: list[Hand] = []
+        self._names, self._published = count(1), 0
+        super().__init__(limits, durability=1, **config)
+        self.core.requests.readers.delivery.read = self.shelf.read
+        self.core.requests.readers.sharing.pages.read = self.shelf.read
+
+    def publish(self, topic: str, values: list[bytes], keys: list[str] | None = None) -> None:
+        """One batch."""
+        self._published += 1
+        told = [[topic, len(values), pack_messages(keys, values)]]
+        self.set(PUBLISHER, self._published, {}, publish=told)
+
+    def turn(self, seconds: float = 1.0) -> Turn:
+        """As of `Talk`; messages are kept, and members hear."""
+        turn = super().turn(seconds)
+        for op in turn.journal:
+            self.shelf.keep(getattr(op, "messages", ()))
+            if hasattr(op, "floors"):
+                self.shelf.trim(op.floors)
+        for identity, replies in (*turn.deliveries, *turn.replies):
+            for member in self.members:
+                if member.identity == identity:
+                    for frames in replies:
+                        member.hear(*decode(frames[4]))
+        return turn
+
+    def group(self, topic: str, name: str, **settings: Any) -> str:
+        """Make one; it begins at 0 if nothing else is said."""
+        maker = Hand(self, topic, name, next(self._names))
+        return maker.send(group=[topic, name, {"start": 0, **settings}])
+
+    def member(self, name: str = "g", topic: str = "t", *, ttl_ms: int = 1_000_000, ask: bool = True) -> Hand:
+        """One more."""
+        if self.core.state.topics.groups.get(topic, name) is None:
+            assert self.group(topic, name) == ""
+        hand = Hand(self, topic, name, next(self._names))
+        self.members.append(hand)
+        assert hand.join(ttl_ms) == ""
+        if ask:
+            hand.ask()
+        self.turn(0.0)
+        return hand
+
+    def refresh(self, *members: Hand) -> None:
+        """Their leases live on."""
+        for member in members:
+            member.send(refresh=member.lease)
+
+    def owner(self, member: Hand) -> bytes:
+        """The client of a member's session, as the state knows it."""
+        return public_session(member.session)[:8]
+
+
+__all__ = ["GroupTalk", "Hand", "encode"]

@@ -1,0 +1,138 @@
+"""A large commit leaves the server before it is in the map, and nobody can tell: who looks finds all of it."""
+
+import os
+from typing import Any
+
+from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
+from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.core.core import DEFERRED_A_TURN, CoreConfig, ServerCore
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.turn import Append, Turn
+from chp_server.core.updates.committed import DEFERRED_ITEMS, Committed
+
+SESSION, TRANSACTION = b"s" * 16, b"t" * 16
+KEYS = [f"/bench/{i}" for i in range(DEFERRED_ITEMS + 1)]
+
+
+class Server:
+    """A lone core, a session that numbers its batches, and a clock."""
+
+    def __init__(self) -> None:
+        self.core, self.now, self.no = ServerCore(CoreConfig(), os.urandom(16), 0.0), 0.0, 0
+        self.records: list[bytes] = []
+        self.turn()
+
+    def turn(self, *messages: list[bytes], subscribe: bytes = b"", after_s: float = 0.001) -> Turn:
+        self.now += after_s
+        self.core.begin_turn(self.now, 1e9 + self.now)
+        if subscribe:
+            self.core.subscription([b"1", b"\x01" + subscribe])
+        for frames in messages:
+            self.core.collect(frames)
+        turn = self.core.end_turn()
+        self.records += [op.body for op in turn.journal if isinstance(op, Append)]
+        return turn
+
+    def kvset(self, keys: list[str], values: list[bytes], **extras: object) -> list[bytes]:
+        self.no += 1
+        return [RESERVED_KEY, pack(self.no), SESSION, b"", Segment(keys, values, extras or None).encode()]
+
+    def stage(self, value: bytes, keys: list[str] = KEYS) -> None:
+        self.turn(self.kvset(keys, [value] * len(keys), stage=[TRANSACTION, "0"]))
+
+    def commit(self, batches: int = 1) -> list[bytes]:
+        return self.kvset([], [], commit=[TRANSACTION, "job", self.no, [["0", batches]], None])
+
+
+def bodies(messages: list[list[bytes]], topic: bytes, kind: int) -> list[list[Any]]:
+    return [parts for m in messages if m[0] == topic and (parts := split(m[4]))[0][0] == kind]
+
+
+def test_it_is_acknowledged_and_published_before_it_is_in_the_map() -> None:
+    server, topic = Server(), channel_topic("/bench/")
+    server.turn(subscribe=topic)
+    server.stage(b"1")
+    turn = server.turn(server.commit())
+    assert server.core.state.deferred
+    assert bodies(turn.acks, session_topic(public_session(SESSION)), ACK) and turn.journal
+    published = bodies(turn.publish, topic, BATCH)
+    assert [key for parts in published for segment in parts[1:] for key in segment[0]] == KEYS
+    assert server.core.state.map.values == dict.fromkeys(KEYS, b"1") and not server.core.state.deferred
+    server.core.state.check()
+
+
+def test_what_follows_in_the_same_turn_finds_it() -> None:
+    server = Server()
+    server.stage(b"1")
+    commit, condition = server.commit(), server.kvset(["/bench/0"], [b"2"], c=[[0], [0]])
+    server.turn(commit, condition)
+    assert server.core.commits.counts["refused_revision"] == 1
+    assert server.core.state.map.values["/bench/0"] == b"1"
+
+
+def test_a_ttl_that_ends_in_the_same_turn_does_not_delete_what_replaced_its_key() -> None:
+    server = Server()
+    server.turn(server.kvset(["/bench/0"], [b"0"], t=1000))
+    server.stage(b"1")
+    server.turn(server.commit(), after_s=2.0)
+    server.turn()
+    assert server.core.state.map.values["/bench/0"] == b"1" and not server.core.state.map.deadlines
+
+
+def test_the_fingerprint_of_a_channel_is_that_of_its_map() -> None:
+    server, topic = Server(), channel_topic("/bench/")
+    server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]), subscribe=topic)
+    server.turn(after_s=1.0)  # a heartbeat: the sum is known from here on
+    server.stage(b"1")
+    server.turn(server.commit())
+    beats = bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
+    revisions = [r for k, r in server.core.state.map.revisions.items() if k.startswith("/bench/")]
+    assert beats[-1][0][4:6] == [len(revisions), sum(revisions)] and len(revisions) == len(KEYS)
+
+
+def test_a_small_share_of_the_map_is_applied_at_once() -> None:
+    server = Server()
+    many = [f"/other/{i}" for i in range(60_000)]
+    server.turn(server.kvset(many, [b""] * len(many)))
+    server.turn(server.kvset([key + "/more" for key in many], [b""] * len(many)))
+    server.stage(b"1")
+    server.turn(server.commit())
+    assert not server.core.state.deferred and server.core.state.map.values["/bench/0"] == b"1"
+
+
+def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints() -> None:
+    server, topic = Server(), channel_topic("/bench/")
+    server.turn(subscribe=topic)
+    for n in range(3):
+        server.stage(b"1", [f"/bench/{n}/{i}" for i in range(DEFERRED_A_TURN)])
+    server.turn(server.commit(3))
+    for _ in range(2):
+        published = server.turn(after_s=1.0).publish
+        assert server.core.state.deferred and server.core.next_deadline() == server.now
+        assert bodies(published, topic, GREETING) and not bodies(published, topic, HEARTBEAT)
+    server.turn()
+    server.turn()  # the last of it, which has no items
+    assert not server.core.state.deferred
+    server.turn(after_s=1.0)  # a pass over the map is begun, a slice a turn
+    while server.core.state.gathering:
+        server.turn()
+    assert bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
+    assert len(server.core.state.map) == 3 * DEFERRED_A_TURN
+
+
+def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
+    server, passive = Server(), Committed(DEFAULT)
+    channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT), b"1", 0.0)
+    assert channel is not None
+    server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]))
+    server.stage(b"1")
+    server.turn(server.commit())
+    for body in server.records:
+        passive.follow(body, 0.0)
+    assert passive.state.deferred and passive.state.number == channel.last == server.core.state.number
+    active = server.core.state.map
+    assert passive.state.map.values == active.values and passive.state.map.revisions == active.revisions
+    revisions = [r for k, r in active.revisions.items() if k.startswith("/bench/")]
+    assert channel.fingerprint(passive.state.map) == (len(revisions), sum(revisions))

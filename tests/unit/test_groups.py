@@ -1,0 +1,565 @@
+"""covers: core/topics/ groups.py, sharing.py, member.py, pages.py: who has which slots, is given what, what counts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from chp.batch import decode, packb, unpackb
+from chp.errors import BadFrame
+from chp.limits import DEFAULT
+from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
+from chp_server.core.topics.groups import NOBODY, Group
+from chp_server.core.topics.topics import Topics
+from chp_server.core.updates.leases import Whose
+from chp_server.testing import Cores
+
+from .group_talk import GroupTalk, Hand
+
+EVERY = pack_slots(ALL_SLOTS)
+A, B = b"a" * 16, b"b" * 16
+ONE = b"1" * 12 + bytes(4)
+
+
+# -- the state
+
+
+def group_of(*members: bytes) -> Group:
+    group = Group("g")
+    group.begin(0)
+    for member in members:
+        group.join(member, "")
+    return group
+
+
+def test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are() -> None:
+    group = group_of(A, B)
+    group.assign(0b1111, A)
+    assert not group.stands(B, (0b1, 0, 5)), "another's"
+    assert not group.stands(A, (0b10001, 0, 5)), "one of them is nobody's"
+    assert not group.stands(A, (0b1, 1, 5)), "they are not there"
+    assert not group.stands(A, (0b1, 0, 0)), "it moves nothing"
+    assert not group.stands(A, (0, 0, 5)), "no slots"
+    assert group.stands(A, (0b11, 0, 5))
+    group.move(A, (0b11, 0, 5))
+    assert group.places[A] == {0: 0b1100, 5: 0b11}
+    assert not group.stands(A, (0b11, 0, 5)), "it is done once"
+    group.move(A, (0b1100, 0, 5))
+    assert group.places[A] == {5: 0b1111}, "slots at one offset are one place"
+    group.check(5)
+
+
+def test_slots_keep_their_offsets_when_they_change_hands_and_when_who_had_them_leaves() -> None:
+    group = group_of(A, B)
+    group.assign(ALL_SLOTS, A)
+    group.move(A, (0b111, 0, 9))
+    group.assign(0b101, B)
+    assert group.places[B] == {9: 0b101}
+    assert group.floor() == 0
+    group.leave(A)
+    assert group.places[NOBODY] == {0: ALL_SLOTS ^ 0b111, 9: 0b10}
+    assert list(group.members) == [B]
+    group.check(9)
+    group.begin(3)
+    assert group.places == {NOBODY: {3: ALL_SLOTS ^ 0b101}, B: {3: 0b101}}
+    group.check(9)
+
+
+def test_groups_are_a_part_of_the_state() -> None:
+    topics = Topics(DEFAULT)
+    topics.place("t", 9, b"x", 1)
+    topics.apply({"group": ["t", "g", {"start": 4, "ack_timeout_s": 7}]})
+    topics.apply({"join": ["t", "g", A, "me"]})
+    topics.apply({"assign": [["t", "g", [[EVERY, A]]]]})
+    topics.apply({"ack": [["t", "g", A, [[pack_slots(1), 4, 6]]]]})
+    again = Topics(DEFAULT)
+    again.load(unpackb(packb(topics.to_list()), "a state"))
+    assert again.to_list() == topics.to_list()
+    again.groups.left(A)
+    assert again.by_name["t"].groups["g"].places == {NOBODY: {4: ALL_SLOTS ^ 1, 6: 1}}
+    again.check_all()
+    again.apply({"topic": ["t", None]})
+    again.apply({"ack": [["t", "g", A, [[pack_slots(1), 4, 6]]]]})
+    assert not again.groups.any_member
+
+
+def test_a_group_that_begins_anew_has_no_members_wherever_it_begins() -> None:
+    topics = Topics(DEFAULT)
+    topics.place("t", 9, b"x", 1)
+    topics.apply({"group": ["t", "g", {"start": 4}]})
+    topics.apply({"join": ["t", "g", A, "me"]})
+    topics.apply({"assign": [["t", "g", [[EVERY, A]]]]})
+    topics.apply({"group": ["t", "g", {"start": 4, "again": True}]})
+    group = topics.by_name["t"].groups["g"]
+    assert (group.places, group.members) == ({NOBODY: {4: ALL_SLOTS}}, {})
+    assert not topics.groups.any_member and ("t", "g") in topics.groups.unsettled
+    topics.groups.left(A)
+    topics.check_all()
+
+
+def test_what_may_be_said_of_groups() -> None:
+    talk = GroupTalk()
+    assert talk.group("t", "g") == ""
+    assert "t" in talk.core.state.topics.by_name, "the topic is made with its first group"
+    assert talk.group("t", "g") == "there"
+    one = Hand(talk, "t", "g", 77)
+    assert one.send(group=["t", "x", {"start": 1}]) == "bad", "there is no such offset"
+    assert one.send(group=["t", "x", {"colour": 1}]) == "bad"
+    assert one.send(group=["t", "x", None]) == "group"
+    assert one.send(group=["t", "no name", {}]) == "bad"
+    assert one.send(join=["t", "g", one.lease, ""]) == "lease", "no such lease"
+    assert one.send(join=["u", "g", one.lease, ""]) == "topic"
+    assert one.send(ack=[["t", "g", one.lease, [[EVERY, 0, 1]]]]) == "bad", "beyond the end"
+    assert one.send(ack=[["t", "h", one.lease, [[EVERY, 0, 1]]]]) == "group"
+    assert one.send(assign=[["t", "g", [[EVERY, one.lease]]]]) == "bad", "that is the server's to say"
+    assert one.join() == ""
+    two = Hand(talk, "t", "g", 78)
+    assert two.send(join=["t", "g", one.lease, ""]) == "lease", "another's"
+    talk.publish("t", [b"1"])
+    assert two.send(ack=[["t", "g", one.lease, [[EVERY, 0, 1]]]]) == "lease", "a name is no right to it"
+    assert one.send(ack=[["t", "g", one.lease, [[EVERY, 0, 1], [EVERY, 0, 1]]]]) == "bad", "twice"
+    assert one.send(ack=[["t", "g", one.lease, [[EVERY, 0, 1]]]]) == "", "it has joined, and all slots are its"
+    assert one.send(group=["t", "g", None]) == ""
+    assert one.send(ack=[["t", "g", one.lease, [[EVERY, 1, 2]]]]) == "group"
+
+
+# -- what members are given
+
+
+def test_one_member_has_all_slots_and_gets_the_stored_messages() -> None:
+    talk = GroupTalk()
+    talk.publish("t", [b"1", b"2"], ["a", "b"])
+    one = talk.member()
+    assert one.slots == 256
+    talk.turn(0.1)
+    assert one.got == [(0, "a", b"1"), (1, "b", b"2")]
+    assert one.ack() == ""
+    talk.publish("t", [b"3"])
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert one.got[2:] == [(2, "", b"3")]
+    assert talk.core.state.topics.groups.get("t", "g").floor() == 2  # type: ignore[union-attr]
+
+
+def test_a_commit_is_done_whole_once_or_not_at_all() -> None:
+    talk = GroupTalk()
+    talk.publish("t", [b"1"])
+    one = talk.member()
+    talk.turn(0.1)
+    moves = one.chunks[0][0]
+    one.no += 1
+    talk.set(one.session, one.no, {"/done": b"1"}, ack=[["t", "g", one.lease, moves]],
+             publish=[["out", 1, packb([None, [b"o"]])]])  # fmt: skip
+    talk.turn(0.1)
+    assert talk.map["/done"] == b"1"
+    assert talk.core.state.topics.by_name["out"].next == 1
+    one.no += 1
+    talk.set(one.session, one.no, {"/done": b"2"}, ack=[["t", "g", one.lease, moves]],
+             publish=[["out", 1, packb([None, [b"o"]])]])  # fmt: skip
+    talk.turn(0.1)
+    ((_, code, detail),) = talk.refusals(one.session)
+    assert code == "fenced"
+    assert detail == {"topic": "t", "group": "g", "member": True, "from": 0, "at": [[EVERY, 1, True]]}
+    assert talk.map["/done"] == b"1", "nothing of it is there"
+    assert talk.core.state.topics.by_name["out"].next == 1
+
+
+def keyed(n: int, start: int = 0) -> tuple[list[bytes], list[str]]:
+    return [b"%d" % i for i in range(start, start + n)], [f"k{i % 50}" for i in range(start, start + n)]
+
+
+def drain(talk: GroupTalk, *members: Hand, turns: int = 30) -> None:
+    for _ in range(turns):
+        talk.turn(0.1)
+        for member in members:
+            while member.chunks:
+                assert member.ack() == ""
+    talk.turn(0.3)
+
+
+def test_members_share_by_slots_in_order_and_each_gets_his_part_once() -> None:
+    talk = GroupTalk()
+    one, two, three = (talk.member() for _ in range(3))
+    assert sorted([one.slots, two.slots, three.slots]) == [85, 85, 86]
+    for start in range(0, 600, 200):
+        talk.publish("t", *keyed(200, start))
+        talk.turn(0.0)
+    drain(talk, one, two, three)
+    got = [one.got, two.got, three.got]
+    assert sorted(m[0] for part in got for m in part) == list(range(600))
+    for part in got:
+        assert part == sorted(part), "in order"
+        assert len(part) > 100
+    keys = [{m[1] for m in part} for part in got]
+    assert not keys[0] & keys[1] and not keys[1] & keys[2], "one key has one member"
+    group = talk.core.state.topics.groups.get("t", "g")
+    assert group is not None and group.floor() == 600
+    assert len(group.places[one.lease]) == 1, "slots that keep up are at one offset"
+
+
+def test_messages_without_keys_go_round() -> None:
+    talk = GroupTalk()
+    one, two = talk.member(), talk.member()
+    talk.publish("t", [b"x"] * 1000)
+    drain(talk, one, two)
+    assert abs(len(one.got) - len(two.got)) <= 2
+    one.got.clear()
+    for _ in range(10):
+        talk.publish("t", [b"few"])
+    drain(talk, one, two)
+    assert len(one.got) == 5
+
+
+def test_who_joins_gets_slots_at_a_boundary_and_nothing_comes_twice() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    talk.publish("t", *keyed(100))
+    talk.turn(0.0)
+    talk.turn(0.0)
+    assert len(one.got) == 100, "all in hand"
+    two = talk.member()
+    assert two.slots == 0, "nobody takes what another has in hand"
+    talk.publish("t", *keyed(100, 100))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    more = len(one.got)
+    assert 100 < more < 200, "of the slots that it keeps it gets more meanwhile"
+    assert two.got == []
+    drain(talk, one, two)
+    assert two.slots == 128
+    assert sorted(m[0] for m in one.got + two.got) == list(range(200))
+
+
+def test_who_leaves_leaves_what_it_did_not_acknowledge_to_others() -> None:
+    talk = GroupTalk()
+    one, two = talk.member(), talk.member()
+    talk.publish("t", *keyed(200))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    unread = {m[0] for m in one.got}
+    assert one.send(unlease=one.lease) == ""
+    assert two.slots == 256
+    drain(talk, two)
+    assert {m[0] for m in two.got} == set(range(200))
+    assert unread <= {m[0] for m in two.got}
+    assert one.ack() in ("fenced", "lease")
+
+
+def test_a_member_whose_lease_has_run_out_is_fenced_though_it_lives() -> None:
+    talk = GroupTalk()
+    one, two = talk.member(ttl_ms=1000), talk.member(ttl_ms=100_000)
+    talk.publish("t", *keyed(100))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert one.got
+    talk.turn(2.0)
+    talk.turn(0.3)
+    assert two.slots == 256
+    assert one.ack(publish=[["out", 1, packb([None, [b"o"]])]]) in ("fenced", "lease")
+    assert "out" not in talk.core.state.topics.by_name
+    talk.turn(0.1)
+    assert one.refused == ["member"], "its stream ends"
+
+
+def test_a_member_that_comes_by_another_connection_goes_on_behind_what_it_was_given() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    talk.publish("t", *keyed(100))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert len(one.got) == 100
+    one.identity = b"another"
+    one.ask(have=one.have, proof=one.proof)
+    talk.publish("t", *keyed(10, 100))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert [m[0] for m in one.got] == list(range(110))
+    one.ask(have=one.have, proof=[one.proof[0] + (1 << 40), *one.proof[1:]])  # type: ignore[index]
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert [m[0] for m in one.got[110:]] == list(range(110)), "of another history it says nothing"
+
+
+def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
+    """An active alone died with its acknowledgements: the member has these messages in hand no more."""
+    talk = GroupTalk()
+    one = talk.member()
+    talk.publish("t", *keyed(10))
+    drain(talk, one)
+    talk.publish("t", *keyed(10, 10))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    group = talk.core.state.topics.groups.get("t", "g")
+    assert group is not None and group.floor() == 10
+    group.begin(0)  # as a successor knows it
+    one.got.clear()
+    one.ask(have=one.have, proof=one.proof)
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert [m[0] for m in one.got] == list(range(20))
+
+
+def test_slots_without_messages_go_along() -> None:
+    talk = GroupTalk()
+    one, two = talk.member(), talk.member()
+    for i in range(30):
+        talk.publish("t", [b"%d" % i], ["always the same"])
+        talk.turn(0.05)
+        for member in (one, two):
+            while member.chunks:
+                assert member.ack() == ""
+    talk.turn(0.3)
+    talk.turn(0.3)
+    group = talk.core.state.topics.groups.get("t", "g")
+    assert group is not None and group.floor() == 30
+    assert sorted([len(one.got), len(two.got)]) == [0, 30]
+
+
+def test_who_is_slow_loses_what_it_has_in_hand_and_gets_slots_again_when_it_shows_life() -> None:
+    talk = GroupTalk()
+    talk.group("t", "g", ack_timeout_s=5)
+    one, two = talk.member(ttl_ms=900_000), talk.member(ttl_ms=900_000)
+    talk.publish("t", *keyed(100))
+    for _ in range(10):
+        talk.turn(0.3)
+        while two.chunks:
+            assert two.ack() == ""
+    assert one.slots == 128, "not yet"
+    for _ in range(10):
+        talk.turn(1.0)
+        while two.chunks:
+            assert two.ack() == ""
+    assert {m[0] for m in two.got} == set(range(100)), "the other did them"
+    assert one.ack() == "fenced"
+    talk.turn(0.3)
+    talk.turn(0.3)
+    assert one.slots == 128
+
+
+def test_a_group_that_is_begun_anew_ends_its_members_streams() -> None:
+    talk = GroupTalk()
+    talk.publish("t", *keyed(10))
+    one = talk.member()
+    drain(talk, one)
+    assert one.send(group=["t", "g", {"start": 3, "again": True}]) == ""
+    talk.turn(0.1)
+    assert one.refused == ["member"]
+    one.got.clear()
+    assert one.join() == ""
+    one.ask()
+    drain(talk, one)
+    assert [m[0] for m in one.got] == list(range(3, 10))
+
+
+def test_a_topic_that_keeps_what_is_not_acknowledged() -> None:
+    talk = GroupTalk()
+    maker = Hand(talk, "t", "g", 50)
+    assert maker.send(topic=["t", {"keep": "acknowledged", "max_messages": 100}]) == ""
+    talk.publish("t", *keyed(100))
+    talk.turn(1.0)
+    assert maker.send(publish=[["t", 1, packb([None, [b"x"]])]]) == "full"
+    talk.turn(1.0)
+    assert talk.core.state.topics.by_name["t"].first == 0, "nobody has asked for them yet"
+    one, two = talk.member("g"), talk.member("h")
+    drain(talk, one)
+    talk.refresh(one, two)
+    assert talk.core.state.topics.by_name["t"].first == 0, "the other group has not"
+    drain(talk, two)
+    talk.turn(0.5)
+    assert talk.core.state.topics.by_name["t"].first == 100
+    assert maker.send(publish=[["t", 1, packb([None, [b"x"]])]]) == ""
+
+
+def test_once_is_done_once_whoever_sends_it() -> None:
+    talk = GroupTalk()
+    first, second = Hand(talk, "t", "g", 1), Hand(talk, "t", "g", 2)
+    told = {"publish": [["t", 1, packb([None, [b"x"]])]]}
+    assert first.send(once=["importer", 1, True], **told) == ""
+    assert second.send(once=["importer", 1, True], **told) == "", "acknowledged again"
+    assert talk.core.state.topics.by_name["t"].next == 1
+    assert second.send(once=["importer", 3, True], **told) == "count"
+    assert second.send(once=["importer", 7, False], **told) == ""
+    assert first.send(once=["importer", 5, False], **told) == ""
+    assert talk.core.state.topics.by_name["t"].next == 2
+    assert first.send(once=["importer", 8, True], stage=[b"s" * 16, "0"], **told) == "bad"
+
+
+def test_slots_of_messages() -> None:
+    assert slots_of(["a", "b", "a"], 7, 3) == bytes([0xE8B7BE43 & 255, 0x71BEEFF9 & 255, 0xE8B7BE43 & 255])
+    assert slots_of(None, 254, 4) == bytes([127, 255, 0, 128])
+    assert len(slots_of(None, 3, 200_000)) == 200_000
+    assert unpack_slots(pack_slots(1 << 255)) == 1 << 255
+    assert pack_slots(1)[0] == 1
+
+
+def test_a_group_waits_for_what_only_the_other_server_has() -> None:
+    """A server that took over before it had all messages gives none behind a gap: acknowledged, they would be lost."""
+    talk = GroupTalk()
+    for start in (0, 10, 20):
+        talk.publish("t", *keyed(10, start))
+        talk.turn(0.0)
+    kept = talk.shelf.read(1, 0, 1 << 62, 1 << 30)
+    talk.shelf.trim({1: 1 << 60})
+    talk.shelf.keep([kept[0], kept[2]])
+    one = talk.member(ask=False)
+    readers = talk.core.requests.readers
+    one.ask()
+    for missing in (10, 0):
+        if not missing:
+            talk.shelf.keep([kept[1]])
+            readers.sharing.pages.clear()
+            readers.sharing.step()
+        for _ in range(3):
+            upto = readers.delivery.upto(None)
+            for _, replies in readers.sharing.pump((), upto, filling=missing > 0, whole=False):
+                one.hear(*decode(replies[0][4]))
+        assert [m[0] for m in one.got] == list(range(10 if missing else 30))
+
+
+# -- anything, in any order
+
+
+class Chaos:
+    """Members that join, die, are stopped and wake, and acknowledge what they were given in any order among them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.talk = GroupTalk()
+        self.talk.group("t", "g")
+        self.living: list[Hand] = []
+        self.zombies: list[Hand] = []
+        self.done: dict[int, list[int]] = {}  # offsets by slot, as they were acknowledged
+        self.fenced = self.published = self.alive_again = 0
+
+    def publish(self) -> None:
+        n = self.rng.randrange(1, 20)
+        keys = [f"k{self.rng.randrange(40)}" for _ in range(n)]
+        self.talk.publish("t", [b"x"] * n, keys)
+        self.published += n
+
+    def ack(self, hand: Hand, *, zombie: bool = False) -> None:
+        found = hand.chunks[0][1]
+        code = hand.ack()
+        assert zombie or code == "", (code, "a member that lives is never fenced")
+        if code:
+            self.fenced += 1
+            return
+        for offset, key, _ in found:
+            self.done.setdefault(slots_of([key], 0, 1)[0], []).append(offset)
+
+    def step(self) -> None:
+        rng, op = self.rng, self.rng.random()
+        if op < 0.3:
+            self.publish()
+        elif op < 0.38 and len(self.living) < 6:
+            self.living.append(self.talk.member(ttl_ms=100_000_000))
+        elif op < 0.42 and self.living:
+            hand = self.living.pop(rng.randrange(len(self.living)))
+            chunks, self.talk.members = hand.chunks, [m for m in self.talk.members if m is not hand]
+            assert hand.send(unlease=hand.lease) == ""
+            hand.chunks = chunks
+            self.zombies.append(hand)
+        elif op < 0.46 and self.living:
+            hand = rng.choice(self.living)
+            hand.identity += b"'"
+            hand.ask(have=hand.have, proof=hand.proof)
+        elif op < 0.75:
+            self.talk.turn(rng.choice((0.0, 0.05, 0.3)))
+        else:
+            full = [hand for hand in self.living if hand.chunks]
+            if full:
+                self.ack(rng.choice(full))
+            late = [hand for hand in self.zombies if hand.chunks]
+            if late and rng.random() < 0.3:
+                self.ack(rng.choice(late), zombie=True)
+        self.talk.core.state.topics.check_all()
+
+    def end(self) -> None:
+        if not self.living:
+            self.living.append(self.talk.member(ttl_ms=100_000_000))
+        for _ in range(60):
+            self.talk.turn(0.3)
+            for hand in self.living:
+                while hand.chunks:
+                    self.ack(hand)
+        group = self.talk.core.state.topics.groups.get("t", "g")
+        assert group is not None and group.floor() == self.published, "nothing is left"
+        assert sum(map(len, self.done.values())) == self.published, "each message was acknowledged once"
+        assert all(offsets == sorted(offsets) for offsets in self.done.values()), "in the order of its slot"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_message_is_acknowledged_once_in_order_and_by_nobody_who_is_gone(seed: int) -> None:
+    chaos = Chaos(seed)
+    for _ in range(300):
+        chaos.step()
+    chaos.end()
+    for hand in chaos.living:  # to a member that lives nothing comes twice
+        assert len({m[0] for m in hand.got}) == len(hand.got)
+
+
+def test_columns_of_another_form_are_refused() -> None:
+    talk = GroupTalk()
+    one: Any = Hand(talk, "t", "g", 3)
+    for extras in (
+        {"ack": [["t", "g", one.lease, []]]}, {"ack": [["t", "g", one.lease, [[b"short", 0, 1]]]]},
+        {"join": ["t", "g", b"short", ""]}, {"group": ["t", "g"]}, {"once": ["a", 1]}, {"assign": [["t", "g", 7]]},
+    ):  # fmt: skip
+        before = talk.core.counts["garbage_collector"]
+        assert one.send(**extras) in ("bad", "")
+        assert talk.core.counts["garbage_collector"] > before or one.no
+    with pytest.raises(BadFrame):
+        Topics(DEFAULT).groups.check({"group": ["t", "g", {}], "publish": []}, talk.core.state.leases, Whose(b""))
+
+
+# -- two servers
+
+
+def pair_with_a_member(pair: Cores) -> None:
+    pair.put("PB", ONE, 1, {}, group=["t", "g", {"start": 0}])
+    pair.put("PB", ONE, 2, {}, lease=[A, 60_000])
+    pair.put("PB", ONE, 3, {}, join=["t", "g", A, "one"])
+    pair.put("PB", ONE, 4, {}, publish=[["t", 3, packb([None, [b"1", b"2", b"3"]])]])
+    pair.run(0.5)
+    assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
+    group = pair.b.state.topics.groups.get("t", "g")
+    assert group is not None and group.places == {NOBODY: {}, A: {0: ALL_SLOTS}}, "the passive knows who has which"
+
+
+def test_a_successor_takes_the_acknowledgement_that_the_other_did_not_live_to_take() -> None:
+    pair = Cores()
+    pair_with_a_member(pair)
+    pair.stopped = "P"
+    pair.vote("B")
+    pair.run(3.0)
+    pair.put("B", ONE, 5, {"/k": b"done"}, ack=[["t", "g", A, [[EVERY, 0, 2]]]])
+    pair.put("B", ONE, 6, {"/k": b"twice"}, ack=[["t", "g", A, [[EVERY, 0, 2]]]])
+    pair.run(0.5)
+    assert pair.b.state.map.values == {"/k": b"done"}
+    assert [answer[:2] for answer in pair.answers(ONE, "B")] == [(5, "ack"), (6, "fenced")]
+
+
+def test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again() -> None:
+    pair = Cores()
+    pair_with_a_member(pair)
+    pair.linked = False
+    pair.put("P", ONE, 5, {"/k": b"alone"}, ack=[["t", "g", A, [[EVERY, 0, 2]]]])
+    pair.put("P", ONE, 6, {"/other": b"alone"})
+    pair.put("P", ONE, 7, {}, group=["t", "madealone", {"start": 0}])
+    pair.run(3.0)
+    pair.vote("B")
+    pair.run(1.0)
+    pair.linked = True
+    pair.run(8.0)
+    assert pair.b.active
+    assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
+    assert pair.b.state.map.values == {"/other": b"alone"}, "sets go through, but not those with an acknowledgement"
+    assert set(pair.b.state.topics.by_name["t"].groups) == {"g", "madealone"}
+    group = pair.b.state.topics.groups.get("t", "g")
+    assert group is not None and group.floor() == 0
+    assert pair.outcomes()["/k"] == "conflict"
+    pair.put("B", ONE, 5, {"/k": b"alone"}, ack=[["t", "g", A, [[EVERY, 0, 2]]]])
+    pair.run(0.5)
+    assert pair.answers(ONE, "B")[-1][:2] == (5, "parted")

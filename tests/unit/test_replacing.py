@@ -1,0 +1,197 @@
+"""covers: snapshots.py: a state that a passive took over is put into its journal a chunk a turn, then confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chp.batch import Segment
+from chp.headers import State
+from chp.keys import RESERVED_KEY
+from chp.limits import DEFAULT
+from chp.numbers import pack
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair import follow
+from chp_server.core.pair.binary_star import Event
+from chp_server.core.performing import recover, steps
+from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.journal import Journal, JournalFull
+from chp_server.core.turn import Frames, JournalOp
+from chp_server.store.opening import open_journal
+
+LIMITS = replace(DEFAULT, sync_chunk_items=10)
+KEYS = [f"/{i:03}" for i in range(200)]
+CHUNKS = len(KEYS) // LIMITS.sync_chunk_items
+
+
+def server(name: str) -> ServerCore:
+    return ServerCore(CoreConfig(primary=name == "P", has_peer=True, name=name), name.encode() * 16, 0.0, LIMITS)
+
+
+class Passive:
+    """A core over a real journal, whose turns are performed as a server's are."""
+
+    def __init__(self, path: Path) -> None:
+        self.core, self.journal = server("B"), self.open(path)
+        recover(self.core, self.journal, 0.0, 0.0)
+        self.snapshotter = Snapshotter(self.journal, LIMITS)
+        self.told: list[Frames] = []
+        self.puts = 0
+
+    @staticmethod
+    def open(path: Path) -> Journal:
+        return open_journal(f"sqlite:{path}")
+
+    def turn(self, now: float, heard: list[Frames]) -> list[Frames]:
+        """What it tells its peer."""
+        self.told = []
+        self.core.begin_turn(now, now)
+        for frames in heard:
+            self.core.peer_message(frames)
+        for _ in steps(self.core, self.core.end_turn(), self):  # type: ignore[arg-type]
+            pass
+        return self.told
+
+    def to_peer(self, messages: list[Frames]) -> None:
+        self.told += messages
+
+    def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
+        self.snapshotter.write(ops, self.core, again=again)
+
+    def sync(self) -> None:
+        self.journal.sync()
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *_: None  # what else a turn does is of no account here
+
+
+class Pair:
+    """An active with a state of many chunks, and a passive that asks for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.active, self.passive, self.path = server("P"), Passive(path), path
+        self.now, self._no = 1.0, 0
+        self._mail: list[Frames] = []
+        self.active.begin_turn(1.0, 1.0)
+        self.active.peer_message(server("B").link.state_message())
+        self.put(KEYS)
+        self.active.commits.log.clear()
+        self._mail = [self.active.link.state_message()]
+
+    def put(self, keys: list[str]) -> None:
+        """A set, at the active."""
+        self._no += 1
+        body = Segment(keys, [b"%d" % self._no] * len(keys)).encode()
+        self.active.collect([RESERVED_KEY, pack(self._no), b"c" * 16, b"", body])
+        self._mail += self.active.end_turn().to_peer
+
+    def step(self) -> list[Frames]:
+        """A turn of each; what the passive said."""
+        self.now += 0.01
+        said = self.passive.turn(self.now, self._mail)
+        self.active.begin_turn(self.now, self.now)
+        for frames in said:
+            self.active.peer_message(frames)
+        done = self.active.end_turn()
+        self._mail = done.to_peer + done.confirm
+        return said
+
+    def until_taken_over(self) -> list[Frames]:
+        """Until the passive has the whole state; what it said in that turn."""
+        said: list[Frames] = []
+        while self.passive.core.here.replacing is None:
+            said = self.step()
+            assert self.now < 5
+        return said
+
+    def restarted(self) -> ServerCore:
+        """What a start would find now."""
+        self.passive.journal.close()
+        journal, core = self.passive.open(self.path), server("B")
+        recover(core, journal, 0.0, 0.0)
+        journal.close()
+        return core
+
+
+def confirmed(said: list[Frames]) -> bool:
+    return any(frames[0] == follow.CONFIRM for frames in said)
+
+
+def test_it_is_written_in_turns_and_confirmed_after_the_last(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    assert not confirmed(pair.until_taken_over())
+    assert pair.passive.core.state.map.values == pair.active.state.map.values, "it has everything"
+    turns = 0
+    while not pair.passive.snapshotter.step(pair.passive.core):
+        turns += 1
+        pair.put([f"/more/{turns}"])
+        assert not confirmed(pair.step()), "its journal does not have it yet"
+    assert turns >= CHUNKS - 3
+    said = pair.step()
+    assert confirmed(said)
+    assert pair.restarted().state.map.values == pair.passive.core.state.map.values
+    assert len(pair.passive.core.state.map) > len(KEYS), "what came meanwhile was followed"
+
+
+def test_a_start_in_the_middle_finds_what_was_there_before(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.until_taken_over()
+    for _ in range(CHUNKS // 2):
+        pair.passive.snapshotter.step(pair.passive.core)
+    pair.passive.journal.sync()
+    assert len(pair.restarted().state.map) == 0
+
+
+def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
+    """To write it at once takes as long, and nobody is heard meanwhile; the active may be busy, and not dead."""
+    pair = Pair(tmp_path)
+    pair.until_taken_over()
+    core = pair.passive.core
+    core.begin_turn(pair.now + 2, pair.now + 2)
+    assert not core.here.alive() and not core.vote()
+    while not pair.passive.snapshotter.step(core):
+        pass
+    assert core.vote()
+
+
+def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.until_taken_over()
+    pair.passive.core.begin_turn(pair.now + 2, pair.now + 2)
+    pair.passive.core.step(Event.FORCED)  # by a person
+    pair.passive.turn(pair.now + 2.2, [])
+    assert pair.passive.core.bstate is State.ACTIVE
+    assert pair.passive.core.here.replacing is None
+    found = pair.restarted().state
+    assert (found.number, found.map.values) == (
+        pair.passive.core.state.number,
+        dict.fromkeys(KEYS, b"1"),
+    ), "with the epoch that it opened"
+
+
+def test_a_disk_that_is_full_in_the_middle_gets_it_from_the_beginning_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(tmp_path)
+    pair.until_taken_over()
+    passive = pair.passive
+    put = passive.journal.put_snapshot
+
+    def full(_body: bytes) -> None:
+        raise JournalFull("no room")
+
+    monkeypatch.setattr(passive.journal, "put_snapshot", full)
+    with pytest.raises(JournalFull):
+        passive.snapshotter.step(passive.core)
+    monkeypatch.setattr(passive.journal, "put_snapshot", put)
+    passive.snapshotter.give_up(pair.now + 1)  # as the reactor does
+    assert not confirmed(pair.step())
+    pair.now += 1
+    pair.step()
+    while not passive.snapshotter.step(passive.core):
+        pass
+    assert confirmed(pair.step())
+    assert pair.restarted().state.map.values == dict.fromkeys(KEYS, b"1")

@@ -1,0 +1,12 @@
+"""A Clone that stands still as far as its leases go, as if its process were stopped, or dead."""
+
+from chp_client import Clone
+
+
+def stand_still(clone: Clone) -> None:
+    """Refresh none of its leases any more: they end a ttl later."""
+    with clone.mailbox.lock:
+        leases = clone.mailbox.core.leases.all()
+    assert leases, "there is none to be lost"
+    for lease in leases:
+        clone.writer.drop_lease(lease)

@@ -1,0 +1,282 @@
+"""covers: consumers and `together` over real sockets: shared, committed, fenced, over a failover, put aside; tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import msgpack
+import pytest
+
+from chp_client import (
+    AlreadyThere,
+    AsyncClone,
+    BadInput,
+    Clone,
+    Conflict,
+    Consumer,
+    Fenced,
+    Message,
+    NoSuchGroup,
+    Refused,
+)
+from chp_server.testing import Pair, TestServer
+from tests.wire.still import stand_still
+from tests.wire.test_clone_server import until
+
+
+def values_of(consumer: Consumer, n: int) -> list[bytes]:
+    """So many messages, a batch at a time."""
+    taken: list[bytes] = []
+    while len(taken) < n:
+        taken += next(consumer).values
+    return taken
+
+
+def test_keys_messages_and_conditions_are_one_step_or_none() -> None:
+    with TestServer() as server, Clone([server.address]) as clone:
+        with clone.together() as t:
+            t.set("/a", b"1")
+            t.set("/b", b"1", ttl=60)
+            t.delete("/c")
+            t.publish("log", b"first", key="k")
+        at = t.done.revision
+        until(lambda: clone.get("/a") == b"1")
+        with pytest.raises(Conflict) as conflict, clone.together() as t:
+            t.expect("/a", at)
+            t.expect("/nothing", 1)
+            t.set("/a", b"2")
+            t.publish("log", b"never")
+        assert conflict.value.revisions == {"/nothing": 0}
+        with clone.together() as t:
+            t.expect("/a", at)
+            t.expect("/nothing", 0)
+            t.delete("/a")
+        until(lambda: "/a" not in clone)
+        assert [batch.values for batch in clone.topic("log").read(wait=False)] == [[b"first"]]
+        with pytest.raises(ZeroDivisionError), clone.together() as t:
+            t.set("/a", b"3")
+            raise ZeroDivisionError
+        clone.flush(5)
+        assert "/a" not in clone, "nothing of a block that failed was sent"
+        for _ in range(2):
+            with clone.together() as t:
+                t.once("importer", 1, strict=True)
+                t.publish("log", b"once")
+        with pytest.raises(Refused) as refused, clone.together() as t:
+            t.once("importer", 3, strict=True)
+        assert (refused.value.code, refused.value.detail) == ("count", 1)
+        assert clone.topic("log").facts()["next"] == 2
+
+
+def test_what_is_too_much_for_one_step_is_said_before_it_is_sent() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        t = clone.together()
+        for i in range(17):
+            t.set(f"/{i}", bytes(1 << 20))
+        with pytest.raises(BadInput, match="one batch"):
+            t.send()
+        with pytest.raises(BadInput, match="nothing was sent"):
+            _ = t.done
+
+
+def test_two_consumers_share_and_what_one_leaves_goes_to_the_other() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"%d" % i for i in range(200)], [f"k{i}" for i in range(200)]).wait(10)
+        with orders.consumer("billing") as one, Clone([server.address], subtree=None) as other:
+            two = other.topic("orders").consumer("billing")
+            until(lambda: sorted(n for _, n in orders.groups()[0]["members"]) == [128, 128])
+            part = next(two).values
+            assert 0 < len(part) < 200
+            two.close()
+            rest = values_of(one, 200)
+            assert sorted(map(int, rest)) == list(range(200)), "what was not acknowledged came to the other"
+            next_one = one.take(0.1)
+            assert next_one is None
+            until(lambda: orders.groups()[0]["lag"] == 0)
+
+
+def test_a_commit_is_exactly_once_and_a_second_one_is_fenced() -> None:
+    with TestServer() as server, Clone([server.address]) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"3", b"4"]).wait(10)
+        with orders.consumer("billing") as consumer:
+            batch = next(consumer)
+            batch.commit({"/total": b"7"}, publish={"invoices": [b"i1", b"i2"]}, deletes=["/open"], timeout=10)
+            until(lambda: clone.get("/total") == b"7")
+            assert clone.topic("invoices").facts()["next"] == 2
+            with pytest.raises(BadInput, match="already"):
+                batch.commit({"/total": b"14"})
+            orders.reset("billing", "begin")
+            again = next(consumer)
+            assert again.values == [b"3", b"4"]
+            orders.reset("billing", "end")
+            with pytest.raises(Fenced) as fenced:
+                again.commit({"/total": b"never"}, timeout=10)
+            assert fenced.value.detail["topic"] == "orders" and "billing" in str(fenced.value)
+            assert consumer.take(0.1) is None
+        assert clone["/total"] == b"7"
+
+
+def test_a_reset_to_where_the_group_is_fences_what_is_in_hand_and_gives_it_again() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"%d" % i for i in range(10)]).wait(10)
+        with orders.consumer("billing") as consumer:
+            first = next(consumer)
+            orders.reset("billing", "begin")
+            with pytest.raises(Fenced, match="or the group begun anew, and they are given again"):
+                first.commit({"/total": b"before"}, timeout=10)
+            again = next(consumer)
+            assert again.values == first.values and again.whose[2] != first.whose[2]
+            with pytest.raises(Fenced):
+                first.commit({"/total": b"before"}, timeout=10)  # nor when it is a member again
+            again.commit({"/total": b"after"}, timeout=10)
+            assert [(group["lag"], len(group["members"])) for group in orders.groups()] == [(0, 1)]
+
+
+def test_a_consumer_goes_on_over_a_failover_and_nothing_comes_twice() -> None:
+    with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
+        ticks = clone.topic("ticks")
+        ticks.publish_many([b"%d" % i for i in range(10)]).wait(10)
+        with ticks.consumer("g") as consumer:
+            first = next(consumer)
+            assert first.values == [b"%d" % i for i in range(10)]
+            pair.primary.kill()
+            for i in range(10, 30):
+                ticks.publish(b"%d" % i).wait(20)
+            assert first.commit({"/seen": b"10"}, timeout=20)
+            assert values_of(consumer, 20) == [b"%d" % i for i in range(10, 30)]
+            assert consumer.fenced == 0
+
+
+def test_one_by_one() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None, codec="json") as clone:
+        orders = clone.topic("orders")
+        orders.subscribe("g")
+        with pytest.raises(AlreadyThere):
+            orders.subscribe("g")
+        for i in range(5):
+            orders.publish({"n": i}, key=f"k{i}").wait(10)
+        with orders.consumer("g") as consumer:
+            got: list[Any] = [consumer.get(5) for _ in range(3)]
+            assert [message.value["n"] for message in got] == [0, 1, 2]
+            assert (got[2].key, got[2].offset) == ("k2", 2)
+        until(lambda: orders.groups()[0]["position"] == 2)
+        with orders.consumer("g") as consumer:
+            assert [consumer.get(5).value["n"] for _ in range(3)] == [2, 3, 4]  # type: ignore[union-attr]
+            assert consumer.get(0.1) is None
+            until(lambda: orders.groups()[0]["lag"] == 0)
+        orders.unsubscribe("g")
+        with pytest.raises(NoSuchGroup):
+            orders.unsubscribe("g")
+        assert orders.groups() == []
+
+
+def test_what_always_raises_is_put_aside_and_the_rest_is_done_in_order() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        n = 2000
+        orders.publish_many([b"%d" % i for i in range(n)], [f"k{i % 7}" for i in range(n)]).wait(10)
+        seen: dict[str | None, list[int]] = {}
+        tried: list[int] = []
+        consumer = orders.consumer("billing")
+
+        def handler(message: Message) -> None:
+            if message.offset == 711:
+                tried.append(message.offset)
+                raise ValueError("bad order")
+            seen.setdefault(message.key, []).append(message.offset)
+            if sum(map(len, seen.values())) == n - 1:
+                consumer.stop()
+
+        with consumer:
+            runner = Thread(target=consumer.run, args=(handler,), kwargs={"workers": 4, "backoff_s": 0.001})
+            runner.start()
+            runner.join(30)
+        assert len(tried) == 5
+        assert sorted(offset for part in seen.values() for offset in part) == [i for i in range(n) if i != 711]
+        assert all(part == sorted(part) for part in seen.values()), "each key in order"
+        (letter,) = next(clone.topic("orders.billing.dead").read(wait=False))
+        told = msgpack.unpackb(letter.value)
+        assert (told["offset"], told["value"], told["tries"], told["why"]) == (711, b"711", 5, "ValueError: bad order")
+        until(lambda: orders.groups()[0]["lag"] == 0)
+
+
+def test_a_limit_is_told_and_who_consumes_makes_room() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        jobs = clone.topic("jobs")
+        jobs.create("acknowledged", max_messages=1000)
+        jobs.subscribe("w")
+        full = taken = 0
+        tickets = [jobs.publish_many([b"%d" % i]) for i in range(3000)]
+        for ticket in tickets:
+            try:
+                ticket.wait(10)
+                taken += 1
+            except Refused as refused:
+                assert refused.code == "full"
+                full += 1
+        assert (taken, full) == (1000, 2000)
+        with jobs.consumer("w") as consumer:
+            assert len(values_of(consumer, 1000)) == 1000
+            assert consumer.take(0.1) is None
+            until(lambda: jobs.facts()["first"] == 1000)
+        jobs.publish(b"again").wait(10)
+
+
+def test_a_consumer_that_was_stopped_for_too_long_is_fenced_and_joins_anew() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"1", b"2"]).wait(10)
+        with orders.consumer("g", ttl=1.0) as consumer:
+            batch = next(consumer)
+            stand_still(clone)
+            began = monotonic()
+            until(lambda: orders.groups()[0]["members"] == [])
+            assert monotonic() - began > 0.3
+            with pytest.raises(Fenced):
+                batch.commit({"/never": b"1"}, timeout=10)
+            again = next(consumer)
+            assert again.values == [b"1", b"2"]
+            again.commit({"/once": b"1"}, timeout=10)
+
+
+def test_the_same_for_tasks(lone: TestServer) -> None:
+    async def run(address: str) -> None:
+        async with AsyncClone([address]) as clone:
+            topic = clone.topic("t")
+            await topic.subscribe("g")
+            await topic.publish_many([b"1", b"2"])
+            async with clone.together() as t:
+                t.publish("t", b"3")
+                t.set("/a", b"1")
+            taken: list[bytes] = []
+            async with await topic.consumer("g") as consumer:
+                async for batch in consumer:
+                    taken += batch.values
+                    if len(taken) < 3:
+                        await batch.commit({"/n": b"%d" % len(taken)})
+                    else:
+                        async with clone.together() as t:
+                            t.ack(batch)
+                    if len(taken) == 3:
+                        break
+                assert await consumer.get(0.1) is None
+            assert taken == [b"1", b"2", b"3"]
+            assert [group["lag"] for group in await topic.groups()] == [0]
+            await topic.unsubscribe("g")
+
+    asyncio.run(run(lone.address))
+
+
+def test_at_most_once() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish(b"1").wait(10)
+        with orders.consumer("g", ack="before") as consumer:
+            assert next(consumer).values == [b"1"]
+            assert orders.groups()[0]["lag"] == 0, "it is acknowledged before anybody looks at it"

@@ -1,0 +1,557 @@
+"""covers: gateway/access: whose a request is, what the rules let it do at each path, and what a revocation ends.
+
+Alice may read and write /pub/ and topic `open`, bob nothing; root set a secret, which nobody else is told a byte of.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from chp.access import token_hash
+from chp.batch import packb
+from chp.keys import public_session, session_topic
+from chp.messages import ICANHAZ
+from chp_client.admin import Admin
+from chp_client.cli.app import chp
+from chp_client.clientfile import ClientFile
+from chp_client.gateway.channels.framing import BINARY, CLOSE, put
+from chp_client.topics.visiting import Receipt
+from chp_server.testing import Pair
+from tests.unit.test_websocket import masked
+from tests.wire import keys
+from tests.wire.gateways import RunningGateway
+from tests.wire.node import Program, node
+from tests.wire.test_gateway_console import CHROMIUM, browser
+from tests.wire.test_gateway_websocket import Stranger
+
+GATE = keys.new_pair()
+WAIT_S = 30.0
+SECRET = "do-not-tell-anybody"
+TOKENS = {name: f"chp_test-{name}" for name in ("root", "alice", "bob")}
+GATEWAY = {"read": [""], "write": [""], "admin": ["access", "status", "clients"]}
+USERS: dict[str, Any] = {
+    "gate": GATEWAY,
+    "root": {**GATEWAY, "tokens": [token_hash(TOKENS["root"])]},
+    "alice": {
+        "read": ["/pub/", "/.chp/topics/open/"],
+        "write": ["/pub/", "/drop/", "/.chp/topics/open/"],
+        "tokens": [token_hash(TOKENS["alice"])],
+    },
+    "bob": {"tokens": [token_hash(TOKENS["bob"])]},
+}
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+class Keyed:
+    """A pair with keys and rules, and a gateway that listens to whoever has a token."""
+
+    def __init__(self, pair: Pair, base: Path) -> None:
+        self.pair, self.base = pair, base
+        known = {each.address: keys.public_of(Path(str(each.config.keys))) for each in (pair.primary, pair.backup)}
+        self.file = keys.client_file(base / "gate.toml", GATE, known)
+        self.audit = base / "audit.jsonl"
+
+    def give(self, users: dict[str, Any]) -> None:
+        """New rules."""
+        with Admin(ClientFile.read(self.file), WAIT_S) as admin:
+            now = admin.ask_active("access").facts["number"]
+            admin.ask_active("access", rules={"users": users, "roles": {}}, on=now)
+
+    def gateway(self, *flags: str) -> RunningGateway:
+        """One of this pair."""
+        running = RunningGateway(self.pair.servers, "--client-file", str(self.file), *flags)
+        running.client.headers["Authorization"] = f"Bearer {TOKENS['root']}"
+        return running
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """Of the audit."""
+        return [line for line in map(json.loads, self.audit.read_text().splitlines()) if line["audit"] == kind]
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    base = tmp_path_factory.mktemp("tokens")
+    a, b = keys.pair_of_directories(base, ("gate", GATE))
+    pair = Pair()
+    for server, folder in ((pair.primary, a), (pair.backup, b)):
+        server.config = replace(server.config, keys=str(folder))
+    with pair:
+        yield Keyed(pair, base)
+
+
+@pytest.fixture(scope="module")
+def gateway(keyed: Keyed) -> Iterator[RunningGateway]:
+    keyed.give(USERS)
+    with keyed.gateway("--audit", str(keyed.audit)) as running:
+        for path in ("/v1/keys/secret/name-of-it", "/v1/keys/drop/name-of-it"):
+            assert running.client.put(path, content=SECRET.encode()).status_code == 200
+        assert running.client.put("/v1/keys/pub/a", content=b"1").status_code == 200
+        for topic in ("secret-orders", "open"):
+            assert running.client.post(f"/v1/topics/{topic}/messages", content=SECRET.encode()).status_code == 200
+        yield running
+
+
+def ask(gateway: RunningGateway, name: str, method: str, path: str, **given: Any) -> httpx.Response:
+    """As a user."""
+    headers = {"Authorization": f"Bearer {TOKENS[name]}", **given.pop("headers", {})}
+    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        return client.request(method, path, headers=headers, **given)
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Wait, not too long."""
+    for _ in range(int(WAIT_S / 0.05)):
+        if true():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"not within {WAIT_S:g} s: {what}")
+
+
+HIDDEN = "/v1/topics/secret-orders/groups/g"
+
+
+def of_m(**more: str) -> dict[str, Any]:
+    """An acknowledgement of the first message by the member m, with a message or a key more."""
+    told: dict[str, Any] = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}
+    if "publish" in more:
+        told["publish"] = [{"topic": more["publish"], "value": "x"}]
+    if "set" in more:
+        told["sets"] = [{"set": more["set"], "value": "x"}]
+    return {"json": told}
+
+
+OF_M = of_m()
+# what each user is answered; 403 is for what is denied, and says nothing of whether it is there
+PATHS: list[tuple[str, str, dict[str, Any], tuple[int, int, int]]] = [  # root, alice, bob
+    ("GET", "/v1/keys/secret/name-of-it", {}, (200, 403, 403)),
+    ("GET", "/v1/keys/secret/none", {}, (404, 403, 403)),
+    ("GET", "/v1/keys?key=/secret/name-of-it", {}, (200, 403, 403)),
+    ("GET", "/v1/keys/%73ecret/name-of-it", {}, (200, 403, 403)),
+    ("GET", "/v1/keys/pub/a", {}, (200, 200, 403)),
+    ("GET", "/v1/keys/pub/a", {"headers": {"If-None-Match": "*"}}, (304, 304, 403)),
+    ("GET", "/v1/keys", {}, (200, 403, 403)),
+    ("GET", "/v1/keys?prefix=/", {}, (200, 403, 403)),
+    ("GET", "/v1/keys?prefix=/se", {}, (200, 403, 403)),
+    ("GET", "/v1/keys?prefix=/pub", {}, (200, 403, 403)),
+    ("GET", "/v1/keys?prefix=/pub/", {}, (200, 200, 403)),
+    ("GET", "/v1/keys?prefix=/pub/&after=/s", {}, (200, 200, 403)),
+    ("PUT", "/v1/keys/secret/b", {"content": b"x"}, (200, 403, 403)),
+    ("PUT", "/v1/keys/pub/b", {"content": b"x"}, (200, 200, 403)),
+    ("PUT", "/v1/keys/drop/name-of-it", {"content": SECRET.encode()}, (200, 200, 403)),
+    ("PUT", "/v1/keys/drop/name-of-it", {"content": b"x", "headers": {"If-Match": '"1.1"'}}, (412, 403, 403)),
+    ("PUT", "/v1/keys/drop/name-of-it", {"content": b"x", "headers": {"If-None-Match": "*"}}, (412, 403, 403)),
+    ("PUT", "/v1/keys/secret/c", {"content": b"x", "headers": {"Idempotency-Key": "one"}}, (200, 403, 403)),
+    ("DELETE", "/v1/keys/secret/c", {}, (200, 403, 403)),
+    ("DELETE", "/v1/keys/pub/b", {}, (200, 200, 403)),
+    ("POST", "/v1/batch", {"content": b'{"set":"/pub/b","value":""}', "headers": LINES}, (200, 200, 403)),
+    (
+        "POST",
+        "/v1/batch",
+        {"content": b'{"set":"/pub/b","value":""}\n{"set":"/secret/b","value":""}', "headers": LINES},
+        (200, 403, 403),
+    ),
+    (
+        "POST",
+        "/v1/batch",
+        {"content": b'{"delete":"/drop/name-of-it","if":"1.1"}', "headers": LINES},
+        (412, 403, 403),
+    ),
+    ("GET", "/v1/topics/secret-orders", {}, (200, 403, 403)),
+    ("GET", "/v1/topics/secret-orders/messages", {}, (200, 403, 403)),
+    ("POST", "/v1/topics/secret-orders/messages", {"content": SECRET.encode()}, (200, 403, 403)),
+    ("PUT", "/v1/topics/secret-more", {}, (201, 403, 403)),
+    ("DELETE", "/v1/topics/secret-more", {}, (200, 403, 403)),
+    ("GET", "/v1/topics/open", {}, (200, 200, 403)),
+    ("POST", "/v1/topics/open/messages", {"content": b"1"}, (200, 200, 403)),
+    ("PUT", f"{HIDDEN}?start=begin", {}, (201, 403, 403)),
+    ("GET", "/v1/topics/secret-orders/groups", {}, (200, 403, 403)),
+    ("GET", HIDDEN, {}, (200, 403, 403)),
+    ("POST", f"{HIDDEN}/receive?member=m&wait=9", {}, (200, 403, 403)),
+    ("POST", f"{HIDDEN}/extend", OF_M, (200, 403, 403)),
+    ("POST", f"{HIDDEN}/ack", OF_M, (200, 403, 403)),
+    ("POST", f"{HIDDEN}/nack", OF_M, (200, 403, 403)),
+    ("DELETE", HIDDEN, {}, (200, 403, 403)),
+    ("PUT", "/v1/topics/open/groups/g?start=begin", {}, (201, 409, 403)),
+    ("POST", "/v1/topics/open/groups/g/ack", OF_M, (409, 409, 403)),
+    ("POST", "/v1/topics/open/groups/g/ack", of_m(publish="secret-orders"), (409, 403, 403)),
+    ("POST", "/v1/topics/open/groups/g/ack", of_m(set="/secret/x"), (409, 403, 403)),
+    ("GET", "/v1/pair", {}, (200, 403, 403)),
+    ("GET", "/v1/history", {}, (200, 403, 403)),
+    ("GET", "/v1/clients", {}, (200, 403, 403)),
+    ("GET", "/v1/versions?key=/secret/name-of-it", {}, (200, 403, 403)),
+    ("GET", "/v1/versions?key=/pub/a", {}, (200, 200, 403)),
+    ("GET", "/v1/groups", {}, (200, 200, 200)),
+    ("GET", "/metrics", {}, (200, 403, 403)),
+    ("GET", "/health", {}, (200, 200, 200)),
+    ("GET", "/ready", {}, (200, 200, 200)),
+    ("GET", "/openapi.json", {}, (200, 200, 200)),
+    ("GET", "/", {}, (200, 200, 200)),
+]
+
+
+def test_each_path_is_held_to_the_rules_of_the_token_s_user(gateway: RunningGateway) -> None:
+    for method, path, given, wanted in PATHS:
+        for name, status in zip(TOKENS, wanted, strict=True):
+            answer = ask(gateway, name, method, path, **{**given})
+            assert answer.status_code == status, (name, method, path, answer.text)
+            if status == 403:
+                assert answer.json()["code"] == "access" and "ask gate, root" in answer.json()["detail"]
+                assert SECRET not in answer.text and "1." not in answer.headers.get("ETag", ""), path
+
+
+FREE = {"/health", "/ready", "/openapi.json"}
+LISTS = {"/v1/topics", "/v1/groups"}  # of what one may see
+SECRETS = {"{key}": "secret/name-of-it", "{topic}": "secret-orders", "{group}": "g"}
+
+
+def test_no_path_of_the_page_for_machines_tells_of_what_is_denied(gateway: RunningGateway) -> None:
+    for path, methods in gateway.client.get("/openapi.json").json()["paths"].items():
+        named = path
+        for name, value in SECRETS.items():
+            named = named.replace(name, value)
+        for method, does in methods.items() if path not in FREE else ():
+            key = any(each["in"] == "query" and each["name"] == "key" for each in does["parameters"])
+            url = f"{named}?key=/secret/name-of-it" if key and "{" not in path else named
+            for name in ("alice", "bob"):
+                given = {"content": b'{"set":"/secret/x","value":""}', "headers": LINES} if path == "/v1/batch" else {}
+                answer = ask(gateway, name, method.upper(), url, **given)
+                assert answer.status_code == (200 if path in LISTS else 403), (name, method, url, answer.text)
+                assert SECRET not in answer.text
+                assert path not in LISTS or "secret" not in answer.text
+
+
+def test_topics_are_listed_that_may_be_read(gateway: RunningGateway) -> None:
+    def names(name: str) -> set[str]:
+        return {each["name"] for each in ask(gateway, name, "GET", "/v1/topics").json()["topics"]}
+
+    assert {"open", "secret-orders"} <= names("root")
+    assert names("alice") == {"open"} and names("bob") == set()
+
+
+def test_groups_are_listed_of_topics_that_may_be_read(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def groups() -> list[dict[str, Any]]:
+        found = {"group": "g", "lag": 1, "oldest_s": 0.5, "members": 0}
+        return [{"topic": name, **found} for name in ("open", "secret-orders")]
+
+    monkeypatch.setattr(gateway.gateway.pair, "groups", groups)
+    seen = {
+        name: {each["topic"] for each in ask(gateway, name, "GET", "/v1/groups").json()["groups"]} for name in TOKENS
+    }
+    assert seen == {"root": {"open", "secret-orders"}, "alice": {"open"}, "bob": set()}
+
+
+def test_a_watch_is_of_what_may_be_read(gateway: RunningGateway) -> None:
+    for prefix in ("", "/", "/secret/", "/pu", "/pub"):
+        assert ask(gateway, "alice", "GET", f"/v1/watch?prefix={prefix}").status_code == 403, prefix
+    headers = {"Authorization": f"Bearer {TOKENS['alice']}"}
+    with gateway.client.stream("GET", "/v1/watch?prefix=/pub/", headers=headers) as stream:
+        heard = ""
+        gateway.client.put("/v1/keys/secret/name-of-it", content=SECRET.encode())
+        gateway.client.put("/v1/keys/pub/heard", content=b"heard")
+        for line in stream.iter_lines():
+            heard += line
+            if '"value":"heard"' in line:
+                break
+        assert SECRET not in heard and "/secret/" not in heard
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "no-token"),
+        ({"Authorization": ""}, "no-token"),
+        ({"Authorization": "Bearer"}, "no-token"),
+        ({"Authorization": "Bearer chp_made-up"}, "no-token"),
+        ({"Authorization": f"Bearer {token_hash(TOKENS['root'])}"}, "no-token"),
+        ({"Authorization": f"Bearer {TOKENS['root']}x"}, "no-token"),
+        ({"Authorization": "Bearer " + "x" * 5000}, "no-token"),
+        ({"Authorization": f"Digest {TOKENS['root']}"}, "no-token"),
+        ({"Authorization": "Basic \xff"}, "no-token"),
+        ({"Authorization": "Basic " + b64encode(f"alice:{TOKENS['root']}".encode()).decode()}, "no-token"),
+        ({"X-Remote-User": "root"}, "no-token"),
+    ],
+)
+def test_who_shows_no_token_that_is_known_is_told_nothing(
+    gateway: RunningGateway, headers: dict[str, str], code: str
+) -> None:
+    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        for path in (
+            "/v1/keys/pub/a",
+            "/v1/keys/secret/name-of-it",
+            "/v1/watch",
+            "/v1/pair",
+            "/metrics",
+            "/nowhere",
+            "/",
+        ):
+            answer = client.get(path, headers=[(n.encode(), v.encode("latin-1")) for n, v in headers.items()])
+            assert (answer.status_code, answer.json()["code"]) == (401, code), (path, answer.text)
+            assert answer.headers.get_list("WWW-Authenticate")[0] == "Bearer" and SECRET not in answer.text
+        assert client.get("/health").status_code == 200
+
+
+def test_a_token_twice_is_refused_and_one_by_name_is_good(gateway: RunningGateway) -> None:
+    twice = [("Authorization", f"Bearer {TOKENS['root']}"), ("Authorization", f"Bearer {TOKENS['bob']}")]
+    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        assert client.get("/v1/keys/pub/a", headers=twice).json()["code"] == "bad-token"
+        assert client.get("/v1/keys/pub/a", auth=("alice", TOKENS["alice"])).content == b"1", "as curl -u has it"
+        assert client.get("/v1/keys/pub/a", auth=("", TOKENS["alice"])).content == b"1"
+        assert (
+            client.get("/v1/keys/pub/a", headers={"Host": "a.name.of.ours"}, auth=("", TOKENS["root"])).content == b"1"
+        )
+
+
+def test_a_member_of_a_group_is_a_user_s_own(gateway: RunningGateway) -> None:
+    group = "/v1/topics/open/groups/own"
+    ask(gateway, "root", "PUT", f"{group}?start=begin").raise_for_status()
+    given = ask(gateway, "alice", "POST", f"{group}/receive?member=w&wait=9&max=1").json()
+    of_alice = {"json": {"receipt": given["receipt"]}}
+    for step in ("ack", "nack", "extend"):
+        answer = ask(gateway, "root", "POST", f"{group}/{step}", **of_alice)
+        assert (answer.status_code, answer.json()["code"]) == (409, "fenced"), "root's w is none"
+    assert ask(gateway, "alice", "POST", f"{group}/ack", **of_alice).status_code == 200
+
+
+def test_an_idempotency_key_is_a_user_s_own(gateway: RunningGateway) -> None:
+    once = {"Idempotency-Key": "the same"}
+    first = ask(gateway, "alice", "PUT", "/v1/keys/pub/once", content=b"a", headers=once)
+    assert ask(gateway, "root", "PUT", "/v1/keys/pub/once", content=b"b", headers=once).status_code == 200
+    again = ask(gateway, "alice", "PUT", "/v1/keys/pub/once", content=b"a", headers=once)
+    assert again.headers["Idempotency-Replayed"] == "true" and again.headers["ETag"] == first.headers["ETag"]
+
+
+def test_the_audit_names_the_user_its_token_and_the_gateway(keyed: Keyed, gateway: RunningGateway) -> None:
+    ask(gateway, "alice", "GET", "/v1/keys/secret/audited")
+    ask(gateway, "alice", "GET", "/v1/keys/pub/a")
+    hashed = token_hash(TOKENS["alice"])[:8]
+    let_in = [line for line in keyed.lines("token") if line["user"] == "alice"]
+    assert [(line["token"], line["verdict"]) for line in let_in] == [(hashed, "let in")], "it is told once"
+    denied = next(line for line in keyed.lines("denied") if line.get("user") == "alice")
+    assert denied["token"] == hashed and "may not" in denied["verdict"] and denied["address"] == "127.0.0.1"
+    assert denied["via"] == GATE.public[: len(denied["via"])].decode() and len(denied["via"]) == 8
+    assert keyed.audit.stat().st_mode & 0o077 == 0, "of its own user alone"
+    text = keyed.audit.read_text()
+    assert len(keyed.lines("denied")) < 60, "what others cause at will is counted"
+    assert SECRET not in text and not any(token in text for token in TOKENS.values())
+
+
+# -- by WebSocket
+
+
+def line(gateway: RunningGateway, name: str) -> Stranger:
+    """A user's WebSocket, as a page has to say whose it is."""
+    return Stranger(gateway, Sec_WebSocket_Protocol=f"chp, bearer.{TOKENS[name]}")
+
+
+def closed(stranger: Stranger) -> tuple[int, str]:
+    """With what it is closed."""
+    said = stranger.hear(CLOSE)
+    return int.from_bytes(said[:2], "big"), said[2:].decode()
+
+
+def copy(subtree: str) -> bytes:
+    options = packb({"chp": 4, "id": 1})
+    return masked(BINARY, put(0, 0, [ICANHAZ, subtree.encode(), options]))
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (copy("/secret/"), "read"),
+        (copy(""), "read"),
+        (masked(BINARY, put(0, 1, [b"\1\2/secret/\3"])), "read"),
+        (masked(BINARY, put(0, 1, [b"\1\2\3"])), "read"),
+        (masked(BINARY, put(0, 1, [b"\1" + session_topic(public_session(bytes(16)))])), "was not shown"),
+        (masked(BINARY, put(0, 0, [ICANHAZ, b"\2status\3", packb({"chp": 4, "id": 1})])), "operators"),
+    ],
+)
+def test_a_websocket_is_held_to_the_rules(gateway: RunningGateway, sent: bytes, why: str) -> None:
+    alice = line(gateway, "alice")
+    assert alice.status == 101 and alice.headers["sec-websocket-protocol"] == "chp"
+    alice.socket.sendall(sent)
+    code, reason = closed(alice)
+    assert code == 1008 and why in reason
+
+
+def test_a_websocket_without_a_token_is_told_why(gateway: RunningGateway) -> None:
+    for head in ({}, {"Sec_WebSocket_Protocol": "chp, bearer.chp_made-up"}):
+        stranger = Stranger(gateway, **head)
+        assert stranger.status == 101, "a page is told nothing of another answer"
+        code, reason = closed(stranger)
+        assert code == 1008 and "token" in reason
+
+
+IN_NODE = """
+const made = async (token, subtree) => {
+  try {
+    const clone = await Clone.open([URL], { subtree, token, timeoutMs: 60000 });
+    const done = (await clone.set("/pub/by-page", "1")).durability;
+    const denied = await clone.set("/secret/x", "1").catch((error) => `${error.code}: ${error.message}`);
+    clone.close();
+    return [clone.get("/pub/a"), done, denied];
+  } catch (error) { return [`${error.code}: ${error.message}`]; }
+};
+console.log(JSON.stringify([await made("TOKEN", "/pub/"), await made("TOKEN", "/secret/"), await made("no", "/pub/")]));
+process.exit();
+"""
+
+
+@node
+def test_a_clone_in_javascript_passes_its_token(gateway: RunningGateway, tmp_path: Path) -> None:
+    text = IN_NODE.replace("URL", repr(gateway.url), 1).replace("TOKEN", TOKENS["alice"])
+    with Program(tmp_path, text) as program:
+        let, other, unknown = program.hear()
+    assert let[:2] == ["1", "replicated"] and "may not write" in let[2] and let[2].startswith("access")
+    assert other[0].startswith("access") and "may not read" in other[0]
+    assert unknown[0].startswith("access") and "token" in unknown[0]
+
+
+@browser
+@pytest.mark.slow
+def test_a_browser_that_is_asked_for_a_token_has_the_console_by_it(gateway: RunningGateway) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        said = {"username": "root", "password": TOKENS["root"]}
+        page = chromium.new_context(http_credentials=said).new_page()
+        page.goto(gateway.url)
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.row')].some((row) => row.title || row.textContent)"
+        )
+        chromium.close()
+
+
+# -- when rules change
+
+
+def reads(gateway: RunningGateway, name: str, prefix: str, seen: list[str]) -> threading.Thread:
+    """A reader of changes; it ends when its stream does."""
+
+    def run() -> None:
+        headers = {"Authorization": f"Bearer {TOKENS[name]}"}
+        with httpx.stream("GET", f"{gateway.url}/v1/watch?prefix={prefix}", headers=headers, timeout=WAIT_S) as stream:
+            seen.extend(stream.iter_lines())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("how", ["token", "right"])
+def test_a_revocation_ends_what_runs(keyed: Keyed, gateway: RunningGateway, how: str) -> None:
+    seen: list[str] = []
+    reader, other = reads(gateway, "alice", "/pub/", seen), reads(gateway, "root", "", [])
+    until(lambda: gateway.gateway.readers >= 2, "both read")
+    alice, root = line(gateway, "alice"), line(gateway, "root")
+    alice.socket.sendall(masked(BINARY, put(0, 1, [b"\1\2/pub/\3"])))
+    alice.hear(BINARY)
+    without = {**USERS["alice"], **({"tokens": []} if how == "token" else {"read": []})}
+    try:
+        keyed.give({**USERS, "alice": without})
+        wanted = 401 if how == "token" else 403
+        until(
+            lambda: ask(gateway, "alice", "GET", "/v1/keys/pub/a").status_code == wanted, "the gateway has learned it"
+        )
+        gateway.client.put("/v1/keys/pub/a", content=SECRET.encode())
+        assert closed(alice)[0] == (1008 if how == "token" else 1001)
+        reader.join(WAIT_S)
+        assert not reader.is_alive() and not any(SECRET in each for each in seen)
+        assert other.is_alive(), "who may still read goes on"
+        root.socket.sendall(masked(CLOSE, b""))
+        assert closed(root)[0] == 1000, "and so does its WebSocket"
+    finally:
+        gateway.client.put("/v1/keys/pub/a", content=b"1")
+        keyed.give(USERS)
+        until(lambda: ask(gateway, "alice", "GET", "/v1/keys/pub/a").status_code == 200, "it is granted again")
+
+
+def test_a_gateway_that_may_not_ask_for_rules_lets_nobody_in(keyed: Keyed, gateway: RunningGateway) -> None:
+    blind = {**GATEWAY, "admin": ["status", "clients"]}
+    with Admin(ClientFile.read(keyed.file), WAIT_S) as admin:
+        before = admin.ask_active("access").facts["rules"]["users"]
+    more = keys.new_pair()
+    for server in (keyed.pair.primary, keyed.pair.backup):
+        keys.admit(Path(str(server.config.keys)), "rooty", more)
+    known = {
+        each.address: keys.public_of(Path(str(each.config.keys))) for each in (keyed.pair.primary, keyed.pair.backup)
+    }
+    file = ClientFile.read(keys.client_file(keyed.base / "rooty.toml", more, known))
+    keyed.give({**before, "rooty": GATEWAY, "gate": blind})
+    try:
+        until(lambda: ask(gateway, "root", "GET", "/v1/keys/pub/a").status_code == 503, "it learns that")
+        said = ask(gateway, "root", "GET", "/v1/keys/pub/a").json()
+        assert said["code"] == "no-rules" and "access" in said["detail"]
+        assert gateway.client.get("/ready").status_code == 503 and gateway.client.get("/health").status_code == 200
+    finally:
+        with Admin(file, WAIT_S) as admin:
+            now = admin.ask_active("access").facts["number"]
+            admin.ask_active("access", rules={"users": USERS, "roles": {}}, on=now)
+        until(lambda: ask(gateway, "root", "GET", "/v1/keys/pub/a").status_code == 200, "it may again")
+
+
+# -- other ways to say who asks
+
+
+def test_a_proxy_names_the_user(keyed: Keyed, gateway: RunningGateway) -> None:
+    with keyed.gateway("--user-header", "X-Remote-User") as behind:
+        client = behind.client
+        assert client.get("/v1/keys/pub/a").status_code == 401, "a token is nothing there"
+        assert client.get("/v1/keys/pub/a", headers={"X-Remote-User": "alice"}).content == b"1"
+        assert client.get("/v1/keys/secret/name-of-it", headers={"X-Remote-User": "alice"}).status_code == 403
+        assert client.get("/v1/keys/secret/name-of-it", headers={"X-Remote-User": "nobody"}).status_code == 403
+        twice = [("X-Remote-User", "alice"), ("X-Remote-User", "root")]
+        assert client.get("/v1/keys/secret/name-of-it", headers=twice).status_code == 400
+        rebound = {"X-Remote-User": "root", "Host": "evil.example"}
+        assert client.get("/v1/keys/pub/a", headers=rebound).status_code == 421, "any page could say so"
+
+
+def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway) -> None:
+    with keyed.gateway("--anonymous", "alice") as local:
+        del local.client.headers["Authorization"]
+        assert local.client.get("/v1/keys/pub/a").content == b"1"
+        assert local.client.get("/v1/keys/secret/name-of-it").status_code == 403
+        root = {"Authorization": f"Bearer {TOKENS['root']}"}
+        assert local.client.get("/v1/keys/secret/name-of-it", headers=root).status_code == 200
+        assert local.client.get("/v1/keys/pub/a", headers={"Authorization": "Bearer no"}).status_code == 401
+
+
+# -- the command
+
+
+def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: RunningGateway) -> None:
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(chp, ["access", words[0], "--as", str(keyed.file), *words[1:]], prog_name="chp")
+
+    made = run("token", "bob")
+    assert made.exit_code == 0, made.output
+    token = made.output.splitlines()[0]
+    shown = run("show", "bob").output
+    assert token not in shown and f"user bob tokens {token_hash(token)}" in shown.splitlines()
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False, headers=headers) as client:
+        until(lambda: client.get("/v1/keys/pub/a").status_code == 403, "it is known, and bob may nothing")
+        rules = keyed.base / "rules.toml"
+        rules.write_text(
+            "".join(
+                f"[users.{name}]\nadmin = {json.dumps(GATEWAY['admin'])}\nread = ['']\nwrite = ['']\n" for name in USERS
+            )
+        )
+        assert "tokens" not in run("apply", str(rules), "--dry-run").output, "a file of rules takes no tokens away"
+        assert run("token", "nobody").exit_code == 2 and run("token", "bob", "--revoke", "zzzz").exit_code == 2
+        gone = run("token", "bob", "--revoke", token_hash(token)[:8])
+        assert gone.exit_code == 0 and f"- user bob tokens {token_hash(token)}" in gone.output
+        until(lambda: client.get("/v1/keys/pub/a").status_code == 401, "it is not known any more")
+    again = json.loads(run("token", "bob", "--json").output)
+    assert token_hash(again["token"]) == again["hash"] and again["user"] == "bob"
+    keyed.give(USERS)

@@ -1,0 +1,63 @@
+"""covers: what people look at beside keys: the versions of a key with when and by whom, groups with lag and members."""
+
+import time
+
+from chp_client import Clone
+from chp_server.testing import Pair
+from tests.wire.gateways import RunningGateway
+
+
+def named(gateway: RunningGateway) -> dict[str, str]:
+    """Who is connected: the client that records of the log name, and its name."""
+    return {each["client"]: each["name"] for each in gateway.client.get("/v1/clients").json()["clients"]}
+
+
+def test_a_key_has_its_versions_with_when_and_by_whom_and_who_is_connected_has_that_name(pair: Pair) -> None:
+    with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers) as gateway:
+        before_ms = time.time() * 1000 - 1000
+        for value in (b"1", b"\xff", b"3"):
+            clone.set("/a/b", value).wait(10)
+        clone.set("/a/c", b"another").wait(10)
+        clone.delete("/a/b").wait(10)
+        answer = gateway.client.get("/v1/versions", params={"key": "/a/b"})
+        newest, *older = answer.json()["versions"]
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert newest["deleted"] and not newest["expired"] and "value" not in newest
+        assert [each.get("value", each.get("base64")) for each in older] == ["3", "/w==", "1"]
+        assert all(before_ms < each["wall_ms"] < time.time() * 1000 + 1000 for each in [newest, *older])
+        (by,) = {each["by"] for each in [newest, *older]}
+        while by not in (names := named(gateway)):
+            time.sleep(0.1)
+        assert names[by] == "writer"
+        few = gateway.client.get("/v1/versions?limit=2&key=/a/b").json()["versions"]
+        assert few == [newest, older[0]]
+        assert gateway.client.get("/v1/versions?key=/never").json() == {"key": "/never", "versions": []}
+
+
+def test_what_is_asked_wrongly_is_told(pair: Pair) -> None:
+    with RunningGateway(pair.servers, "--subtree", "/a/") as gateway:
+        for asked, status, code in (
+            ("/v1/versions", 400, "bad-query"),
+            ("/v1/versions?key=", 400, "bad-key"),
+            ("/v1/versions?key=/a/b&limit=0", 400, "bad-query"),
+            ("/v1/versions?key=/a/b&limit=1001", 400, "bad-query"),
+            ("/v1/versions?key=/b", 400, "bad-key"),
+            ("/v1/groups?x=1", 400, "bad-query"),
+        ):
+            answer = gateway.client.get(asked)
+            assert (answer.status_code, answer.json()["code"]) == (status, code), (asked, answer.text)
+
+
+def test_groups_have_lag_and_members_and_only_those_that_are_served(pair: Pair) -> None:
+    with Clone(pair.servers) as clone:
+        orders = clone.topic("orders")
+        orders.create()
+        orders.subscribe("billing", "begin")
+        orders.publish_many([b"1", b"2"]).wait(10)
+        with RunningGateway(pair.servers) as gateway, orders.consumer("billing"):
+            told = {"topic": "orders", "group": "billing", "lag": 2, "members": 1}
+            while not told.items() <= (found := gateway.client.get("/v1/groups").json()["groups"])[0].items():
+                time.sleep(0.1)
+            assert len(found) == 1 and found[0]["oldest_s"] >= 0
+        with RunningGateway(pair.servers, "--subtree", "/a/") as gateway:
+            assert gateway.client.get("/v1/groups").json() == {"groups": []}

@@ -1,0 +1,177 @@
+"""`chp sub --group` and `chp topic` on groups, against a real server.
+
+covers: client/chp_client/cli/topics: consuming.py, groups.py, messages.py, topic.py; what metrics tell of groups.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+from click.testing import CliRunner, Result
+
+from chp_client import Clone
+from chp_client.admin import Admin
+from chp_client.cli.app import chp
+from chp_server.shell.metrics import Metrics
+from chp_server.testing import TestServer, free_port
+from tests.wire.test_clone_server import until
+
+Run = Callable[..., Result]
+DEAD = "orders.billing.dead"
+
+
+@pytest.fixture
+def server() -> Iterator[TestServer]:
+    with TestServer() as started:
+        yield started
+
+
+@pytest.fixture
+def clone(server: TestServer) -> Iterator[Clone]:
+    with Clone([server.address], subtree=None) as made:
+        yield made
+
+
+@pytest.fixture
+def run(server: TestServer) -> Run:
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(chp, ["--servers", server.address, *words], prog_name="chp")
+
+    return run
+
+
+def lag_of(clone: Clone) -> int:
+    return int(clone.topic("orders").groups()[0]["lag"])
+
+
+def test_what_a_group_printed_is_not_printed_again(run: Run, clone: Clone) -> None:
+    assert run("topic", "subscribe", "orders", "billing").exit_code == 0
+    clone.topic("orders").publish_many([b"one", b"two", b"three"], ["a", "b", "a"]).wait(10)
+    first = run("sub", "orders", "--group", "billing", "--count", "2")
+    assert (first.exit_code, first.stdout) == (0, "one\ntwo\n")
+    rest = run("sub", "orders", "--group", "billing", "--no-wait", "--json")
+    assert [json.loads(line)["value"] for line in rest.stdout.splitlines()] == ["three"]
+    assert lag_of(clone) == 0
+    assert run("sub", "orders", "--group", "other", "--no-wait").stdout == "one\ntwo\nthree\n", "another has all"
+
+
+def test_a_command_acknowledges_by_its_exit_code(run: Run, clone: Clone, tmp_path: Path) -> None:
+    values = [b"fine", b"never", b"later", b"\xff no line end"]
+    clone.topic("orders").publish_many(values, ["a", "a", "b", "b"]).wait(10)
+    (tmp_path / "handle.py").write_text(
+        "import os, pathlib, sys\n"
+        f"done = pathlib.Path({str(tmp_path)!r})\n"
+        "data = sys.stdin.buffer.read()\n"
+        "with (done / 'tried').open('a') as file:\n"
+        "    print(os.environ['CHP_TOPIC'], os.environ['CHP_GROUP'], os.environ['CHP_OFFSET'],\n"
+        "          os.environ['CHP_KEY'], data, file=file)\n"
+        "tries = (done / 'tried').read_text().count(repr(data))\n"
+        "sys.exit(3 if data == b'never' or data == b'later' and tries < 2 else 0)\n"
+    )
+    command = f"{sys.executable} {tmp_path}/handle.py"
+    result = run("sub", "orders", "--group", "billing", "--exec", command, "--tries", "3", "--no-wait")
+    assert result.exit_code == 0
+    tried = (tmp_path / "tried").read_text().splitlines()
+    assert tried == [
+        "orders billing 0 a b'fine'",
+        *["orders billing 1 a b'never'"] * 3,
+        *["orders billing 2 b b'later'"] * 2,
+        "orders billing 3 b b'\\xff no line end'",
+    ]
+    (letter,) = next(clone.topic(DEAD).read(wait=False))
+    told = msgpack.unpackb(letter.value)
+    assert (told["offset"], told["value"], told["tries"]) == (1, b"never", 3)
+    assert told["why"].endswith("exit code 3")
+    assert f"message 1 went to topic {DEAD}" in result.stderr
+    assert lag_of(clone) == 0
+
+
+def test_a_message_is_acknowledged_before_the_next_command_begins(run: Run, clone: Clone, tmp_path: Path) -> None:
+    clone.topic("orders").publish_many([b"%d" % i for i in range(5)]).wait(10)
+    result = run("sub", "orders", "--group", "billing", "--exec", f"cat >> {tmp_path}/done", "--count", "2")
+    assert (result.exit_code, (tmp_path / "done").read_text()) == (0, "01")
+    assert lag_of(clone) == 3, "two, of a batch of five"
+
+
+def test_who_was_reset_meanwhile_says_so_and_goes_on_there(run: Run, clone: Clone, server: TestServer) -> None:
+    clone.topic("orders").publish_many([b"%d" % i for i in range(3)]).wait(10)
+    reset = f"{sys.executable} -m chp_client topic reset orders billing --to 2 --yes --servers {server.address}"
+    command = f'test "$CHP_OFFSET" = 2 || {reset}'
+    result = run("sub", "orders", "--group", "billing", "--exec", command, "--count", "1")
+    assert result.exit_code == 0
+    assert "nothing was done" in result.stderr
+    assert lag_of(clone) == 0
+
+
+def test_groups_are_shown_and_moved(run: Run, clone: Clone) -> None:
+    orders = clone.topic("orders")
+    orders.publish_many([b"1", b"2", b"3"]).wait(10)
+    assert run("topic", "subscribe", "orders", "billing", "--from", "1", "--ack-timeout", "30s").exit_code == 0
+    with orders.consumer("audit", name="host:\x1b1"):
+        until(lambda: orders.groups()[0]["members"] == [["host:\x1b1", 256]])
+        told = json.loads(run("topic", "show", "orders", "--json").stdout)
+        shown = run("topic", "show", "orders").stdout
+        each = [json.loads(line) for line in run("topic", "groups", "orders", "--json").stdout.splitlines()]
+    audit, billing = told["groups"]
+    assert each == told["groups"]
+    assert audit["members"] == [{"name": "host:\x1b1", "slots": 256}]
+    assert {name: billing[name] for name in ("name", "position", "lag", "members", "ack_timeout_s")} == {
+        "name": "billing", "position": 1, "lag": 2, "members": [], "ack_timeout_s": 30
+    }  # fmt: skip
+    assert billing["oldest"].endswith("Z")
+    assert "group billing  position 1, lag 2, since 2" in shown and "host:\\x1b1  256 slots" in shown
+    assert run("topic", "reset", "orders", "billing", "--to", "end", "--yes").exit_code == 0
+    assert run("topic", "groups", "orders").stdout.splitlines()[-1] == "group billing  position 3, lag 0, 0 members"
+    assert run("topic", "unsubscribe", "orders", "billing", "--yes").exit_code == 0
+    assert [group["name"] for group in orders.groups()] == ["audit"]
+
+
+def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone) -> None:
+    clone.topic("orders").publish(b"1").wait(10)
+    for words, code, text in (
+        (("sub", "orders", "--exec", "true"), 2, "--exec needs --group"),
+        (("sub", "orders", "--group", "g", "--tries", "3"), 2, "--tries is how often"),
+        (("sub", "orders", "--group", "g", "--from", "-3"), 2, "give begin, end, or the offset"),
+        (("topic", "reset", "orders", "none", "--to", "end", "-y"), 1, "there is no group 'none' of topic 'orders'"),
+        (("topic", "unsubscribe", "orders", "none", "-y"), 1, "`chp topic groups` lists"),
+        (("topic", "reset", "orders", "none", "--to", "end"), 2, "add --yes"),
+        (("topic", "groups", "none"), 1, "there is no topic 'none'"),
+        (("topic", "show", "none"), 1, "there is no topic 'none'"),
+    ):
+        result = run(*words)
+        assert (result.exit_code, result.stderr.count("\n")) == (code, 1), (words, result.stderr)
+        assert text in result.stderr
+    run("topic", "subscribe", "orders", "g")
+    assert run("topic", "subscribe", "orders", "g").exit_code == 4
+    nobody = CliRunner().invoke(
+        chp, ["--servers", f"tcp://127.0.0.1:{free_port()}", "sub", "t", "--group", "g", "--timeout", "0.2"]
+    )
+    assert nobody.exit_code == 3, nobody.stderr
+
+
+def test_metrics_tell_of_groups_and_of_a_bounded_number(server: TestServer, clone: Clone) -> None:
+    pytest.importorskip("prometheus_client")
+    orders = clone.topic("orders")
+    orders.subscribe("billing", "begin")
+    orders.publish_many([b"1", b"2"]).wait(10)
+    tickets = [clone.topic("many").subscription(f"g{i}", "end") for i in range(120)]
+    for ticket in tickets:
+        ticket.wait(10)
+    with orders.consumer("billing"):
+        metrics = Metrics(f"127.0.0.1:{free_port()}")
+        with Admin([server.address]) as admin:
+            metrics.status = admin.ask(server.address, "status").facts
+        metrics.close()
+        found = {family.name: family.samples for family in metrics.collect()}
+    first = {name: found[f"chp_group_{name}"][0] for name in ("lag", "members", "oldest_s")}
+    assert all(sample.labels == {"topic": "orders", "group": "billing"} for sample in first.values())
+    assert (first["lag"].value, first["members"].value) == (2, 1)
+    assert 0 <= first["oldest_s"].value < 3600
+    assert [len(found[f"chp_group_{name}"]) for name in first] == [100, 100, 100]
+    assert found["chp_topics_groups"][0].value == 121
+    assert found["chp_topics_messages"][0].value == 2
