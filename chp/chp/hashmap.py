@@ -12,6 +12,9 @@ last asked for than there are keys: then adding up all revisions once, when it i
 
 Nobody expires a key here: `expired` says which are due, and the active server publishes their deletion. Deadlines are
 times of the local monotonic clock, made from the remaining time that a message told; no two clocks need agree.
+
+A client's copy never asks what is due, as servers delete what is. So it keeps no order of deadlines (`ordered=False`):
+nobody would take out of it what has gone.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ SUM_KEYS_MAX = 1 << 18  # adding up more revisions at once would hold up a turn:
 
 
 class Hashmap:
-    """Keys, values, revisions and deadlines, and the order in which deadlines fall due."""
+    """Keys, values, revisions and deadlines, and, if `ordered`, the order in which deadlines fall due."""
 
-    __slots__ = ("_due", "_noted", "_sum", "_sum_known", "deadlines", "revisions", "values")
+    __slots__ = ("_due", "_noted", "_ordered", "_sum", "_sum_known", "deadlines", "revisions", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool = True) -> None:
+        self._ordered = ordered
         self.clear()
 
     def clear(self) -> None:
@@ -46,7 +50,7 @@ class Hashmap:
         self._sum = 0
         self._sum_known = True
         self._noted = 0  # updates since the sum was asked for
-        self._due = Due(self.deadlines.get)
+        self._due = Due(self.deadlines.get) if self._ordered else None
 
     def __len__(self) -> int:
         return len(self.revisions)
@@ -164,16 +168,17 @@ class Hashmap:
         """Let all of `keys` fall due at `deadline`."""
         if keys:
             self.deadlines.update(dict.fromkeys(keys, deadline))
-            self._due.add(keys, deadline, now, len(self.deadlines))
+            if self._due is not None:
+                self._due.add(keys, deadline, now, len(self.deadlines))
 
     def next_deadline(self) -> float | None:
         """When to ask `expired` next; may be early, never late."""
-        return self._due.next()
+        return None if self._due is None else self._due.next()
 
     def expired(self, now: float, most: int) -> tuple[list[str], int]:
         """Keys whose deadline has passed, of `most` that are looked at, and how many were; they stay until a segment
         deletes them."""
-        return self._due.take(now, most)
+        return ([], 0) if self._due is None else self._due.take(now, most)
 
     def remaining_ms(self, key: str, now: float) -> int | None:
         """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""
@@ -187,7 +192,8 @@ class Hashmap:
         assert self.values.keys() == self.revisions.keys(), "each key has a value and a revision"
         assert self.revision_sum == sum(self.revisions.values()), "the fingerprint is the map's"
         assert self.deadlines.keys() <= self.values.keys(), "a deadline belongs to a key that is there"
-        self._due.check(self.deadlines)
+        if self._due is not None:
+            self._due.check(self.deadlines)
 
 
 def deletes_all(segment: Segment) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import pytest
@@ -137,6 +139,28 @@ class TestMemory:
         assert [options["from"] for _, _, options in talk.requests] == [0, 0] and channel._buffered < 10_000_000
         talk.snapshot(n(200), {"/a": (b"1", n(100))})
         assert talk.map == {"/a": b"1"} and channel.live and not channel.differs
+
+    @pytest.mark.parametrize("snapshot", [False, True])
+    def test_keys_that_servers_ended_leave_nothing_behind(self, snapshot: bool) -> None:
+        """200,000 sets with ttls, of which a hundred live at a time: after the first of them nothing more is held."""
+        talk, held, at = Talk(), [], n(0)
+        talk.greet()
+        if snapshot:
+            talk.reply(at, [3, talk.last_id(), 0], [["/0"], [b""], {"r": [[n(0), 1]], "t": [[0], [9000]]}])
+            talk.reply(at, [5, talk.last_id(), at, 1, n(0), None, False, 0, 0, WHOSE])
+        else:
+            talk.snapshot(at, {})
+        before: dict[str, bytes | None] = {}
+        for i in range(2000):
+            keys: dict[str, bytes | None] = {f"/{i}/{k}": b"v" for k in range(100)}
+            talk.batch(at, at + 1, segment(keys, t=2000 + i % 7), segment(dict.fromkeys(before)), last=at + 200)
+            at, before = at + 200, keys
+            if i in (10, 1999):
+                gc.collect()
+                held.append(sys.getallocatedblocks())
+        replica = talk.core.channels[0].replica
+        assert replica.map.deadlines.keys() - {"/0"} == before.keys() == talk.map.keys() - {"/0"}
+        assert held[1] - held[0] < 1000, "blocks of memory"
 
 
 class TestDeaf:

@@ -114,9 +114,19 @@ def test_thousands_of_replaced_ttls_do_not_pile_up() -> None:
     hashmap.apply(Segment(["/once"], [b"v"], {"t": 80_000}), 1, 0.0)
     for n in range(30_000):
         hashmap.apply(Segment(["/k"], [b"v"], {"t": 60_000}), n + 1, n / 1000)
-    assert len(hashmap._due) < 25_000
+    assert hashmap._due is not None and len(hashmap._due) < 25_000
     hashmap.check()
     assert [hashmap.expired(now, 50_000)[0] for now in (79.9, 80.1, 89.9, 90.0)] == [[], ["/once"], [], ["/k"]]
+
+
+def test_a_map_that_nobody_asks_what_is_due_keeps_no_order_of_it() -> None:
+    hashmap = Hashmap(ordered=False)
+    hashmap.apply(Segment(["/a", "/b"], [b"", b""], {"t": [[1], [5000]]}), 1, 1.0)
+    hashmap.check()
+    assert hashmap.deadlines == {"/b": 6.0} and hashmap.remaining_ms("/b", 2.0) == 4000
+    assert hashmap.next_deadline() is None and hashmap.expired(9.0, 10) == ([], 0)
+    hashmap.clear()
+    assert hashmap.deadlines == {} and hashmap.next_deadline() is None
 
 
 class Unread(dict[str, int]):

@@ -195,7 +195,7 @@ class Chp1:
     def _ask(self, now: float) -> None:
         self._asked_at = now
         if self._todo and self._link is not None:
-            self._fresh = Hashmap()
+            self._fresh = Hashmap(ordered=False)
             self._out.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
 
     def on_reply(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import compress
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class Sync:
     wait_s: float = NEVER  # without a chunk, before it is asked again
     session: bytes = b""  # whose last batch number KTHXBAI will tell
     answered: set[str] = field(default_factory=set)  # keys of own sets that are shown, answered, and not in the copy
-    fresh: Hashmap = field(default_factory=Hashmap)  # a snapshot, as far as it has come
+    fresh: Hashmap = field(default_factory=partial(Hashmap, ordered=False))  # a snapshot, as far as it has come
     next_index: int = -1
     granted: int = CREDIT
     size: int = 0  # of the keys and values of the snapshot

@@ -116,7 +116,7 @@ class Replica:
         self.shown = shown
         self.subtree = subtree
         self.order = KeyOrder() if order is None else order  # of all keys shown, not only of this channel's
-        self.map = Hashmap()
+        self.map = Hashmap(ordered=False)
         self.map.values = shown
         self.pending = Pending()
         self.orphans: set[str] = set()  # shown, then refused: to go with the next snapshot unless it has them
