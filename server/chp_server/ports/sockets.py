@@ -43,6 +43,7 @@ LOOK_AGAIN_S = 3.0  # for a peer that may have refused our key: longer than a ha
 COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_SRCFD = int(zmq.SRCFD)
 _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
@@ -312,7 +313,7 @@ def receive_by(
 
 def _descriptor(frame: zmq.Frame) -> int | None:
     try:
-        return int(frame.get("__fd"))
+        return int(frame.get(_SRCFD))  # half of what "__fd" takes, which is looked for by its name
     except zmq.ZMQError:
         return None
 

@@ -102,6 +102,24 @@ class Gauge:
         return disk.f_bavail * disk.f_frsize
 
 
+class _Resident:
+    """How much memory this process has, by a file that stays open: it is asked for in every turn."""
+
+    def __init__(self) -> None:
+        self._open()
+        os.register_at_fork(after_in_child=self._open)
+
+    def _open(self) -> None:
+        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __call__(self) -> int:
+        """In bytes."""
+        return int(os.pread(self._file, 64, 0).split(maxsplit=2)[1]) * _PAGE
+
+
+resident_bytes = _Resident()
+
+
 def used() -> tuple[int, int]:
     """Address space and resident memory of this process, in bytes."""
     with open("/proc/self/statm", "rb") as file:

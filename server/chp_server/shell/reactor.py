@@ -55,7 +55,7 @@ from ..settings.readers import without_password
 from .arbiter import Arbiter
 from .copies import Copies
 from .facts import log_fact
-from .measuring import Gauge, give_back
+from .measuring import Gauge, give_back, resident_bytes
 from .metrics import Metrics, readiness
 from .saving import saved
 from .space import Space
@@ -87,7 +87,7 @@ class Server:
         self._beats: Beats | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self.sockets = Sockets(self._context, config, limits, lambda: gauge.used()[1], keyring)
+        self.sockets = Sockets(self._context, config, limits, resident_bytes, keyring)
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
         self.sockets.waiting.add_pipe(self._wake_in)
