@@ -1,6 +1,6 @@
 """`chp-gateway`: the shared dictionary by HTTP, for programs that have no Clone (docs/gateway.md).
 
-    main        the command line, and the server that it runs        http       connections and heads, bounded
+    main        the command line, and the server that it runs        http/      connections and heads, bounded
     app         the routes, and the life of the Clone behind them    door       what every request has to pass
     asked       what a request says: names, numbers, conditions, bodies; and problems, what is wrong with it
     keys        one key, pages of keys                               pages      the keys in order

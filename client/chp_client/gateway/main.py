@@ -23,7 +23,7 @@ from .asked import Limits
 from .channels.line import Line
 from .door import LOOPBACK
 from .gateway import Gateway
-from .http import BoundedProtocol
+from .http.protocol import BoundedProtocol
 from .paths.quick import Quick
 
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"

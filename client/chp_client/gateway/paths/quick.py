@@ -1,13 +1,12 @@
 """GET of a key that is there, and a plain PUT, answered where they are read: no task, no application, no middleware.
 
-They are what most ask for. Whatever is not exactly that (a query, a condition, an origin, a key in escapes or not
-there, one that another write has in hand, a copy that is none yet) is for the long way, which is the same for whoever
-asks; `answer` then gives None, and `put` False.
+They are what most ask for. Whatever is not exactly that (a condition, an origin, a key that is not there, one that
+another write has in hand, a copy that is none yet) is for the long way, which is the same for whoever asks; `answer`
+then gives None, and `put` False.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from time import perf_counter
@@ -18,7 +17,7 @@ from ...core.events import Ack, State
 from ..access.caller import Caller
 from ..gateway import Gateway
 from ..problems import Problem
-from .batches import Rows
+from .batches import key_to_set
 from .keys import OCTETS
 
 PATH = b"/v1/keys"
@@ -66,13 +65,12 @@ class Quick:
         caller = callers.quick(token)
         return caller if caller is not None and self._gateway.audit.knows(caller) else None
 
-    def answer(self, url: bytes, headers: Headers, common: bytes) -> bytes | None:
+    def answer(self, path: bytes, headers: Headers, common: bytes) -> bytes | None:
         """The whole answer to a GET, or None; `common`: the header lines that every answer has."""
-        key = _key(url)
         caller, gateway = self._caller(headers), self._gateway
-        if key is None or caller is None:
+        if caller is None:
             return None
-        begin = perf_counter()
+        begin, key = perf_counter(), _key(path)
         clone = gateway.clone
         entry = clone.entry(key)
         if entry is None or clone.state in UNREADABLE or not key.startswith(gateway.subtrees):
@@ -90,42 +88,34 @@ class Quick:
 
     # -- PUT
 
-    def takes(self, url: bytes, headers: Headers) -> Caller | None:
-        """Who asks for a PUT that `put` may do, once its body is there."""
-        return None if _key(url) is None else self._caller(headers, OF_A_BODY)
-
-    def put(self, url: bytes, caller: Caller, body: bytes, common: bytes, answered: Callable[[bytes], None]) -> bool:
+    def put(self, path: bytes, headers: Headers, body: bytes, common: bytes, answered: Callable[[bytes], None]) -> bool:
         """Begin to set a key, and call `answered` with the whole answer; False if it is for the long way."""
-        gateway, key = self._gateway, _key(url)
-        if len(body) > LARGE or gateway.under_way >= gateway.limits.requests or not gateway.bodies.room(len(body)):
+        gateway, key = self._gateway, _key(path)
+        caller, size = self._caller(headers, OF_A_BODY), len(body)
+        if caller is None or size > LARGE or gateway.under_way >= gateway.limits.requests:
             return False
-        rows = Rows(gateway.subtrees)
-        try:
-            rows.add(key, body)
-            caller.write(rows.keys, ())
-        except (ChpError, Problem):
-            return False
-        if (done := gateway.writes.soon(rows)) is None:
+        if not gateway.bodies.room(size) or not _may_set(caller, key, gateway.subtrees):
             return False
         begin = perf_counter()
-        gateway.under_way += 1
-        gateway.bodies.held += len(body)
 
-        def act(done: asyncio.Future[Ack]) -> None:
+        def act(done: Ack | Exception) -> None:
             gateway.under_way -= 1
-            gateway.bodies.held -= len(body)
-            status, whole = self._said(done, rows.keys[0], common)
+            gateway.bodies.held -= size
+            status, whole = self._said(done, key, common)
             gateway.metrics.took("write", status, perf_counter() - begin)
             answered(whole)
 
-        done.add_done_callback(act)
+        if not gateway.writes.soon(key, body, act):
+            return False
+        gateway.under_way += 1
+        gateway.bodies.held += size
         return True
 
-    def _said(self, done: asyncio.Future[Ack], key: str, common: bytes) -> tuple[int, bytes]:
-        if (error := done.exception()) is not None:
-            return self._refused(error, key, common)
+    def _said(self, done: Ack | Exception, key: str, common: bytes) -> tuple[int, bytes]:
+        if isinstance(done, Exception):
+            return self._refused(done, key, common)
         if self._done[0] is not done or self._done[1] is not common:
-            self._done = done, common, self._answer(done.result(), common)
+            self._done = done, common, self._answer(done, common)
         return 200, self._done[2]
 
     def _answer(self, ack: Ack, common: bytes) -> bytes:
@@ -137,16 +127,22 @@ class Quick:
         )
         return b"".join((head.encode(), common, FIXED, body.encode()))
 
-    def _refused(self, error: BaseException, key: str, common: bytes) -> tuple[int, bytes]:
-        assert isinstance(error, Exception), "what ends a gateway ends its writes by a TimeoutError"
+    def _refused(self, error: Exception, key: str, common: bytes) -> tuple[int, bytes]:
         response = self._gateway.told(error, key).response()
         lines = b"".join(b"%s: %s\r\n" % each for each in response.raw_headers if each[0] != b"cache-control")
         head = b"HTTP/1.1 %d Problem\r\n" % response.status_code
         return response.status_code, b"".join((head, lines, common, FIXED, bytes(response.body)))
 
 
-def _key(url: bytes) -> str | None:
+def _key(path: bytes) -> str:
     """The key that a plain path names."""
-    if not url.startswith(b"/v1/keys/") or b"%" in url or not url.isascii():
-        return None
-    return url[len(PATH) :].decode("ascii")
+    return path[len(PATH) :].decode("ascii")
+
+
+def _may_set(caller: Caller, key: str, subtrees: tuple[str, ...]) -> bool:
+    try:
+        key_to_set(key, subtrees)
+        caller.write((key,), ())
+    except (ChpError, Problem):
+        return False
+    return True

@@ -11,14 +11,17 @@ first could pass over the other's value with it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...clone.aio import AsyncClone
 from ...core.events import Ack
 from ..problems import Problem
 from .batches import Rows
 
+log = logging.getLogger("chp_client")
+Answered = Callable[[Ack | Exception], None]
 ACK_S = 10.0  # a failover takes about a second, a busy one some
 UNDER_WAY = 2  # batches: one travels while the other is done
 TOGETHER_BYTES = 1 << 20  # a row that is larger goes alone: others would wait for it
@@ -30,7 +33,7 @@ class Writes:
     def __init__(self, clone: AsyncClone) -> None:
         self._clone = clone
         self._held: dict[str, deque[asyncio.Future[None]] | None] = {}  # keys under way, and who waits for each
-        self._open: tuple[Rows, asyncio.Future[Ack]] | None = None
+        self._open: _Batch | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
     async def write(self, rows: Rows, *, alone: bool) -> Ack:
@@ -47,14 +50,16 @@ class Writes:
         finally:
             self._release(keys if len(keys) == 1 else set(keys))
 
-    def soon(self, rows: Rows) -> asyncio.Future[Ack] | None:
-        """The same of one plain set, with nobody who waits for its turn; None if another write has the key in hand."""
-        if rows.keys[0] in self._held or rows.bytes > TOGETHER_BYTES:
-            return None
-        self._held[rows.keys[0]] = None
-        answer = self._joined(rows)
-        answer.add_done_callback(lambda _: self._release(rows.keys))
-        return answer
+    def soon(self, key: str, value: bytes, answered: Answered) -> bool:
+        """The same of one plain set, without a task; False if another write has the key in hand, or it goes alone."""
+        size = len(key) + len(value)
+        if key in self._held or size > TOGETHER_BYTES:
+            return False
+        self._held[key] = None
+        batch = self._gathering(1, size)
+        batch.rows.append(key, value, None, None)
+        batch.soon.append((key, answered))
+        return True
 
     async def _wait_for(self, keys: list[str]) -> None:
         try:
@@ -99,22 +104,26 @@ class Writes:
 
     def _joined(self, rows: Rows) -> asyncio.Future[Ack]:
         """Add to the batch that gathers."""
-        if self._open is not None and not self._open[0].room_for(rows):
+        batch = self._gathering(len(rows.keys), rows.bytes)
+        batch.rows.extend(rows)
+        return batch.answer
+
+    def _gathering(self, keys: int, size: int) -> _Batch:
+        """The batch that gathers, with room for so much more."""
+        if self._open is not None and not self._open.rows.room_for(keys, size):
             self._send()
         if self._open is None:
             loop = asyncio.get_running_loop()
-            self._open = Rows(()), loop.create_future()
+            self._open = _Batch(loop.create_future())
             if len(self._sending) < UNDER_WAY:
                 loop.call_soon(self._send)
-        self._open[0].extend(rows)
-        return self._open[1]
+        return self._open
 
     def _send(self) -> None:
         if self._open is None:
             return
-        rows, answer = self._open
+        sending = asyncio.create_task(self._deliver(self._open))
         self._open = None
-        sending = asyncio.create_task(self._deliver(rows, answer))
         self._sending.add(sending)
         sending.add_done_callback(self._sent)
 
@@ -123,16 +132,35 @@ class Writes:
         if len(self._sending) < UNDER_WAY:
             self._send()
 
-    async def _deliver(self, rows: Rows, answer: asyncio.Future[Ack]) -> None:
+    async def _deliver(self, batch: _Batch) -> None:
+        done: Ack | Exception
         try:
-            ack = await _put(self._clone, rows)
+            done = await _put(self._clone, batch.rows)
         except BaseException as error:
-            if not answer.done():
-                answer.set_exception(error if isinstance(error, Exception) else TimeoutError("this gateway ends"))
-                answer.exception()  # all who waited may have gone
+            done = error if isinstance(error, Exception) else TimeoutError("this gateway ends")
+        self._release(key for key, _ in batch.soon)
+        batch.tell(done)
+
+
+class _Batch:
+    """What travels together, and who is to be told of it."""
+
+    def __init__(self, answer: asyncio.Future[Ack]) -> None:
+        self.rows, self.answer = Rows(()), answer
+        self.soon: list[tuple[str, Answered]] = []
+
+    def tell(self, done: Ack | Exception) -> None:
+        """It is done, or it is not; who can't be told keeps nobody else from it."""
+        if isinstance(done, Exception):
+            self.answer.set_exception(done)
+            self.answer.exception()  # all who waited may have gone
         else:
-            if not answer.done():
-                answer.set_result(ack)
+            self.answer.set_result(done)
+        for _, answered in self.soon:
+            try:
+                answered(done)
+            except Exception:
+                log.exception("an answer to a write")
 
 
 async def _put(clone: AsyncClone, rows: Rows) -> Ack:

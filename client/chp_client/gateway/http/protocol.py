@@ -1,26 +1,25 @@
 """uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be.
 
-A GET that can be answered at once (paths/quick.py) is, where uvicorn would begin a task, and a PUT whose body came with
-its head is begun there; if another version of it does not call `_start_asgi_task`, they go the long way.
+A request that is received whole, and plain (plain.py), is done without it where it can be (paths/quick.py): between
+two others of its connection, of which the parser then knows nothing. What comes while such a PUT is under way waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .asked import Limits
+from ..asked import Limits
+from . import plain
 
 if TYPE_CHECKING:
-    from .access.caller import Caller
-    from .paths.quick import Quick
+    from ..paths.quick import Quick
 
 VERSIONS = ("1.1", "1.0")  # what httptools reads as others, or as none, is no request to be done
-QUICK_HEAD = 4096  # bytes; a longer head is looked at in full
+LATER = 65_536  # bytes that wait while a PUT is under way; then no more are received
 
 
 def _canned(status: str, code: str, detail: str, more: str = "") -> bytes:
@@ -44,10 +43,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     _common: tuple[object, bytes] = (None, b"")  # the lines of every answer, made once for a list of them
     _head = 0  # bytes of the head that is coming
     _in_head = True
-    _small = False  # whether the last head was
+    _between = True  # whether the parser is at the end of a request
     _alarm: asyncio.TimerHandle | None = None
-    _feeding = False  # whether what was received is being read
-    _put: tuple[Any, Any, Caller] | None = None  # a PUT of which the head was read: its cycle, and who asks
+    _used = 0.0  # when a plain request was answered last
+    _later: bytearray | None = None  # while a plain PUT is under way: what was received since
+    _last = False  # whether the connection ends with its answer
 
     def connection_made(self, transport: Any) -> None:
         """Taken, unless there are too many."""
@@ -62,63 +62,92 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         """Some of a request."""
         if self.transport.is_closing():
             return
+        if self._later is not None:
+            self._wait(self._later, data)
+        elif not (self._between and self.quick is not None and self._plainly(data, self.quick)):
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
         if self._in_head:
             self._head += len(data)
-        self._feeding = True
         super().data_received(data)
-        self._feeding = False
-        if self._put is not None:
-            (cycle, app, caller), self._put = self._put, None
-            if cycle.more_body or not self._begun(cycle, caller):
-                super()._start_asgi_task(cycle, app)
         if self._in_head and self._head > self.bounds.head_bytes:
             self._end(_LARGE)
         elif self._in_head and self._head and self._alarm is None:
             self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
 
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._between = False
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """The head is there."""
         if self.parser.get_http_version() not in VERSIONS:
             raise ValueError("this is not HTTP/1.1")  # which is answered as what can't be read
-        self._in_head, self._small, self._head = False, self._head <= QUICK_HEAD, 0
+        self._in_head, self._head = False, 0
         self._no_alarm()
         self.scope["state"]["abort"] = self.transport.abort  # for who has to let go of a reader that takes nothing
         super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """A request's turn has come."""
-        plain = cycle.keep_alive and self._small and not cycle.scope["query_string"]
-        if plain and self._feeding and cycle.scope["method"] == "PUT" and self.quick is not None:
-            caller = self.quick.takes(cycle.scope["raw_path"], cycle.scope["headers"])
-            if caller is not None:
-                self._put = cycle, app, caller
-                return
-        answer = self._at_once(cycle.scope) if plain else None
-        if answer is None:
-            super()._start_asgi_task(cycle, app)
-            return
-        self._answer(cycle, answer)
+    # -- what needs no parser
 
-    def _answer(self, cycle: Any, answer: bytes) -> None:
+    def _plainly(self, data: bytes, quick: Quick) -> bool:
+        """Whether it is done, or begun, without the parser."""
+        if (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused:
+            return False
+        if (asked := plain.whole(data)) is None:
+            return False
+        if asked.method == b"GET":
+            answer = quick.answer(asked.path, asked.headers, self._lines())
+            if answer is None:
+                return False
+            self._said(answer)
+            return True
+        if not quick.put(asked.path, asked.headers, asked.body, self._lines(), self._answered):
+            return False
+        self._later = bytearray()
+        self._no_alarm()
+        return True
+
+    def _said(self, answer: bytes) -> None:
+        self._no_alarm()
+        self.transport.write(answer)
+        self.server_state.total_requests += 1
+        self._used = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_handler()
+
+    def _answered(self, answer: bytes) -> None:
+        """The end of a PUT."""
+        later, self._later = self._later, None
         if self.transport.is_closing():
             return
-        self.transport.write(answer)
-        cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:  # it was told meanwhile that the gateway ends
+        self._said(answer)
+        if self._last:
             self.transport.close()
-        self.on_response_complete()
+        elif later:
+            self.flow.resume_reading()
+            self.data_received(bytes(later))
 
-    def _begun(self, cycle: Any, caller: Caller) -> bool:
-        assert self.quick is not None, "it took the head"
-        url, body = cycle.scope["raw_path"], bytes(cycle.body)
-        return self.quick.put(url, caller, body, self._lines(), partial(self._answer, cycle))
+    def _wait(self, later: bytearray, data: bytes) -> None:
+        later += data
+        if len(later) > LATER:
+            self.flow.pause_reading()
 
-    def _at_once(self, scope: Any) -> bytes | None:
-        if scope["method"] != "GET" or self.quick is None:
-            return None
-        if self.pipeline or self.flow.write_paused:
-            return None  # of several that wait, each would be answered from within the one before
-        return self.quick.answer(scope["raw_path"], scope["headers"], self._lines())
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came for long; or what came was plain, and began no time of its own."""
+        left = self._used + self.timeout_keep_alive - self.loop.time()
+        if left <= 0 and self._later is None:
+            super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(max(left, 1.0), self.timeout_keep_alive_handler)
+
+    def shutdown(self) -> None:
+        """The gateway ends: with what is under way."""
+        if self._later is None:
+            super().shutdown()
+        self._last = True
 
     def _lines(self) -> bytes:
         headers = self.server_state.default_headers  # another list each second
@@ -130,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     def on_message_complete(self) -> None:
         """The body too: what comes is the next head."""
         super().on_message_complete()
-        self._in_head = True
+        self._in_head = self._between = True
 
     def send_400_response(self, msg: str) -> None:
         """What can't be read is answered as every other error is."""
