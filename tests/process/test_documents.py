@@ -110,7 +110,8 @@ def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> 
     page = (ROOT / "docs" / "operations.md").read_text()
     journal = open_journal(f"sqlite:{tmp_path}")
     known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
-    known |= {"chp_turn_seconds_bucket"} | {f"chp_scrub_{name}" for name in metrics._SCRUB}
+    known |= {"chp_turn_seconds_bucket", "chp_subscribers"} | {f"chp_{name}_seconds" for name in metrics._WAITS}
+    known |= {f"chp_scrub_{name}" for name in metrics._SCRUB}
     known |= {f"chp_topics_{name}" for name in metrics._TOPICS} | {f"chp_group_{name}" for name in metrics._GROUPS}
     known |= {f"chp_room_{name}" for name in Room().status(0)}
     known |= {f"chp_journal_{name}" for name in journal.stats()}

@@ -1,12 +1,15 @@
-"""How long turns take, and what the long ones did. covers: turnclock.py, chp_turn_seconds"""
+"""How long turns take, what the long ones did, and for how long others wait. covers: turnclock.py, chp_turn_seconds"""
 
 import time
+from collections import Counter, deque
 from typing import Any
 
 import pytest
 
+from chp_server.core.turn import Turn
+from chp_server.core.updates.acks import Acks
 from chp_server.shell import turnclock
-from chp_server.shell.turnclock import BUCKETS_S, TurnClock
+from chp_server.shell.turnclock import BUCKETS_S, TurnClock, Waits
 
 
 class Clocks:
@@ -69,3 +72,60 @@ def test_a_long_turn_is_told_with_what_it_did(clocks: Clocks, said: list[dict[st
     assert clock.facts()["longest_ms"] == 201 and clock.facts()["longest_did"] == said[0]["did"]
     turn(clock, clocks, collector=0.05)
     assert len(said) == 1, "what others may do is told, not logged"
+
+
+def counted(waits: Waits) -> dict[str, float]:
+    """How many acknowledgements took at most so long, by the bounds at which that changes."""
+    found, before = dict[str, float](), 0.0
+    for bound, count in waits.acks.told()[0]:
+        if count > before:
+            found[bound], before = count - before, count
+    return found
+
+
+def test_an_answer_is_as_old_as_the_turn_that_took_its_set(clocks: Clocks) -> None:
+    acks = Acks(1, Counter())
+    waits = Waits(acks, deque())
+    for number in (1, 2):
+        acks.acknowledge(b"s" * 16, number, number)
+        acks.commit(Turn(), number)
+        waits.decided(clocks.wall)
+        clocks.wall += 0.2
+    waits.decided(clocks.wall)  # a turn in which nothing is new
+    acks.release(Turn(), 1, 2)
+    waits.answered(clocks.wall)
+    assert counted(waits) == {"0.5": 1}
+    clocks.wall += 1
+    acks.release(Turn(), 2, 2)
+    waits.answered(clocks.wall)
+    assert counted(waits) == {"0.5": 1, "2.5": 1} and waits.acks.sum_s == pytest.approx(1.6)
+
+
+def test_an_answer_of_the_same_turn_is_as_old_as_the_turn_and_one_that_is_owed_no_more_is_not_counted(
+    clocks: Clocks,
+) -> None:
+    acks = Acks(1, Counter())
+    waits = Waits(acks, deque())
+    began = clocks.wall
+    acks.acknowledge(b"s" * 16, 1, 1)
+    acks.commit(Turn(), 1)
+    acks.release_alone(Turn(), 1)
+    waits.decided(began)
+    clocks.wall += 0.02
+    waits.answered(began)
+    assert counted(waits) == {"0.025": 1}
+    acks.owe(2)
+    waits.decided(clocks.wall)
+    acks.waiting.clear()  # it serves no more
+    waits.decided(clocks.wall)
+    clocks.wall += 100
+    acks.answered = 3
+    waits.answered(clocks.wall)
+    assert counted(waits) == {"0.0001": 1, "0.025": 1}
+
+
+def test_copies_are_counted_once(clocks: Clocks) -> None:
+    waits = Waits(Acks(1, Counter()), deque([0.5, 70.0]))
+    waits.count_copies()
+    waits.count_copies()
+    assert waits.copies.told()[0][-1] == ("+Inf", 2.0) and waits.copies.told()[1] == 70.5

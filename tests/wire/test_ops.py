@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chp_client import Clone
 from chp_server.exits import MEANING, Exit
 from chp_server.testing import Pair, free_port
 from tests.wire.gateways import RunningGateway
@@ -45,11 +46,16 @@ def dashboard() -> list[str]:
     return [*expressions, *(each["expr"] for each in board["annotations"]["list"])]
 
 
-def scraped(address: str) -> set[str]:
-    """The names of all samples there."""
+def samples(address: str) -> dict[str, float]:
+    """All samples there, with their labels."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return {re.split(r"[{ ]", line)[0] for line in lines if line[0] != "#"}
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+
+
+def scraped(address: str) -> set[str]:
+    """The names of all samples there."""
+    return {name.partition("{")[0] for name in samples(address)}
 
 
 def test_each_metric_named_is_there(tmp_path: Path) -> None:
@@ -69,6 +75,26 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
                 break
             threading.Event().wait(0.1)
     assert not missing, f"no scrape has {sorted(missing)}"
+
+
+def test_what_clients_wait_for_and_what_is_published_are_measured(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    address = f"127.0.0.1:{free_port()}"
+    pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
+    pair.primary.config = replace(pair.primary.config, metrics=address)
+    wanted = ("sync_seconds_count", "ack_seconds_count", "catch_up_seconds_count", "published_bytes_total")
+    with pair, Clone(pair.servers) as clone:
+        clone.wait_until_synced(30)
+        clone.set("/a", b"1" * 5000).wait(30)
+        for _ in range(300):
+            found = samples(address)
+            if all(found.get(f"chp_{name}") for name in (*wanted, "subscribers")):
+                break
+            threading.Event().wait(0.1)
+    assert found["chp_ack_seconds_sum"] > 0 and found["chp_catch_up_seconds_count"] == 1
+    assert found["chp_published_bytes_total"] > 5000 > found["chp_published_messages_total"] > 0
+    assert found["chp_subscribers"] > 0 and found["process_resident_memory_bytes"] > 1e6
+    assert any(name.startswith('chp_build_info{python="') for name in found)
 
 
 def test_each_alert_has_a_name_of_its_own() -> None:

@@ -11,6 +11,7 @@ other: what seeds prove of it is proved of what runs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
@@ -29,6 +30,7 @@ from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, Loaded
 from .state.recordlog import Row
 from .turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
+from .updates.acks import Acks
 
 
 class Port(StrEnum):
@@ -159,6 +161,11 @@ def is_unheard(core: ServerCore) -> bool:
 def rules_number(core: ServerCore) -> int:
     """The number of the record that the rules came with; 0 as long as there are none."""
     return core.state.access.changed
+
+
+def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
+    """What clients wait for: answers to sets, and how long copies took of which nobody has been told."""
+    return core.committer.acks, core.requests.syncs.took
 
 
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:

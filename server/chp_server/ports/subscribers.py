@@ -84,6 +84,9 @@ class Subscribers:
 
     # -- who is there
 
+    def __len__(self) -> int:
+        return len(self._readers)
+
     def left(self, now: float) -> bool:
         """Whether a subscriber has left lately; to be asked now and then, as libzmq keeps what it tells for us."""
         try:

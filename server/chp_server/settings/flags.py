@@ -102,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
     other = parser.add_argument_group("this program")
     other.add_argument("--config", metavar="FILE", help=f"read a TOML file of settings (or {FILE_VARIABLE})")
     other.add_argument("--show-config", action="store_true", help="print the settings, their sources, and end")
-    other.add_argument("--version", action="version", version=f"chp-server {_version()}", help="print it")
+    other.add_argument("--version", action="version", version=f"chp-server {program_version()}", help="print it")
     other.add_argument("-h", "--help", action="help", help="print this")
     return parser
 
@@ -129,7 +129,8 @@ def suggest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _version() -> str:
+def program_version() -> str:
+    """Of what is installed."""
     try:
         return version("chp-clone")
     except PackageNotFoundError:  # run from a checkout

@@ -14,12 +14,17 @@
     chp_group_lag{topic="...",group="..."}      messages a group has yet to acknowledge; chp_group_oldest_s, how long
                                                 the first of them has waited; chp_group_members. 100 groups at most
     chp_turn_seconds                            a histogram: how long turns hold up everybody
+    chp_sync_seconds, chp_ack_seconds, chp_catch_up_seconds     histograms: what a turn waits for its journal; from sets
+                                                to their answers, the passive's confirmation within; copies of Clones
+    chp_published_messages_total, ..._bytes_total, chp_subscribers      once each, however many it goes to; connections
+    chp_build_info{version="...",python="..."}, process_...     what is running; its processor time, memory, files
 
 The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +33,9 @@ from time import monotonic
 from typing import Any
 
 from chp.errors import ChpError
+
+from ..settings.flags import program_version
+from .turnclock import Told, Waits
 
 HEALTHY_S = 10.0  # longer than any turn may take: see what an operator does about long ones
 REQUEST_S = 5.0  # for who connects and says nothing
@@ -77,6 +85,13 @@ _GROUPS = {
 }
 
 
+_WAITS = {
+    "sync": "what a turn waits until its journal is durable",
+    "ack": "from the turn that takes sets to their answers, the passive's confirmation within",
+    "catch_up": "from a Clone's request to the end of its copy, or of what it had missed",
+}
+
+
 class MetricsError(ChpError):
     """The metrics can't be served; the text says why and what to do."""
 
@@ -86,16 +101,19 @@ class Metrics:
 
     def __init__(self, address: str) -> None:
         try:
-            from prometheus_client import CollectorRegistry
+            from prometheus_client import CollectorRegistry, ProcessCollector
         except ImportError as error:
             raise MetricsError("--metrics needs prometheus_client: pip install 'chp-clone[metrics]'") from error
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         self.status: dict[str, Any] = {}
-        self.turns: tuple[list[tuple[str, float]], float] = ([], 0.0)
+        self.turns: Told = ([], 0.0)
+        self.waits: Waits | None = None
+        self.subscribers = 0
         self.told_at = monotonic()  # when the reactor last left something here
         registry = CollectorRegistry()
         registry.register(self)  # all it asks of a collector is `collect`
+        ProcessCollector(registry=registry)
         try:
             self._server = _Server((host or "127.0.0.1", int(port)), partial(_Answer, self, registry))
         except OSError as error:
@@ -104,9 +122,10 @@ class Metrics:
         self._thread = Thread(target=self._server.serve_forever, name="chp-metrics", daemon=True)
         self._thread.start()
 
-    def tell(self, status: dict[str, Any], turns: tuple[list[tuple[str, float]], float]) -> None:
+    def tell(self, status: dict[str, Any], turns: Told, waits: Waits | None = None, subscribers: int = 0) -> None:
         """The latest; by the reactor, in each round of its housekeeping."""
-        self.status, self.turns, self.told_at = status, turns, monotonic()
+        self.turns, self.waits, self.subscribers = turns, waits or self.waits, subscribers
+        self.status, self.told_at = status, monotonic()
 
     def health(self) -> tuple[bool, str]:
         """Whether the server makes turns, and a line that says so."""
@@ -157,6 +176,24 @@ class Metrics:
         buckets, total_s = self.turns
         if buckets:
             yield HistogramMetricFamily("chp_turn_seconds", text, buckets=buckets, sum_value=total_s)
+        yield from self._of_waits()
+
+    def _of_waits(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        if (waits := self.waits) is None:
+            return
+        for name, each in (("sync", waits.syncs), ("ack", waits.acks), ("catch_up", waits.copies)):
+            buckets, total_s = each.told()
+            yield HistogramMetricFamily(f"chp_{name}_seconds", _WAITS[name], buckets=buckets, sum_value=total_s)
+        for name, count in (("messages", waits.messages), ("bytes", waits.bytes)):
+            text = f"{name} published, each once however many it goes to"
+            yield CounterMetricFamily(f"chp_published_{name}", text, value=float(count))
+        text = "connections to the publishing socket"
+        yield GaugeMetricFamily("chp_subscribers", text, value=float(self.subscribers))
+        build = GaugeMetricFamily("chp_build_info", "1, with what is running", labels=["version", "python"])
+        build.add_metric([program_version(), platform.python_version()], 1.0)
+        yield build
 
     def close(self) -> None:
         """End the endpoint."""

@@ -40,6 +40,7 @@ from ..core.performing import (
     rules_number,
     steps,
     take_inputs,
+    waited_for,
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
@@ -60,7 +61,7 @@ from .metrics import Metrics, readiness
 from .saving import saved
 from .space import Space
 from .supervisor import Supervisor
-from .turnclock import TurnClock
+from .turnclock import TurnClock, Waits
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
@@ -109,6 +110,7 @@ class Server:
         core_config = _core_config(config, journal, gauge.disk_free_min)
         run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
         self.core = ServerCore(core_config, run, now, limits)
+        self._waits = Waits(*waited_for(self.core))
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.doors is not None:
             self.sockets.doors.audit = self._audit
@@ -204,6 +206,7 @@ class Server:
         if self.replies.holding or self._copies.busy:
             self._go_on()
         turn = core.end_turn()
+        self._waits.decided(now)
         clock.lap("timers, commit and streams")
         if self._arbiter is not None:
             self._arbiter.want(*core.asks_arbiter)
@@ -261,12 +264,13 @@ class Server:
         log.flush()
         if self._audit is not None:
             self._audit.flush()
+        self._waits.count_copies()
         if self._metrics is not None or self.supervisor.listens:
             self._tell(core.status())
 
     def _tell(self, status: dict[str, Any]) -> None:
         if self._metrics is not None:
-            self._metrics.tell(status, self._clock.histogram())
+            self._metrics.tell(status, self._clock.histogram(), self._waits, len(self.sockets.subscribers))
         self.supervisor.stands(*readiness(status))
 
     # -- what comes in (performing.Inboxes)
@@ -355,7 +359,9 @@ class Server:
 
     def sync(self) -> None:
         """Make them durable."""
+        began = time.monotonic()
         self._journal.sync()
+        self._waits.synced(began)
 
     def no_room(self, error: JournalFull) -> None:
         """The turn waits."""
@@ -387,7 +393,9 @@ class Server:
 
     def publish(self, messages: list[Frames]) -> None:
         """Send to whoever has subscribed."""
-        self.sockets.subscribers.publishing(weight(messages), self._now)
+        size = weight(messages)
+        self._waits.published(len(messages), size)
+        self.sockets.subscribers.publishing(size, self._now)
         self.sockets.waiting.again.add(self.sockets.updates)
         send_all(self.sockets.updates, messages)
 
@@ -395,6 +403,7 @@ class Server:
         """Send answers to sets."""
         self.sockets.waiting.again.add(self.sockets.updates)
         send_all(self.sockets.updates, acks)
+        self._waits.answered(self._now)
 
     def fact(self, fact: Fact) -> None:
         """Write a line of the log, of the audit, or of both."""

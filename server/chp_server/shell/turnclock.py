@@ -4,22 +4,27 @@ A turn holds up everybody, so it is to be short whatever clients do. What counts
 thread: on a busy machine a turn may last, and that is not its fault. No turn takes more of it than the wall clock
 says, which is cheap to read: so the processor's clock, a system call, is read once in LOOK_S of turns, and what a long
 one took is what that says less those before it. Which part of the turn took it is told by the wall clock alone.
+
+Beside it, by the wall clock, what others wait for: the journal's sync, acknowledgements, copies (`Waits`).
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
 from .. import logs
+from ..core.updates.acks import Acks
 
 log = logs.get_log(__name__)
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+WAITS_S = (*BUCKETS_S, 2.5, 5.0, 10.0, 30.0, 60.0)
+Told = tuple[list[tuple[str, float]], float]  # as Prometheus has a histogram: at most so long, and the sum of all
 TOLD_S = 0.01  # a status says how many turns were longer than each bound from here on
 SLOW_S = 0.1  # an operator is told: a few of these in a row, and the peer takes over
 LOOK_S = 0.005  # of turns by the wall clock
@@ -96,10 +101,74 @@ class TurnClock:
             left -= n
             yield bound, left
 
-    def histogram(self) -> tuple[list[tuple[str, float]], float]:
+    def histogram(self) -> Told:
         """As Prometheus has it: how many turns took at most so long, and the sum of all."""
-        buckets, total = [], 0
-        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], self.counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        return buckets, self.sum_s
+        return cumulative(BUCKETS_S, self.counts), self.sum_s
+
+
+class Histogram:
+    """How many took at most so long."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(WAITS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, took_s: float) -> None:
+        """One more."""
+        self.counts[bisect_left(WAITS_S, took_s)] += 1
+        self.sum_s += took_s
+
+    def told(self) -> Told:
+        """As Prometheus has it."""
+        return cumulative(WAITS_S, self.counts), self.sum_s
+
+
+class Waits:
+    """What clients wait for, and what is published; since the start."""
+
+    def __init__(self, acks: Acks, took: deque[float]) -> None:
+        """`acks`: what is owed; `took`: how long copies took that have not been counted."""
+        self._acks, self._took = acks, took
+        self.syncs, self.acks, self.copies = Histogram(), Histogram(), Histogram()
+        self.messages = self.bytes = 0  # published
+        self._owed: deque[tuple[int, float]] = deque()  # numbers that answers wait for, each with when it was made
+
+    def synced(self, began: float) -> None:
+        """The journal has a turn's records."""
+        self.syncs.add(time.monotonic() - began)
+
+    def decided(self, now: float) -> None:
+        """A turn has been decided that began at `now`: what is owed since then."""
+        waiting = self._acks.waiting
+        if not waiting:
+            self._owed.clear()
+        elif not self._owed or self._owed[-1][0] < waiting[-1][0]:
+            self._owed.append((waiting[-1][0], now))
+
+    def answered(self, turn_began: float) -> None:
+        """Answers have been sent; what was made and answered by one turn was never owed."""
+        now, since = time.monotonic(), turn_began
+        while self._owed and self._owed[0][0] <= self._acks.answered:
+            since = self._owed.popleft()[1]
+            self.acks.add(now - since)
+        if since is turn_began:
+            self.acks.add(now - since)
+
+    def published(self, messages: int, size: int) -> None:
+        """So much was sent to whoever has subscribed."""
+        self.messages += messages
+        self.bytes += size
+
+    def count_copies(self) -> None:
+        """Those of Clones that came, and of what others had missed."""
+        while self._took:
+            self.copies.add(self._took.popleft())
+
+
+def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """How many were at most each bound."""
+    found, total = list[tuple[str, float]](), 0
+    for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
+        total += count
+        found.append((bound, float(total)))
+    return found

@@ -27,6 +27,7 @@ from ..state.image import Image
 from ..state.recordlog import Record
 
 Frames = list[bytes]
+TOOK_MAX = 1000  # of the latest copies
 PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, or one value
 
 
@@ -43,6 +44,7 @@ class Stream:
     wants: str | None = None  # until it has begun: the subtree of which it needs an image
     copy: tuple[bytes, str] | None = None  # the session and the subtree whose copy it is
     waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
+    began: float = 0.0  # of a copy
 
     def part(self) -> list[Frames] | None:
         """The next part; None when it is at its end."""
@@ -182,6 +184,7 @@ class Syncs:
         self._streams: dict[tuple[bytes, int], Stream] = {}  # who has waited longest for a turn comes first
         self._readers: Counter[bytes] = Counter()  # how many of them each has
         self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}  # the request of each Clone's copy
+        self.took: deque[float] = deque(maxlen=TOOK_MAX)  # how long copies took, until somebody takes that away
         self.refused = 0
         self.dropped = 0
 
@@ -205,7 +208,7 @@ class Syncs:
             self._streams[stream.identity, stream.request_id] = stream
             self._readers[stream.identity] += 1
             if stream.copy is not None:
-                self._copies[stream.identity, stream.copy] = stream.request_id
+                self._copies[stream.identity, stream.copy], stream.began = stream.request_id, stream.touched
         else:
             before.waiting.append(stream)
         return True
@@ -272,6 +275,8 @@ class Syncs:
             elif room > 0 and stream.credit > 0 and key[0] not in blocked and sent[key[0]] <= share:
                 part = stream.part()
                 if part is None:
+                    if stream.copy is not None:
+                        self.took.append(now - stream.began)
                     self._next(key, stream)
                     continue
                 stream.touched = now
