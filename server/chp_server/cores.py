@@ -71,7 +71,7 @@ class Cores:
         self.saves += turn.saves
         self.said += [(name, frames) for frames in turn.acks]
         if self.linked:
-            self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.confirm]
+            self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.opened, *turn.confirm]
         self.turns[name].append(turn)
         return turn
 

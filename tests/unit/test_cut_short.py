@@ -59,7 +59,7 @@ def run(seconds: float, *cores: ServerCore) -> None:
             mail[i] = []
             turn = core.end_turn()
             if len(cores) > 1:
-                mail[1 - i] += [*turn.to_peer, *turn.confirm]
+                mail[1 - i] += [*turn.to_peer, *turn.opened, *turn.confirm]
 
 
 def test_a_lone_server_ends_and_says_what_is_missing() -> None:

@@ -103,7 +103,7 @@ class Wire:
         self._way = [late for late in self._way if late[0] > self.now]
         for core, other in ((self.active, self.passive), (self.passive, self.active)):
             done = turn(core, self.now, [frames for to, frames in due if to is core])
-            said = done.to_peer + done.confirm
+            said = done.to_peer + done.opened + done.confirm
             self.asked += kinds(said).count(follow.WANT)
             self._way += [(self.now + self.later_s, other, frames) for frames in said]
 
@@ -175,6 +175,18 @@ def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
     assert follow.RECORD not in kinds(turn_of_epoch.to_peer)
     assert pair.p.next_deadline() == pair.now  # and they don't wait for anything else
     assert kinds(pair.turn("P").to_peer).count(follow.RECORD) == 2
+
+
+def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
+    """Else it gives way to a server that has no room for it, and serves nobody."""
+    pair = Cores()
+    pair.p.rise_above(pair.p.state.epoch + 1)
+    pair.p.here.beat_now()
+    turn_of_epoch = pair.turn("P")
+    assert follow.STATE not in kinds(turn_of_epoch.to_peer) and kinds(turn_of_epoch.opened) == [follow.STATE]
+    pair.p.here.beat_now()
+    later = pair.turn("P")
+    assert follow.STATE in kinds(later.to_peer) and not later.opened
 
 
 def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:

@@ -80,7 +80,10 @@ def talk(one: ServerCore, other: ServerCore, seconds: float = 4.0) -> list[Turn]
         now += 0.05
         first = turn(one, now, *said["other"])
         second = turn(other, now, *said["one"])
-        said = {"one": first.to_peer + first.confirm, "other": second.to_peer + second.confirm}
+        said = {
+            "one": first.to_peer + first.opened + first.confirm,
+            "other": second.to_peer + second.opened + second.confirm,
+        }
         done += [first, second]
     return done
 

@@ -96,7 +96,7 @@ class Pair:
         for frames in said:
             self.active.peer_message(frames)
         done = self.active.end_turn()
-        self._mail = done.to_peer + done.confirm
+        self._mail = done.to_peer + done.opened + done.confirm
         return said
 
     def until_taken_over(self) -> list[Frames]:

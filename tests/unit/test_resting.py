@@ -38,7 +38,7 @@ class Two:
                 for frames in inbox:
                     core.peer_message(frames)
                 turn = core.end_turn()
-                self.boxes[1 - i] += turn.to_peer + turn.confirm
+                self.boxes[1 - i] += turn.to_peer + turn.opened + turn.confirm
 
     @property
     def active(self) -> str:

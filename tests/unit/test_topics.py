@@ -19,6 +19,7 @@ from chp_server.core.state.recordlog import Messages
 from chp_server.core.topics.delivery import Delivery
 from chp_server.core.topics.filling import FILL, Filling, answer
 from chp_server.core.topics.topics import Topics
+from chp_server.core.turn import Fill
 from chp_server.core.updates.leases import Leases, Whose
 from chp_server.core.updates.verdicts import Refusal
 from chp_server.store.message_shelf import MessageShelf
@@ -323,6 +324,20 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
     assert sorted(read_all(pair.p, "t")) == [b"B alone", b"P alone", b"both"]
     assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
     assert public_session(SESSION) in pair.b.state.sessions
+
+
+def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_journal() -> None:
+    """It is written after readers were given what it has: in that turn they would go on behind the gap (seed 164)."""
+    pair = Kept()
+    pair.publish("P", 1, b"a")
+    pair.run(0.5)
+    filler, topic = pair.p.link.filler, pair.p.state.topics.by_name["t"].id
+    filler._filling.lacks = {topic: [[0, 1]]}
+    assert filler.waits
+    filler.on_fill(answer(packb([topic, 0, 1]), pair.b.link.filler.read, pair.b.state.number)[1])
+    assert filler.waits and filler.lacks == 0
+    assert [type(op) for op in pair.turn("P").journal] == [Fill]
+    assert not filler.waits
 
 
 def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:

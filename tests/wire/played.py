@@ -77,9 +77,9 @@ class Servers:
             if i == 0:
                 say(core)
             turn = core.end_turn()
-            self.to_peer += [(i, frames) for frames in (*turn.to_peer, *turn.confirm)]
+            self.to_peer += [(i, frames) for frames in (*turn.to_peer, *turn.opened, *turn.confirm)]
             if self.linked:
-                self._mail[1 - i] += [*turn.to_peer, *turn.confirm]
+                self._mail[1 - i] += [*turn.to_peer, *turn.opened, *turn.confirm]
             self.turns.append(turn)
         self.rows += [op.body for op in self.turns[0].journal if isinstance(op, Append)]
         return self.turns[0]

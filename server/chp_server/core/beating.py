@@ -44,7 +44,8 @@ class Beating:
             return
         here.next_beat = here.now + here.config.heartbeat_s
         if here.config.has_peer:
-            here.turn.to_peer.append(self._link.state_message())
+            said = here.turn.opened if self._link.opens else here.turn.to_peer
+            said.append(self._link.state_message())
             self._say_waiting()
         here.pending.expire(here.now)
         here.state.forget_idle_sessions(here.now)

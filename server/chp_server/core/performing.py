@@ -64,6 +64,7 @@ class Step(StrEnum):
     JOURNAL = "journal"
     SYNC = "sync"
     NO_ROOM = "no_room"  # wait: the journal had no room, and is written again when the next step is asked for
+    OPENED = "opened"
     PUBLISH = "publish"
     ACKS = "acks"
     PROMISES = "promises"
@@ -262,6 +263,10 @@ def _sync(_core: ServerCore, _turn: Turn, ports: Ports) -> None:
     ports.sync()
 
 
+def _open(_core: ServerCore, turn: Turn, ports: Ports) -> None:
+    ports.to_peer(turn.opened)
+
+
 def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.publish(turn.publish)
 
@@ -309,6 +314,7 @@ ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] =
     (Step.DELIVERIES, "deliveries", _deliver),
     (Step.JOURNAL, "journal", _write),
     (Step.SYNC, "journal", _sync),
+    (Step.OPENED, "opened", _open),
     (Step.PUBLISH, "publish", _publish),
     (Step.ACKS, "acks", _acknowledge),
     (Step.PROMISES, "promises", _promise),

@@ -7,14 +7,15 @@ first field to the last:
     1  to_peer      records for the passive: it writes while we write
     2  deliveries   messages of topics: both journals have had them since before the turn, so they wait for no sync
     3  journal      what becomes durable, then one sync
-    4  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
-    5  acks         acknowledgements and refusals: they promise what 1 and 3 did
-    6  promises     the same on the snapshot port, of what an operator changed as a set does
-    7  confirm      to the peer: what we now have in our journal
-    8  replies      on the snapshot port
-    9  facts        for the log
-    10 reads        of the journal, which the core has with the next turn
-    11 copies       of an operator: backups and restores, which the shell begins with the next turn
+    4  opened       to the peer, before all others: the epoch that this turn opened, which it gives way to
+    5  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
+    6  acks         acknowledgements and refusals: they promise what 1 and 3 did
+    7  promises     the same on the snapshot port, of what an operator changed as a set does
+    8  confirm      to the peer: what we now have in our journal
+    9  replies      on the snapshot port
+    10 facts        for the log
+    11 reads        of the journal, which the core has with the next turn
+    12 copies       of an operator: backups and restores, which the shell begins with the next turn
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class Turn:
     to_peer: list[Frames]
     deliveries: list[tuple[bytes, list[Frames]]]
     journal: list[JournalOp]
+    opened: list[Frames]
     publish: list[Frames]
     acks: list[Frames]
     promises: list[tuple[bytes, list[Frames]]]
@@ -138,9 +140,9 @@ class Turn:
     copies: list[Copy]
 
     def __init__(self, **given: Any) -> None:
-        self.saves, self.to_peer, self.deliveries, self.journal, self.publish = [], [], [], [], []
-        self.acks, self.promises, self.confirm, self.replies, self.facts = [], [], [], [], []
-        self.reads, self.copies = [], []
+        self.saves, self.to_peer, self.deliveries, self.journal = [], [], [], []
+        self.opened, self.publish, self.acks, self.promises, self.confirm = [], [], [], [], []
+        self.replies, self.facts, self.reads, self.copies = [], [], [], []
         for name, effects in given.items():
             setattr(self, name, effects)
 

@@ -67,6 +67,7 @@ class PeerLink:
         self.filler = Filler(here)
         self._messages = b""  # the frame of a RECORD that has its messages
         self._opened = 0  # the epoch of the last turn, which is in our journal
+        self.opens = False  # whether this turn opened an epoch
         self._held_back = False
 
     # -- what others ask
@@ -444,12 +445,14 @@ class PeerLink:
         here.commits.log.pin = None if here.follower is None else here.follower.position
 
     def _hold_back(self) -> None:
-        """Records leave while we write them, but for those of a turn that opens an epoch.
+        """Records leave while we write them, but for those of a turn that opens an epoch, and the word of it.
 
-        If we died before it is in our journal we would open it again, while the passive has another of that number.
+        If we died before it is in our journal we would open it again, while the passive has another of that number; if
+        there is no room for it we don't serve, and the peer, had it been told, would have given way to nobody.
         """
         here = self._here
-        self._held_back = here.active and here.follower is not None and here.state.epoch != self._opened
+        self.opens = here.active and here.state.epoch != self._opened
+        self._held_back = self.opens and here.follower is not None
         self._opened = here.state.epoch
 
     def _record_sync(self) -> None:

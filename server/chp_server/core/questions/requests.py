@@ -338,7 +338,7 @@ class Requests:
                 here.turn.replies.append((identity, part))
             here.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
-        self.readers.pump(self.blocked, lacks=self._link.filler.lacks)
+        self.readers.pump(self.blocked, lacks=self._link.filler.waits)
 
     def clear(self) -> None:
         """Drop all that is under way or kept: the server no longer serves."""

@@ -12,7 +12,7 @@ from chp.headers import State
 
 from ..standing import Standing
 from ..state.recordlog import Messages
-from ..turn import Fill, Trim
+from ..turn import Fill, Trim, Turn
 from .filling import Filling, Read, Spans, answer, unpacked
 
 
@@ -22,6 +22,7 @@ class Filler:
     def __init__(self, here: Standing) -> None:
         self._here = here
         self._filling = Filling()
+        self._filled: Turn | None = None  # the last turn that had an answer
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
         self.spans: Callable[[int], Spans] = lambda _number: {}  # that the journal has, of records up to a number
 
@@ -29,6 +30,11 @@ class Filler:
     def lacks(self) -> int:
         """How many messages are in no row of our journal."""
         return self._filling.messages
+
+    @property
+    def waits(self) -> bool:
+        """Whether some are not to be read yet, and will be: what came with this turn is written after it."""
+        return self._filling.messages > 0 or self._filled is self._here.turn
 
     def begin(self) -> dict[int, int]:
         """At the start: what there is, and what is lacked. Below which offsets the journal need keep nothing."""
@@ -75,3 +81,4 @@ class Filler:
         here = self._here
         if (here.bstate is State.PASSIVE or here.in_sync()) and (kept := self._filling.fill(body)):
             here.turn.journal.append(Fill(kept))
+            self._filled = here.turn

@@ -105,12 +105,12 @@ class Readers:
         follower = self._here.follower
         return follower.confirmed if follower is not None and follower.in_sync else None
 
-    def pump(self, blocked: Container[bytes], *, lacks: int) -> None:
-        """What readers get now; `lacks`: how many messages are not in our journal, and may be in the peer's."""
+    def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
+        """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
         here = self._here
-        at, filling, confirmed = here.state.number, lacks > 0 and here.in_sync(), self._confirmed()
+        at, filling, confirmed = here.state.number, lacks and here.in_sync(), self._confirmed()
         if self.sharing:
-            upto, waits = self.delivery.upto(confirmed), lacks > 0 and here.config.has_peer
+            upto, waits = self.delivery.upto(confirmed), lacks and here.config.has_peer
             whole = upto == at and not waits
             here.turn.deliveries += self.sharing.pump(blocked, upto, filling=waits, whole=whole)
         given = self.delivery.pump(here.state.topics, blocked, here.now, at, confirmed, filling=filling)
