@@ -8,7 +8,7 @@ ticket or a watch reads at least what it was told about.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from operator import itemgetter
@@ -77,22 +77,27 @@ def in_order(found: list[Changed]) -> Changed:
     return Changed([k for k, _, _ in rows], [v for _, v, _ in rows], [r for _, _, r in rows])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Effects:
     """Everything one or more inputs asked for."""
 
-    subscribe: list[tuple[int, bytes]] = field(default_factory=list)  # server, topic
-    unsubscribe: list[tuple[int, bytes]] = field(default_factory=list)
-    reconnect: list[int] = field(default_factory=list)  # servers whose P+1 says nothing, though they live
-    request: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P, on the DEALER
-    publish: list[tuple[int, list[bytes]]] = field(default_factory=list)  # to P+2, on the XPUB
-    settled: list[tuple[Any, Ack | Exception]] = field(default_factory=list)  # what `submit` was given, result
-    changes: list[Changed] = field(default_factory=list)
-    missed: list[tuple[Any, list[Changed] | Exception]] = field(default_factory=list)  # a watch, what it missed
-    states: list[State] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # one line a fact, for logs and transcripts
-    warnings: list[str] = field(default_factory=list)  # the same, of what somebody should see to
-    lags: list[float] = field(default_factory=list)  # seconds behind, each time it exceeded the bound
+    subscribe: list[tuple[int, bytes]]  # server, topic
+    unsubscribe: list[tuple[int, bytes]]
+    reconnect: list[int]  # servers whose P+1 says nothing, though they live
+    request: list[tuple[int, list[bytes]]]  # to P, on the DEALER
+    publish: list[tuple[int, list[bytes]]]  # to P+2, on the XPUB
+    settled: list[tuple[Any, Ack | Exception]]  # what `submit` was given, result
+    changes: list[Changed]
+    missed: list[tuple[Any, list[Changed] | Exception]]  # a watch, what it missed
+    states: list[State]
+    notes: list[str]  # one line a fact, for logs and transcripts
+    warnings: list[str]  # the same, of what somebody should see to
+    lags: list[float]  # seconds behind, each time it exceeded the bound
+
+    def __init__(self) -> None:
+        self.subscribe, self.unsubscribe, self.reconnect, self.request, self.publish = [], [], [], [], []
+        self.settled, self.changes, self.missed, self.states = [], [], [], []
+        self.notes, self.warnings, self.lags = [], [], []
 
 
 class Sink:
