@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from chp.errors import BadInput, BadValue
-from chp_client import AsyncClone, Clone
+from chp_client import AsyncClone, Clone, Closed
 from chp_client.recipes import (
     AsyncCounter,
     AsyncElection,
@@ -276,3 +280,121 @@ def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None
     assert waiting.has.wait(WAIT_S)
     assert isinstance(waiting.result[0], Lost)
     holder.release()
+
+
+class TestWhatIsInTheWay:
+    """Of timeouts that hold though the window is full, of ends that wait for nobody, and of keys that are no place."""
+
+    def test_a_timeout_holds_while_there_is_no_room_for_sets(self) -> None:
+        with TestServer(name="dying", store="memory:", solo_wait_s=0.1) as server:
+            clone = Clone(server.address, window_bytes=4096)
+            clone.wait_until_synced(WAIT_S)
+            held = Lock(clone, PATH)
+            assert held.acquire(WAIT_S)
+            server.kill()
+            with pytest.raises(TimeoutError):
+                for number in itertools.count():
+                    clone.set(f"/filling/{number}", b"x" * 1000, timeout=0.5)
+                    time.sleep(0.001)  # the agent takes what there is
+            for act in (
+                lambda: Counter(clone, "/visits").add(timeout=0.1),
+                lambda: Party(clone, "/party").join(timeout=0.1),
+                lambda: clone.pop("/filling/0", timeout=0.1),
+                lambda: clone.setdefault("/other", b"1", timeout=0.1),
+                lambda: clone.sync(timeout=0.1),
+                lambda: clone.lease(10, timeout=0.1),
+            ):
+                with pytest.raises(TimeoutError):
+                    within(act)
+            assert within(lambda: Lock(clone, PATH).acquire(timeout=0.1)) is False
+            assert within(held.release) is None, "what ends a lease waits for no room"
+            clone.close(0.0)
+
+    def test_waiters_that_are_cancelled_leave_the_line_at_once(self, lone: TestServer) -> None:
+        async def main() -> list[str]:
+            async with AsyncClone(lone.address) as clone:
+                await clone.wait_until_synced(WAIT_S)
+                async with AsyncLock(clone, PATH):
+                    waiting = [asyncio.create_task(AsyncLock(clone, PATH, f"n{n}").acquire()) for n in range(20)]
+                    while len(AsyncLock(clone, PATH).contenders()) < 21:
+                        await asyncio.sleep(0.01)
+                    for task in waiting:
+                        task.cancel()
+                    await asyncio.gather(*waiting, return_exceptions=True)
+                    await clone.sync(WAIT_S)
+                    return AsyncLock(clone, PATH).contenders()
+
+        assert len(asyncio.run(main())) == 1
+
+    def test_who_waits_is_told_that_the_clone_was_closed(self, clones: list[Clone]) -> None:
+        with Lock(clones[0], PATH):
+            worker = Worker(Lock(clones[1], PATH))
+            while not clones[1].mailbox.watches:  # of the one in front of it
+                time.sleep(0.01)
+            clones[1].close(0.0)
+            worker.join(WAIT_S)
+            assert [type(each) for each in worker.result] == [Closed]
+
+    def test_the_same_with_await(self, lone: TestServer) -> None:
+        async def main() -> None:
+            other, clone = AsyncClone(lone.address), AsyncClone(lone.address)
+            await other.wait_until_synced(WAIT_S)
+            await clone.wait_until_synced(WAIT_S)
+            async with other, AsyncLock(other, PATH):
+                waiting = asyncio.create_task(AsyncLock(clone, PATH).acquire())
+                while len(AsyncLock(other, PATH).contenders()) < 2:
+                    await asyncio.sleep(0.01)
+                await clone.close(0.0)
+                with pytest.raises(Closed):
+                    await waiting
+
+        asyncio.run(main())
+
+    def test_other_keys_below_its_path_are_not_in_the_way(self, clones: list[Clone]) -> None:
+        clones[0].set_many({"/locks/note": b"1", f"{PATH}/note:1": b"2"}).wait(WAIT_S)
+        with Lock(clones[0], PATH), Party(clones[0], f"{PATH}/watchmen", "w"):
+            assert within(lambda: Lock(clones[1], "/locks").acquire(WAIT_S)) is True
+            assert Lock(clones[0], "/locks").contenders() == [Lock(clones[1], "/locks")._place.name]
+        with Party(clones[0], "/locks", "w") as party:
+            assert len(party) == 2, "a contender of that path is one"
+
+    def test_a_recipe_for_the_other_kind_of_clone_is_refused(self, clones: list[Clone]) -> None:
+        for make in (AsyncLock, AsyncElection, AsyncParty, AsyncCounter):
+            with pytest.raises(BadInput, match="AsyncClone"):
+                make(clones[0], PATH)
+        with pytest.raises(BadInput, match="takes Clone, not None"):
+            Counter(None, PATH)
+
+    @pytest.mark.parametrize("value", [1.5, True])
+    def test_what_is_no_whole_number_is_no_counter(self, lone: TestServer, value: object) -> None:
+        with Clone(lone.address, codec="json") as clone:
+            clone.wait_until_synced(WAIT_S)
+            clone.set("/visits", value).wait(WAIT_S)
+            with pytest.raises(BadValue, match="no counter"):
+                Counter(clone, "/visits").add()
+
+    def test_a_child_of_a_fork_holds_nothing(self, clones: list[Clone]) -> None:
+        with Lock(clones[0], PATH) as lock:
+            child = os.fork()
+            if child == 0:
+                os._exit(3 if lock.held else 4)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+            assert lock.held
+
+
+def within(act: Any) -> Any:
+    """What `act` comes to, on a thread that is given up if it hangs."""
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(act())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return found.result(WAIT_S)
+    except TimeoutError:
+        assert found.done(), "it hangs"
+        raise

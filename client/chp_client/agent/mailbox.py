@@ -170,7 +170,7 @@ class Mailbox:
         self._waiting += 1
         try:
             if not self.changed.wait_for(ready, timeout):
-                raise TimeoutError(f"waited {timeout} s: {what()}; {self.describe()}")
+                raise TimeoutError(f"waited {timeout or 0:.1f} s: {what()}; {self.describe()}")
         finally:
             self._waiting -= 1
 

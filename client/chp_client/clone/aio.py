@@ -289,6 +289,10 @@ class AsyncClone(Mapping[str, V]):
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self._clone, self._clone.lease(ttl), self._waits)
 
+    async def lease_once_there_is_room(self, ttl: float, timeout: float | None = None) -> AsyncLease:
+        """`lease`, which raises `Full` where the window is full, once there is room for it."""
+        return await self._waits(timeout).made(partial(self.lease, ttl))
+
     def together(self) -> AsyncTogether:
         """As of `Clone`, for `async with`."""
         return AsyncTogether(self._clone.together())

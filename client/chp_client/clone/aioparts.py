@@ -7,7 +7,7 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from chp.errors import ChpError
 
@@ -23,6 +23,8 @@ from .clone import Clone
 from .lease import Lease
 from .writer import Items
 
+Made = TypeVar("Made")
+
 
 class Awaiting:
     """How one call waits by its loop, for at most a time that begins now; what is raised then names all of it."""
@@ -36,12 +38,15 @@ class Awaiting:
     def _left(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - self._loop.time())
 
-    async def done(self, act: Callable[[], Ticket]) -> Ack:
+    async def done(self, act: Callable[..., Ticket]) -> Ack:
         """The acknowledgement of what `act` sets, once there is room for it."""
+        return await self.settled(await self.made(act))
+
+    async def made(self, act: Callable[..., Made]) -> Made:
+        """What `act` comes to, once there is room for it."""
         while True:
             try:
-                ticket = act()
-                break
+                return act()
             except Full:
                 if not self._blocks:
                     raise
@@ -52,7 +57,6 @@ class Awaiting:
                     f"there was no room for it within {self._timeout} s, so nothing was set; {self._clone.describe()}"
                 )
                 raise TimeoutError(text) from None
-        return await self.settled(ticket)
 
     async def _room(self) -> None:
         """Until some batch is settled."""

@@ -286,7 +286,7 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
         behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
         """
-        return self._writer.sync().wait(timeout)
+        return at_once(Blocking(self._mailbox, timeout).done(self._writer.sync))
 
     def pin(self) -> Pin:
         """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
@@ -301,18 +301,18 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
 
     # -- leases and watches
 
-    def lease(self, ttl: float) -> Lease:
+    def lease(self, ttl: float, timeout: float | None = None) -> Lease:
         """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
         One small message a third of the ttl keeps all of them; they go together when the lease or the Clone is closed,
         or when this process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone
         as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
-        raises.
+        raises; `timeout` is for the room in the window, as there.
         """
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
-        return Lease(self._writer, secrets.token_bytes(16), ms)
+        return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
 
     def watch(
         self,

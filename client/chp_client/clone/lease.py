@@ -17,21 +17,21 @@ from chp import columns
 from chp.errors import BadInput
 
 from ..agent.tickets import Ticket
-from ..errors import Closed, Full, Refused
+from ..errors import Closed, Refused
 from .writer import Items, Writer
 
 
 class Lease:
     """Made by `Clone.lease`; use it as a context manager, or call `close`."""
 
-    def __init__(self, writer: Writer, lease_id: bytes, ttl_ms: int) -> None:
+    def __init__(self, writer: Writer, lease_id: bytes, ttl_ms: int, timeout: float | None = None) -> None:
         self.id = lease_id
         self.ttl_s = ttl_ms / 1000
         self._writer = writer
         self._closed = self._lost = False
         self._listeners: list[Callable[[Lease], object]] = []
         self._listening = Lock()
-        writer.put([], [], {columns.LEASE: [lease_id, ttl_ms]}, None)
+        writer.put([], [], {columns.LEASE: [lease_id, ttl_ms]}, timeout)
         writer.keep_lease(lease_id, ttl_ms, self._refresh)
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
@@ -48,20 +48,19 @@ class Lease:
         return self._writer.put(keys, values, {columns.LEASED: self.id}, timeout)
 
     def close(self, timeout: float | None = None) -> Ticket | None:
-        """End the lease: its keys are deleted together."""
-        return None if self._closed else self.end(timeout)
+        """End the lease: its keys are deleted together. It never waits for room, so `timeout` is not needed."""
+        return None if self._closed else self.end()
 
     def end(self, timeout: float | None = None) -> Ticket:
-        """The same for one that is open; if there is no room for it, it stays open, and is refreshed no more."""
-        self._writer.drop_lease(self.id)
-        ticket = self._writer.put([], [], {columns.UNLEASE: self.id}, timeout)
+        """The same for one that is open."""
+        ticket = self._writer.end_lease(self.id)
         self._closed = True
         return ticket
 
     def abandon(self) -> None:
-        """End it without waiting for anything; if there is no room to say so, it goes with its ttl."""
-        with suppress(Full, Closed, TimeoutError):
-            self.close(0.0)
+        """End it, and let nobody be asked what came of that."""
+        with suppress(Closed):
+            self.close()
 
     # -- whether it lives
 

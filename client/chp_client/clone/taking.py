@@ -19,6 +19,7 @@ from chp.errors import BadInput
 from ..agent.mailbox import Mailbox
 from ..agent.tickets import Ticket
 from ..checks import wait_s
+from ..core.events import Ack
 from ..errors import Conflict
 from .reading import Reading
 from .writer import Writer
@@ -35,8 +36,11 @@ class Waits(Protocol):
     async def confirmed(self, key: str) -> None:
         """Until no own set of this key is on its way: before that, it has no revision to make a condition of."""
 
-    async def done(self, act: Callable[[], Ticket]) -> object:
-        """Until the set that this makes is acknowledged; raises what its ticket does."""
+    async def done(self, act: Callable[..., Ticket]) -> Ack:
+        """Until the set that this makes is acknowledged; raises what its ticket does.
+
+        `act` takes a `timeout`, as `Clone.set` does, for one that waits for room itself.
+        """
 
     async def settled(self, ticket: Ticket) -> object:
         """The same of a set that is made."""
@@ -57,9 +61,9 @@ class Blocking:
         """As `Waits`."""
         self._mailbox.confirmed(key, self._left())
 
-    async def done(self, act: Callable[[], Ticket]) -> object:
+    async def done(self, act: Callable[..., Ticket]) -> Ack:
         """As `Waits`."""
-        return act().wait(self._left())
+        return act(timeout=self._left()).wait(self._left())
 
     async def settled(self, ticket: Ticket) -> object:
         """As `Waits`."""

@@ -263,14 +263,14 @@ class Writer:
                 raise BadInput("a server of CHP/1 has no topics; use a pair of CHP/2")
             return self._batch.publish(topic, key, data).ticket
 
-    def sync(self) -> Ticket:
+    def sync(self, timeout: float | None = None) -> Ticket:
         """A batch of no keys: what is acknowledged of it comes behind all that was acknowledged before."""
         if not self._holds:
             raise BadInput("this Clone only writes, and has nothing to read; sync one that holds the subtree")
         if self._mailbox.core.chp1.following:
             raise BadInput("a server of CHP/1 acknowledges nothing, so nothing can be synced; use a pair of CHP/2")
         with self._batch.lock:
-            self._mailbox.make_room(None)
+            self._mailbox.make_room(timeout)
             return self._alone(self._batch.new())
 
     def put_encoded(self, body: bytes, timeout: float | None) -> Ticket:
@@ -308,6 +308,15 @@ class Writer:
         """Refresh it no more."""
         drop = self._mailbox.core.leases.drop
         self._mailbox.command(lambda now: drop(lease))
+
+    def end_lease(self, lease: bytes) -> Ticket:
+        """Refresh it no more, and have the servers end it; waits for no room, as there are no more than were made."""
+        self.drop_lease(lease)
+        with self._batch.lock:
+            self._mailbox.check_open()
+            draft = self._batch.new()
+            draft.extras = {columns.UNLEASE: lease}
+            return self._alone(draft)
 
     def lease_lost(self, lease: bytes) -> None:
         """The same by the agent, which must not wait: the servers have ended it."""

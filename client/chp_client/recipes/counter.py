@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any
 
 from chp.errors import BadInput, BadValue
+from chp_client.clone.aio import AsyncClone
+from chp_client.clone.clone import Clone
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict
 
-from .steps import Do, Steps, take, take_async
+from .steps import Do, Steps, of_kind, take, take_async
 
 
 def _as_value(codec: Codec | None) -> Callable[[int], Any]:
@@ -25,8 +27,10 @@ def _as_value(codec: Codec | None) -> Callable[[int], Any]:
 
 
 class _Counter:
+    _kind: type[Any] = Clone
+
     def __init__(self, clone: Any, key: str, *, encode: Callable[[int], Any] | None = None) -> None:
-        self._clone, self._key = clone, key
+        self._clone, self._key = of_kind(clone, self._kind), key
         self._encode = encode or _as_value(clone.codec)
 
     @property
@@ -36,8 +40,11 @@ class _Counter:
 
     def _number(self, value: Any) -> int:
         try:
-            return 0 if value is None else int(value)
-        except (TypeError, ValueError):
+            number = 0 if value is None else int(value)
+            if isinstance(value, bool) or (isinstance(value, float) and number != value):
+                raise ValueError  # no whole number
+            return number
+        except (TypeError, ValueError, OverflowError):
             raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
 
     def _add(self, n: int) -> Steps:
@@ -48,7 +55,7 @@ class _Counter:
             total = self._number(None if entry is None else entry.value) + n
             revision = 0 if entry is None else entry.revision
             try:
-                yield Do(partial(self._clone.set, self._key, self._encode(total), None, revision))
+                yield Do(partial(self._clone.set, self._key, self._encode(total), if_revision=revision))
             except Conflict:
                 continue
             return total
@@ -64,6 +71,8 @@ class Counter(_Counter):
 
 class AsyncCounter(_Counter):
     """`Counter` for an AsyncClone."""
+
+    _kind = AsyncClone
 
     async def add(self, n: int = 1, timeout: float | None = None) -> int:
         """As of `Counter`."""

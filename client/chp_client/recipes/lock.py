@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from chp.numbers import Revision
+from chp_client.clone.aio import AsyncClone
+from chp_client.clone.clone import Clone
 
-from .places import Place
-from .steps import GIVE_BACK_S, take, take_async
+from .places import Place, name_of
+from .steps import GIVE_BACK_S, of_kind, take, take_async
 
 TTL_S = 10.0
 
@@ -23,9 +25,12 @@ def own_name() -> str:
 class _Queue:
     """What the two kinds have in common: what is known here, and waits for nobody."""
 
+    _kind: type[Any] = Clone
+
     def __init__(
         self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None, limit: int = 1
     ) -> None:
+        clone = of_kind(clone, self._kind)
         self._place = Place(clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
 
     @property
@@ -40,7 +45,7 @@ class _Queue:
 
     def contenders(self) -> list[str]:
         """The names of those who hold it or wait for it, in their order."""
-        return [key.rpartition("/")[2].rpartition(":")[0] for key in self._place.contenders()]
+        return [name_of(key) for key in self._place.contenders()]
 
     @property
     def leader(self) -> str | None:
@@ -106,6 +111,8 @@ class Election(Lock):
 
 class AsyncSemaphore(_Queue):
     """`Semaphore` for an AsyncClone: `async with AsyncSemaphore(clone, "/locks/licences", 5): ...`."""
+
+    _kind = AsyncClone
 
     def __init__(self, clone: Any, path: str, limit: int, name: str | None = None, **options: Any) -> None:
         super().__init__(clone, path, name, limit=limit, **options)

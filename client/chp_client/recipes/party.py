@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from chp_client.clone.aio import AsyncClone
+from chp_client.clone.clone import Clone
+
 from .lock import TTL_S, own_name
-from .places import contender_key, nothing
-from .steps import GIVE_BACK_S, Do, Steps, take, take_async
+from .places import contender_key, is_contender, name_of, nothing
+from .steps import GIVE_BACK_S, Do, Open, Steps, of_kind, take, take_async
 
 
 class _Party:
+    _kind: type[Any] = Clone
+
     def __init__(
         self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None
     ) -> None:
-        self._clone, self._ttl = clone, ttl
+        self._clone, self._ttl = of_kind(clone, self._kind), ttl
         self._value = nothing(clone) if value is None else value
         self.key = contender_key(path, name or own_name())
         self._path = self.key.rpartition("/")[0] + "/"
@@ -24,7 +29,7 @@ class _Party:
     def members(self) -> dict[str, Any]:
         """The name of each member, and what it shows; of two of one name the later one's."""
         found = self._clone.under(self._path).items()
-        return {key.rpartition("/")[2].rpartition(":")[0]: value for key, value in found}
+        return {name_of(key): value for key, value in found if is_contender(key, self._path)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members())
@@ -33,11 +38,11 @@ class _Party:
         return name in self.members()
 
     def __len__(self) -> int:
-        return len(self._clone.under(self._path))
+        return sum(is_contender(key, self._path) for key in self._clone.under(self._path))
 
     def _join(self) -> Steps:
         if self._lease is None or self._lease.lost:
-            self._lease = self._clone.lease(self._ttl)
+            self._lease = yield Open(self._clone, self._ttl)
         yield Do(partial(self._lease.set, self.key, self._value))
 
     def _leave(self) -> Steps:
@@ -67,6 +72,8 @@ class Party(_Party):
 
 class AsyncParty(_Party):
     """`Party` for an AsyncClone."""
+
+    _kind = AsyncClone
 
     async def join(self, timeout: float | None = None) -> None:
         """As of `Party`."""

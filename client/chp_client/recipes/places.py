@@ -12,6 +12,7 @@ Who waits looks at whoever is in front of it, and at nothing else: one holder th
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +21,14 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
+from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
-from .steps import GIVE_BACK_S, Do, Steps, Until
+from .steps import GIVE_BACK_S, Do, Open, Steps, Until
 
 HELD = ":held"
 TOKEN_BYTES = 8  # of a contender's key: two of one name never meet
+_CONTENDER = re.compile(rf"[^/:]+:[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class Lost(ChpError):
@@ -41,6 +44,16 @@ def contender_key(path: str, name: str) -> str:
     key = f"{path.rstrip('/')}/{name}:{secrets.token_hex(TOKEN_BYTES)}"
     check_key(key + HELD)
     return key
+
+
+def name_of(key: str) -> str:
+    """The name of a contender's key."""
+    return key.rpartition("/")[2].rpartition(":")[0]
+
+
+def is_contender(key: str, path: str) -> bool:
+    """Whether a key below `path` is what `contender_key` makes: others may lie there, of recipes further down."""
+    return _CONTENDER.fullmatch(key, len(path)) is not None
 
 
 def nothing(clone: Any) -> Any:
@@ -68,11 +81,13 @@ class Place:
     def held(self) -> bool:
         """Whether it is had, as far as is known here: the own key is there, and the copy has been current of late."""
         there = self.token is not None and self.key in self._clone and not self._lease.lost
-        return there and self._clone.staleness_s < self._ttl / 2
+        # closed, as a Clone is in a child of a fork: nothing tells any more whether it is lost
+        known = there and self._clone.state is not State.CLOSED
+        return known and self._clone.staleness_s < self._ttl / 2
 
     def contenders(self) -> list[str]:
         """The keys of all who hold it or wait for it, in their order."""
-        found = [(self._revision(key), key) for key in self._clone.under(self.path) if not key.endswith(HELD)]
+        found = [(self._revision(key), key) for key in self._clone.under(self.path) if is_contender(key, self.path)]
         return [key for _, key in sorted(found)]
 
     def _revision(self, key: str) -> int:
@@ -91,13 +106,13 @@ class Place:
         """Wait for the place; True, or False if the time is over. Raises `Lost`, and what a set raises."""
         if self._lease is not None:
             raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
-        self._lease = self._clone.lease(self._ttl)
         try:
+            self._lease = yield Open(self._clone, self._ttl)
             yield Do(partial(self._lease.set, self.key, self._value))
             yield from self._until_first()
             ack = yield Do(partial(self._lease.set, self.key + HELD, self._value))
         except TimeoutError:
-            yield from self.release()
+            self._forget()
             return False
         except Refused as refused:
             self._forget()

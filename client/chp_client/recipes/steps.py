@@ -13,15 +13,31 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
+from chp.errors import BadInput
 from chp_client.checks import wait_s
+from chp_client.clone.aio import AsyncClone
+from chp_client.clone.clone import Clone
+from chp_client.errors import Closed
 
 GIVE_BACK_S = 5.0  # for what is given back though the time is over
+
+
+def of_kind(clone: Any, kind: type[Any]) -> Any:
+    """A recipe's Clone, if it is of the kind that it waits for; raises BadInput."""
+    if isinstance(clone, kind):
+        return clone
+    if isinstance(clone, Clone | AsyncClone):
+        names = ("a Clone", "without") if kind is Clone else ("an AsyncClone", "with")
+        raise BadInput(
+            f"this recipe takes {names[0]}; of the other kind it is the one {names[1]} 'Async' before its name"
+        )
+    raise BadInput(f"a recipe takes {kind.__name__}, not {clone!r:.60}")
 
 
 class Do(NamedTuple):
     """Make a set, a delete or the end of a lease, and wait until it is acknowledged; comes to the `Ack`."""
 
-    act: Callable[[], Any]
+    act: Callable[..., Any]  # takes a timeout, for the room in the window
     at_least_s: float = 0.0  # waited for, also when the time is over
 
 
@@ -32,7 +48,14 @@ class Until(NamedTuple):
     at_most_s: float
 
 
-Steps = Generator[Do | Until, Any, Any]
+class Open(NamedTuple):
+    """Make a lease; comes to it."""
+
+    clone: Any
+    ttl: float
+
+
+Steps = Generator[Do | Until | Open, Any, Any]
 
 
 class Clock:
@@ -68,15 +91,23 @@ def take(steps: Steps, timeout: float | None) -> Any:
             go = partial(steps.throw, error)
 
 
-def _done(step: Do | Until, clock: Clock) -> Any:
+def _done(step: Do | Until | Open, clock: Clock) -> Any:
+    if isinstance(step, Open):
+        return step.clone.lease(step.ttl, clock.left())
     if isinstance(step, Do):
-        return step.act().wait(clock.left(step.at_least_s))
+        return step.act(timeout=clock.left(step.at_least_s)).wait(clock.left(step.at_least_s))
     limit = clock.left_of(step.at_most_s)
     try:
         step.watch.get(limit)
     except TimeoutError:
         return False
+    except StopIteration:
+        raise _closed() from None
     return True
+
+
+def _closed() -> Closed:
+    return Closed("this Clone was closed while a recipe waited; make another")
 
 
 async def take_async(steps: Steps, timeout: float | None) -> Any:
@@ -93,14 +124,17 @@ async def take_async(steps: Steps, timeout: float | None) -> Any:
             go = partial(steps.throw, error)
 
 
-async def _done_async(step: Do | Until, clock: Clock) -> Any:
+async def _done_async(step: Do | Until | Open, clock: Clock) -> Any:
+    if isinstance(step, Open):
+        return await step.clone.lease_once_there_is_room(step.ttl, clock.left())
     if isinstance(step, Do):
-        async with asyncio.timeout(clock.left(step.at_least_s)):
-            return await step.act()
+        return await step.act(timeout=clock.left(step.at_least_s))
     limit = clock.left_of(step.at_most_s)
     try:
         async with asyncio.timeout(limit):
             await anext(step.watch)
     except TimeoutError:
         return False
+    except StopAsyncIteration:
+        raise _closed() from None
     return True

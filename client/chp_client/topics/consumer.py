@@ -105,7 +105,7 @@ class Consumer:
                 self._lease = None
 
     def _send(self, extras: dict[str, Any]) -> Ticket:
-        return self._writer.put_encoded(Segment([], [], extras).encode(), None)
+        return self._writer.put_encoded(Segment([], [], extras).encode(), PATIENCE_S)
 
     # -- batches
 
