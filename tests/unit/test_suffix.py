@@ -3,10 +3,11 @@
 import random
 from dataclasses import replace
 
+from chp.batch import Segment
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.pair.suffix import CONFLICT, REPLAYED
+from chp_server.core.pair.suffix import CONFLICT, REPLAYED, Ledger, Piece
 from chp_server.testing import Cores
 
 X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
@@ -197,6 +198,16 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
     pair.put("B", Y, 2, {"/d": b"4"})
     pair.run(0.1)
     assert pair.answers(Y, "B")[-1][:2] == (2, "session"), "later, whoever is unknown is told"
+
+
+def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_again() -> None:
+    """The message is not: but the account called such keys replayed, and they were dropped with it (seed 120140)."""
+    batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
+    state = in_sync_with(theirs=b"0").p.state
+    common = state.number - 1  # what is there has been written since
+    taken, updates = Ledger(common).judge(Piece([[X, 1]], True, [batch]), state, lambda _key: False)
+    assert [update.outcome for update in updates] == [REPLAYED, CONFLICT]
+    assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
 
 
 def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back() -> None:

@@ -70,8 +70,8 @@ class Replay:
         """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
         here, log = self._here, self._here.commits.log
         complete = log.reaches(common)
-        start = log.start or before.number
-        suffix = log.drop_after(common)
+        start = log.oldest or before.number
+        suffix = [record for record in log.drop_after(common) if complete or record.first > start]
         handed = Handed(suffix, before.topics, self.read_messages)
         updates, pieces = account(suffix, common, here.state, handed.back)
         if not complete:

@@ -286,7 +286,7 @@ class Ledger:
             taken.whole &= all(update.outcome != CONFLICT for update in column)
         if not taken.whole:
             self._torn = piece.origins is None
-            taken.segments = [s for s in taken.segments if ONLY_WHOLE.isdisjoint(s.extras or {})]
+            taken.segments = [some for segment in taken.segments for some in _of_a_part(segment)]
         self._left |= {u.key: SET_AGAIN if u.outcome == REPLAYED else LOST for u in flat}
         return taken, flat
 
@@ -334,6 +334,15 @@ class Ledger:
         for segment in piece.segments:
             for key in segment.keys:
                 self._left[key] = state.map.revisions.get(key, 0)
+
+
+def _of_a_part(segment: Segment) -> list[Segment]:
+    """What may be done of a segment whose batch is not done whole: its keys."""
+    extras = segment.extras or {}
+    if ONLY_WHOLE.isdisjoint(extras):
+        return [segment]
+    rest = columns.without(extras, ONLY_WHOLE)
+    return [Segment(segment.keys, segment.values, rest or None)] if segment.keys else []
 
 
 def parted(piece: Piece, state: ReplicatedState) -> list[Segment]:

@@ -82,10 +82,10 @@ class Feeds:
 
     def _oldest(self) -> Generator[list[Frames], None, int]:
         """The lowest number after which everything is still here."""
-        start = self._here.commits.log.start
+        oldest = self._here.commits.log.oldest
         if (yield from _whole(self._page(0, 1))) is not None:
             return 0
-        return self._here.state.number if start is None else start
+        return self._here.state.number if oldest is None else oldest
 
     def _boundary(self, after: int, newest: int, *, most: int = 0, at: int = 0) -> Generator[list[Frames], None, int]:
         best, looked_at = after, 0

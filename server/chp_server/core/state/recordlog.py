@@ -52,6 +52,7 @@ class Record:
     body: bytes
     digest: int = 0  # of the history with this record (history.py)
     messages: Sequence[Messages] | None = ()  # that it has placed; None: not in memory any more
+    more: bool = False  # it is a part, and not the last
 
     @property
     def weight(self) -> int:
@@ -68,6 +69,7 @@ class RecordLog:
         self.bytes = 0
         self._with_messages: deque[tuple[Record, int]] = deque()
         self._message_bytes = 0
+        self._cut = False  # whether the oldest is a part, of a record whose first is gone
         self.pin: int | None = None  # what follows it a passive still needs: kept up to replica_bytes_max
 
     def __len__(self) -> int:
@@ -77,6 +79,13 @@ class RecordLog:
     def start(self) -> int | None:
         """The number that the oldest record follows on; None while the log is empty."""
         return self._records[0].prev if self._records else None
+
+    @property
+    def oldest(self) -> int | None:
+        """As `start`, of the oldest record that is whole here: where somebody may begin; None if there is none."""
+        if not self._cut:
+            return self.start
+        return next((record.last for record in self._records if not record.more), None)
 
     def append(self, record: Record) -> None:
         """Add the newest record, and let the oldest go beyond the limits."""
@@ -104,7 +113,9 @@ class RecordLog:
 
     def _let_go(self) -> None:
         while len(self._records) > 1 and self._over():
-            self.bytes -= len(self._records.popleft().body)
+            record = self._records.popleft()
+            self.bytes -= len(record.body)
+            self._cut = record.more
 
     def _over(self) -> bool:
         bound = self._limits.log_bytes_max
@@ -117,6 +128,7 @@ class RecordLog:
         self._records.clear()
         self._with_messages.clear()
         self.bytes = self._message_bytes = 0
+        self._cut = False
 
     def _index_after(self, number: int) -> int | None:
         if not self._records:
@@ -162,6 +174,7 @@ class RecordLog:
             record = self._records.pop()
             self.bytes -= len(record.body)
             dropped.append(record)
+        self._cut = self._cut and bool(self._records)
         return dropped[::-1]
 
 

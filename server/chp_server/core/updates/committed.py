@@ -147,7 +147,8 @@ class Committed:
                 self._apply(whole, digest, now, made)
         else:
             raise BadFrame(f"a {name_of(header)} came where a record was due")
-        return Record(header.prev, header.first, header.last, body, digest)
+        more = isinstance(header, Batch) and header.more
+        return Record(header.prev, header.first, header.last, body, digest, more=more)
 
     def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
         deferred = self.is_much(record.segments)

@@ -28,7 +28,7 @@ def in_parts(
         header = headers.Batch(before, start, end, wall_ms, [] if more else origins, more, *([] if more else whose))
         body = encode(header, group)
         digest = link(digest, crc32(body))
-        yield Record(before, start, end, body, digest)
+        yield Record(before, start, end, body, digest, more=more)
 
 
 def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
