@@ -37,6 +37,7 @@ class Limits:
     # -- a server
     turn_messages_max: int = 1000  # messages drained from the collector before it acts: bounds a turn
     turn_bytes_max: int = MIB // 2  # of one turn, so of one record as it is published: what a slow reader's mark counts
+    turn_messages_share: int = 4  # bytes of messages for topics count so much less there: they are not published
     record_items_max: int = 32_768  # of an open record; then a new one is begun, as a reader weighs it (unpacking.py)
     record_segments_max: int = 2048  # the same
     gather_items_max: int = 16_384  # keys looked at in one turn, of a large map that is read: 5 to 15 ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -299,6 +300,56 @@ def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
     talk.turn(0.1)
     talk.turn(0.1)
     assert [m[0] for m in one.got] == list(range(20))
+
+
+def test_who_has_enough_to_do_is_given_no_scraps_but_a_page() -> None:
+    talk = GroupTalk(replace(DEFAULT, messages_page_bytes=150))
+    one, other = talk.member(), talk.member()
+    for _ in range(2):  # one chunk in hand, and one that waits
+        talk.publish("t", *keyed(10))
+        talk.turn(0.05)
+        talk.turn(0.05)
+    assert [len(each.chunks) for each in (one, other)] == [2, 2]
+    talk.publish("t", *keyed(10))
+    talk.turn(0.05)
+    talk.turn(0.05)
+    assert not talk.core.requests.ready, "there is less than a page of its slots, so no turn begins for it"
+    assert len(one.chunks) == 2
+    one.ack()
+    talk.turn(0.05)
+    assert len(one.chunks) == 2, "it has room: it is given what there is"
+    assert len(other.chunks) == 2
+    for _ in range(5):
+        talk.publish("t", *keyed(20))
+    talk.turn(0.05)
+    talk.turn(0.05)
+    assert len(other.chunks) > 2, "a page is given ahead"
+    drain(talk, one, other)
+    assert sorted(offset for offset, *_ in one.got + other.got) == list(range(130))
+
+
+def test_a_member_of_several_gets_about_a_page_of_its_own_slots() -> None:
+    talk = GroupTalk(replace(DEFAULT, messages_page_bytes=400))
+    members = [talk.member(ask=False) for _ in range(4)]
+    for _ in range(8):
+        talk.publish("t", *keyed(20))
+        talk.turn(0.05)
+    for member in members:
+        member.ask()
+    talk.turn(0.05)
+    assert talk.shelf.read(1, 0, 1 << 62, 1)[0].n == 20, "a row a turn"
+    assert all(len(member.got) > 20 for member in members), [len(member.got) for member in members]
+
+
+def test_who_has_all_slots_gets_several_pages_in_a_turn() -> None:
+    talk = GroupTalk(replace(DEFAULT, messages_page_bytes=100))
+    for _ in range(8):
+        talk.publish("t", *keyed(20))
+        talk.turn(0.05)
+    one = talk.member(ask=False)
+    one.ask(credit=3)
+    talk.turn(0.05)
+    assert [len(found) for _, found in one.chunks] == [20, 20, 20]
 
 
 def test_slots_without_messages_go_along() -> None:

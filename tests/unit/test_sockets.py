@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import zmq
 
+from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.ports.sockets import Frames, Intake
 
@@ -46,3 +47,14 @@ def test_what_waited_leaves_room_for_others_if_it_is_small(ends: tuple[zmq.Socke
     for body in (b"x" * 60, b"y" * 60, b"z"):
         one.send(body)
     assert [len(turn) for turn in turns(intake)] == [1, 2]
+
+
+def test_messages_for_topics_count_a_share_as_nothing_of_them_is_published(
+    ends: tuple[zmq.Socket[bytes], Intake],
+) -> None:
+    one, intake = ends
+    with_keys, without = (Segment(keys, [b"v"] * len(keys), {"x": bytes(40)}).encode() for keys in (["/k"], []))
+    for body, expected in ((without, [8]), (with_keys, [1] * 8)):
+        for _ in range(8):
+            one.send_multipart([b"", b"", b"", b"", body])
+        assert [len(turn) for turn in turns(intake)] == expected

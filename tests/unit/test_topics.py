@@ -21,6 +21,7 @@ from chp_server.core.topics.filling import FILL, Filling, answer
 from chp_server.core.topics.topics import Topics
 from chp_server.core.turn import Fill
 from chp_server.core.updates.leases import Leases, Whose
+from chp_server.core.updates.openrecord import ROW_BYTES, OpenRecord
 from chp_server.core.updates.verdicts import Refusal
 from chp_server.store.message_shelf import MessageShelf
 from chp_server.testing import Cores
@@ -111,6 +112,17 @@ def test_a_topic_that_is_made_anew_begins_at_0_and_is_another() -> None:
     assert topics.take_trimmed()[1] > 1 << 60
     topic, said = topics.place("t", 1, b"x", 1)
     assert (topic.id, said[1]) == (2, 0)
+
+
+def test_what_one_record_places_of_a_topic_is_in_rows_that_a_reader_can_take() -> None:
+    topics, record = Topics(DEFAULT), OpenRecord(DEFAULT)
+    bodies = [bytes([i]) * (ROW_BYTES // 2) for i in range(3)]
+    for body in bodies:
+        record.place(Segment([], [], {"publish": [["t", 10, body], ["u", 1, b"x"]]}), topics, 7)
+    found = record.take_messages(5, 7)
+    assert sorted((row.topic, row.first, row.n) for row in found) == [(1, 0, 20), (1, 20, 10), (2, 0, 3)]
+    assert [part for row in found if row.topic == 1 for part in unpackb(row.body, "", None)] == bodies
+    assert record.take_messages(5, 7) == []
 
 
 def test_a_bound_is_told_with_its_figures() -> None:
@@ -204,11 +216,19 @@ def test_credit_bounds_what_is_sent() -> None:
     delivery, topics = delivering(*[1] * 5, limits=replace(DEFAULT, messages_page_bytes=1))
     delivery.open((b"r", 1), topics.by_name["t"], 0, 2, 0.0)
     told(delivery, topics, 0.0, 5, None)
-    assert [told(delivery, topics, 0.1, 5, None) for _ in range(3)] == [[(1, [[0, 1]])], [(2, [[1, 1]])], []]
+    assert told(delivery, topics, 0.1, 5, None) == [(1, [[0, 1]]), (2, [[1, 1]])]
+    assert told(delivery, topics, 0.1, 5, None) == []
     delivery.grant(b"r", 1, 1, 0.2)
     assert told(delivery, topics, 0.2, 5, None) == [(3, [[2, 1]])]
     delivery.close(b"r")
     assert len(delivery) == 0
+
+
+def test_a_reader_gets_several_pages_in_a_turn() -> None:
+    delivery, topics = delivering(*[1] * 9, limits=replace(DEFAULT, messages_page_bytes=1))
+    delivery.open((b"r", 1), topics.by_name["t"], 0, 3, 0.0)
+    told(delivery, topics, 0.0, 9, None)
+    assert told(delivery, topics, 0.1, 9, None) == [(1, [[0, 1]]), (2, [[1, 1]]), (3, [[2, 1]])]
 
 
 def test_messages_that_are_missing_are_passed_over() -> None:

@@ -41,6 +41,7 @@ KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE
 PEER_OUT_MAX = 100_000  # messages for the peer that wait for its connection to take them
 LOOK_AGAIN_S = 3.0  # for a peer that may have refused our key: longer than a handshake takes
 COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
+WITHOUT_KEYS = b"\x93\x90\x90"  # how the body of a KVSET begins that has none
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _SRCFD = int(zmq.SRCFD)
@@ -219,6 +220,16 @@ def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: Gate) -> None:
     gate.ports.add(int(endpoint.rpartition(":")[2]))
 
 
+def _size(frames: Frames) -> int:
+    return sum(map(len, frames))
+
+
+def _counted(frames: Frames, messages_share: int) -> int:
+    """What a KVSET counts in a turn: without keys, as one with messages is, a share, as nothing of it is published."""
+    size = _size(frames)
+    return size // messages_share if len(frames) > 4 and frames[4].startswith(WITHOUT_KEYS) else size
+
+
 def receive(
     socket: zmq.Socket[bytes],
     messages_max: int,
@@ -227,6 +238,7 @@ def receive(
     came: Callable[[int | None], None],
     *,
     signs: bool = False,
+    weigh: Callable[[Frames], int] = _size,
 ) -> Iterator[Frames]:
     """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
 
@@ -251,7 +263,7 @@ def receive(
             frames.append(frame.bytes)
         came(_descriptor(frame))
         yield signed(frames, frame) if signs else frames
-        size += sum(map(len, frames))
+        size += weigh(frames)
         if size > bytes_max:
             return
 
@@ -273,22 +285,19 @@ class Intake:
         signs: bool = False,
     ) -> None:
         self._socket, self._limits, self._again, self._signs, self._came = socket, limits, again, signs, came
+        self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
         self.waiting: list[Frames] = []  # at most one
 
     def take(self) -> list[Frames]:
         """The messages of this turn."""
         taken, self.waiting = self.waiting, []
-        room = self._limits.turn_bytes_max - sum(map(_size, taken))
+        room = self._limits.turn_bytes_max - sum(map(self._weigh, taken))
         if room > 0:
             most, again = self._limits.turn_messages_max, self._again
-            taken += receive(self._socket, most, room, again, self._came, signs=self._signs)
-            if len(taken) > 1 and sum(map(_size, taken)) > self._limits.turn_bytes_max:
+            taken += receive(self._socket, most, room, again, self._came, signs=self._signs, weigh=self._weigh)
+            if len(taken) > 1 and sum(map(self._weigh, taken)) > self._limits.turn_bytes_max:
                 self.waiting = [taken.pop()]
         return taken
-
-
-def _size(frames: Frames) -> int:
-    return sum(map(len, frames))
 
 
 def receive_by(

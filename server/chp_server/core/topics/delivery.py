@@ -27,6 +27,7 @@ from .pages import item_of
 from .topics import Topic, Topics
 
 BEAT_S = 1.0
+PAGES_A_TURN = 4  # to one reader: a turn takes more of messages than a page
 Frames = list[bytes]
 Key = tuple[bytes, int]
 
@@ -87,7 +88,7 @@ class Delivery:
     def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
         """The server serves no more: every reader is told, and goes to the one that does."""
         for identity, request_id in self._readings:
-            yield _refused((identity, request_id), "passive", state)
+            yield identity, [_refusal(request_id, "passive", state)]
         self._readings.clear()
 
     def pump(
@@ -106,26 +107,37 @@ class Delivery:
         """
         upto = self.upto(confirmed)
         self._filling, self._whole = filling, upto == number and not filling
-        left = self._limits.sync_turn_bytes
-        for key in list(self._readings):
-            reading = self._readings[key]
-            topic = topics.by_name.get(reading.name)
-            if topic is None or topic.id != reading.topic:
-                del self._readings[key]
-                yield _refused(key, "topic", f"there is no topic {reading.name} any more")
-            elif key[0] not in blocked and left > 0:
-                try:
-                    body = self._page(key[1], reading, topic, upto, now)
-                except ChpError as error:  # of the journal: it is damaged there
-                    del self._readings[key]
-                    yield _refused(key, "damaged", str(error))
-                    continue
-                if body:
-                    left -= len(body)
-                    yield key[0], [reply(pack(upto), body)]
-            elif now - reading.touched > self._limits.sync_idle_s_max and not reading.credit:
-                del self._readings[key]
+        left, keys = self._limits.sync_turn_bytes, list(self._readings)
+        for _ in range(PAGES_A_TURN):
+            more: list[Key] = []
+            for key in keys:
+                credit = self._readings[key].credit
+                message = self._given(key, topics, upto, now, blocked) if left > 0 else None
+                if message:
+                    left -= len(message[-1])
+                    yield key[0], [message]
+                if key in self._readings and self._readings[key].credit < credit:
+                    more.append(key)
+            keys = more
         self._written = number
+
+    def _given(self, key: Key, topics: Topics, upto: int, now: float, blocked: Container[bytes]) -> Frames | None:
+        """What one gets now: a page, or a word, or nothing."""
+        reading = self._readings[key]
+        topic = topics.by_name.get(reading.name)
+        if topic is None or topic.id != reading.topic:
+            del self._readings[key]
+            return _refusal(key[1], "topic", f"there is no topic {reading.name} any more")
+        if key[0] in blocked:
+            if now - reading.touched > self._limits.sync_idle_s_max and not reading.credit:
+                del self._readings[key]
+            return None
+        try:
+            body = self._page(key[1], reading, topic, upto, now)
+        except ChpError as error:  # of the journal: it is damaged there
+            del self._readings[key]
+            return _refusal(key[1], "damaged", str(error))
+        return reply(pack(upto), body) if body else None
 
     def upto(self, confirmed: int | None) -> int:
         """Up to which number a reader may see messages: those that no single failure takes back."""
@@ -164,6 +176,5 @@ class Delivery:
         )  # fmt: skip
 
 
-def _refused(key: Key, code: str, detail: Any) -> tuple[bytes, list[Frames]]:
-    identity, request_id = key
-    return identity, [reply(pack(0), encode(headers.Refused(request_id, code, detail)))]
+def _refusal(request_id: int, code: str, detail: Any) -> Frames:
+    return reply(pack(0), encode(headers.Refused(request_id, code, detail)))

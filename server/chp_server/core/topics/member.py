@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from chp.topics import pack_slots
+from chp.topics import ALL_SLOTS, pack_slots
 
 from .groups import Group, Places
 
 Key = tuple[bytes, int]
 Which = tuple[str, str]  # a group: topic, name
+AHEAD = 2  # chunks: one in hand, and the next
 Given = dict[tuple[int, int], int]  # offsets: what was sent reaches to, and what was looked at; which slots
 
 
@@ -35,6 +36,21 @@ class Member:
     seen: int = -1  # up to this number there is nothing more for it
     said: float = float("-inf")  # when it was told anything last
     worked: tuple[int, float] = (0, 0.0)  # the lowest offset of what it has in hand, and since when
+    room: int = 0  # the most credit that it had
+
+    def grant(self, credit: int, now: float) -> None:
+        """It has room for so much now."""
+        self.credit, self.room, self.touched = credit, max(self.room, credit), now
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether one chunk waits for it behind the one that it has in hand."""
+        return self.room - self.credit >= AHEAD
+
+    @property
+    def has_all(self) -> bool:
+        """Whether what it gets is the same for all its slots, and these are all."""
+        return list(self.given.values()) == [ALL_SLOTS]
 
     def follow(self, group: Group) -> None:
         """Slots came or went."""

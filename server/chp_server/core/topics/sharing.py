@@ -23,12 +23,14 @@ from chp.topics import SLOTS, pack_slots, unpack_slots
 
 from ..questions.syncs import reply
 from ..standing import Standing
+from .delivery import PAGES_A_TURN
 from .groups import NOBODY, Group
 from .member import Key, Member, Which
 from .pages import Pages, Row
 from .topics import Topic
 
 BEAT_S = 1.0
+PAGES_MAX = 16  # that are looked through for one page of a member's
 HAVE_MAX = 1000  # steps that a member may say it has in hand: they fit a question
 Frames = list[bytes]
 
@@ -69,7 +71,7 @@ class Sharing:
         before = self._of.get((which, member))
         if before is not None:
             self._streams.pop(before.key, None)
-        stream = Member(key, which, topic.id, member, credit, here.now, group.resets)
+        stream = Member(key, which, topic.id, member, credit, here.now, group.resets, room=credit)
         stream.follow(group)
         stream.resume(self._have(options))
         self._streams[key] = self._of[which, member] = stream
@@ -92,8 +94,7 @@ class Sharing:
         """Room for more."""
         stream = self._streams.get((identity, request_id))
         if stream is not None:
-            stream.credit = min(stream.credit + more, self._here.limits.sync_credit_max)
-            stream.touched = self._here.now
+            stream.grant(min(stream.credit + more, self._here.limits.sync_credit_max), self._here.now)
             if (stream.which, stream.member) in self._slow:  # it has done something
                 self._slow.discard((stream.which, stream.member))
                 self._here.state.topics.groups.unsettled[stream.which] = None
@@ -217,24 +218,33 @@ class Sharing:
     ) -> Iterator[tuple[bytes, list[Frames]]]:
         """What each gets in this turn, of records up to a number; messages that are missing are passed over if the
         journal has all that it will have, and waited for while it is `filling`."""
-        here = self._here
-        left = here.limits.sync_turn_bytes
-        for stream in list(self._streams.values()):
-            topic = here.state.topics.by_name.get(stream.which[0])
-            group = None if topic is None or topic.id != stream.topic else self._group(stream)
-            if topic is None or group is None or stream.member not in group.members or group.resets != stream.resets:
-                self._end(stream)
-                yield _refused(stream.key, "member", f"not a member of group {stream.which[1]} any more; join it again")
-            elif stream.key[0] not in blocked and left > 0:
-                try:
-                    body = self._page(stream, topic, upto, filling=filling, whole=whole)
-                except ChpError as error:  # of the journal: it is damaged there
-                    self._end(stream)
-                    yield _refused(stream.key, "damaged", str(error))
-                    continue
+        left, streams = self._here.limits.sync_turn_bytes, list(self._streams.values())
+        for _ in range(PAGES_A_TURN):
+            more: list[Member] = []
+            for stream in streams:
+                credit = stream.credit
+                may = left > 0 and stream.key[0] not in blocked
+                body = self._given(stream, upto, filling=filling, whole=whole) if may else b""
                 if body:
                     left -= len(body)
                     yield stream.key[0], [reply(pack(upto), body)]
+                if stream.credit < credit and stream.has_all:
+                    more.append(stream)
+            streams = more
+
+    def _given(self, stream: Member, upto: int, *, filling: bool, whole: bool) -> bytes:
+        """What one gets now: a page, or a word, or nothing."""
+        topic = self._here.state.topics.by_name.get(stream.which[0])
+        group = None if topic is None or topic.id != stream.topic else self._group(stream)
+        if topic is None or group is None or stream.member not in group.members or group.resets != stream.resets:
+            self._end(stream)
+            why = f"not a member of group {stream.which[1]} any more; join it again"
+            return encode(headers.Refused(stream.key[1], "member", why))
+        try:
+            return self._page(stream, topic, upto, filling=filling, whole=whole)
+        except ChpError as error:  # of the journal: it is damaged there
+            self._end(stream)
+            return encode(headers.Refused(stream.key[1], "damaged", str(error)))
 
     def _end(self, stream: Member) -> None:
         self._streams.pop(stream.key, None)
@@ -247,7 +257,9 @@ class Sharing:
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
         while stream.credit and stream.seen < upto and not items:
             at, slots, stop = stream.next()
-            rows = [] if at < 0 or at >= topic.next else self._rows(topic, at, upto)
+            if stream.is_ahead and self._scarce(topic, at, slots):
+                break
+            rows = [] if at < 0 or at >= topic.next else self._rows(topic, at, upto, slots)
             if filling:  # what is missing may come: the other server has it, or had it
                 rows = _without_gap(rows, max(at, topic.first))
             if not rows:
@@ -272,18 +284,31 @@ class Sharing:
         stream.said = here.now
         return encode(told, items)
 
-    def _rows(self, topic: Topic, at: int, upto: int) -> list[Row]:
-        return self.pages.find(topic.id, max(at, topic.first), upto, self._here.limits.messages_page_bytes)
+    def _rows(self, topic: Topic, at: int, upto: int, slots: int) -> list[Row]:
+        """The rows in which about a page is for these slots."""
+        share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
+        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._here.limits.messages_page_bytes)
+
+    def _scarce(self, topic: Topic, at: int, slots: int) -> bool:
+        """Whether there is less than a page for these slots: who has enough to do waits until it is one.
+
+        Else each member of many would be given a scrap of each turn, and acknowledge it: more work than the messages.
+        """
+        share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
+        there = topic.bytes * (topic.next - at) // max(1, topic.next - topic.first)
+        return at >= 0 and there < share * self._here.limits.messages_page_bytes
 
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
         """Whether somebody could be given more at once."""
-        topics = self._here.state.topics.by_name
-        for stream in self._streams.values():
-            if stream.credit and stream.seen < upto and stream.key[0] not in blocked:
-                topic = topics.get(stream.which[0])
-                if topic is not None and 0 <= stream.next()[0] < topic.next:
-                    return True
-        return False
+        streams = self._streams.values()
+        able = (each for each in streams if each.credit and each.seen < upto and each.key[0] not in blocked)
+        return any(map(self._due, able))
+
+    def _due(self, stream: Member) -> bool:
+        topic = self._here.state.topics.by_name.get(stream.which[0])
+        at, slots, _ = stream.next()
+        there = topic is not None and 0 <= at < topic.next
+        return topic is not None and there and not (stream.is_ahead and self._scarce(topic, at, slots))
 
 
 def _without_gap(rows: list[Row], at: int) -> list[Row]:

@@ -20,6 +20,7 @@ from .verdicts import BatchId
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
+ROW_BYTES = 1 << 19  # of messages in one row, unless one batch has more: who reads gets whole ones
 NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
 
 
@@ -87,20 +88,24 @@ class OpenRecord:
         return Segment(segment.keys, segment.values, {**extras, columns.PLACED: [wall_ms, placed]})
 
     def take_messages(self, number: int, wall_ms: int, most: int | None = None) -> list[Messages]:
-        """What was placed, a row a topic, for the journal and the passive; or the first `most` of it."""
+        """What was placed, in rows of a topic each, for the journal and the passive; or the first `most` of it."""
         if not self._messages:
             return []
         taken = self._messages[:most]
         del self._messages[:most]
         self._message_bytes -= sum(len(body) for *_, body in taken)
-        rows: dict[int, list[Any]] = {}
+        rows: list[list[Any]] = []
+        last: dict[int, list[Any]] = {}  # of each topic: its id, the first offset, how many, their bytes, their bodies
         for topic, first, count, body in taken:
-            row = rows.setdefault(topic, [first, 0, []])
-            row[1] += count
-            row[2].append(body)
+            row = last.get(topic)
+            if row is None or row[3] + len(body) > ROW_BYTES:
+                row = last[topic] = [topic, first, 0, 0, []]
+                rows.append(row)
+            row[2] += count
+            row[3] += len(body)
+            row[4].append(body)
         return [
-            Messages(topic, first, count, number, wall_ms, packb(bodies))
-            for topic, (first, count, bodies) in rows.items()
+            Messages(topic, first, count, number, wall_ms, packb(bodies)) for topic, first, count, _, bodies in rows
         ]
 
     def attribute(self, batch: BatchId, n: int) -> None:
