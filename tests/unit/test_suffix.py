@@ -230,6 +230,24 @@ def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back()
     assert pair.b.state.lease_of == {"/old": b"L" * 16}
 
 
+def test_what_ended_by_time_where_the_log_does_not_reach_back_is_no_delete() -> None:
+    """It had no time when the histories parted, and had one in a record that is gone (seed 120351)."""
+    pair = Cores(limits=replace(DEFAULT, log_records_max=3))
+    pair.put("PB", Z, 1, {"/ends": b"0", "/deleted": b"0"})
+    pair.run(0.3)
+    part(pair)
+    pair.put("P", X, 1, {"/ends": b"1"}, t=100)
+    pair.put("P", X, 2, {"/deleted": b""}, d=[0])
+    pair.run(1.0)
+    assert not pair.p.state.map.values
+    for no in range(2, 10):
+        pair.put("P", Z, no, {"/plain": b"%d" % no})
+        pair.run(0.1)
+    take_over(pair)
+    meet(pair)
+    assert pair.outcomes() == {"/ends": CONFLICT, "/deleted": REPLAYED, "/plain": REPLAYED}
+
+
 def test_a_classic_set_is_done_once_where_the_log_does_not_reach_back() -> None:
     """The states tell of its key alone; its uuid goes with them, as the other server may have it pending."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))

@@ -177,8 +177,9 @@ def account_by_state(
     """As `account`, for keys not `seen` there: out of the two states, where records of `common` to `upto` are gone.
 
     Which batch set what is not to be had then: all of those records' are taken for parted. Nor can it be told whether a
-    key was deleted or is over by time, if it had a time: then it stays, as a conflict. Nor what became of leases: a key
-    with one that does not live there is a conflict, as it would stay for ever without.
+    key was deleted or is over by time, if it had a time, or may have had one in what is gone: then it stays, as a
+    conflict. Nor what became of leases: a key with one that does not live there is a conflict, as it would stay for
+    ever without.
     """
     ours, theirs = before.map, after.map
     updates = [
@@ -192,7 +193,8 @@ def account_by_state(
         if revision <= common and key not in ours.revisions and key not in seen
     ]
     for update in updates:
-        timed = update.value is None and (update.key in theirs.deadlines or update.key in after.lease_of)
+        had_time = update.key in theirs.deadlines or update.key in after.lease_of
+        timed = update.value is None and (had_time or before.ended.may_have(update.key, common))
         lease = before.lease_of.get(update.key)
         ended = lease is not None and not after.leases.lives(lease)
         update.outcome = _outcome(update, common, after)

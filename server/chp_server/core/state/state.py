@@ -29,6 +29,7 @@ from chp.numbers import epoch_of
 from ..access.granted import Granted
 from ..topics.topics import Topics
 from ..updates.leases import Leases
+from .ended import Ended
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import Gathering, Image
 from .leaving import Leaving
@@ -69,6 +70,7 @@ class ReplicatedState:
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
         self.leases = Leases()
         self.lease_of: dict[str, bytes] = {}
+        self.ended = Ended()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
         self.staging = Staging(limits)
@@ -173,6 +175,8 @@ class ReplicatedState:
             self._detach(segment)
         if segment.extras:
             self._apply_extras(segment, revision, now)
+            if columns.ENDED in segment.extras:
+                self.ended.note(segment.keys, revision)
 
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
@@ -353,6 +357,7 @@ class ReplicatedState:
         """Take over what `rest` said."""
         number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *more = rest
         self.number = number
+        self.ended.begin(number)
         self.history = from_list(history)
         self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
         self._newest.clear()
