@@ -452,6 +452,7 @@ class World:
         end = self.time.now + float(seconds)
         while self.time.now < end:
             self._run(min(end, self.time.now + 0.25))
+            self._start_again()
             if not all(map(self.operator.is_open, self.servers)):
                 self.do("access open")
             elif not self.checks.quiet():
@@ -459,6 +460,12 @@ class World:
         else:
             raise Wrong(f"not in sync {seconds} s after all was healed: {self.checks.quiet()}")
         self.checks.end()
+
+    def _start_again(self) -> None:
+        """One that ended for a journal cut short, as it heard nobody, is started again when the other is there."""
+        for node, other in zip(self.servers, reversed(self.servers), strict=True):
+            if not node.running and node.core.cut_short and other.running and not other.recovering:
+                node.start()
 
 
 def _lease_id(name: str) -> bytes:

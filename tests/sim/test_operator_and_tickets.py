@@ -1,0 +1,49 @@
+"""What the simulator itself has to do right: its operator, and what it holds against a ticket.
+
+covers: tests/sim/world.py, tests/sim/checks.py
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chp import headers
+from chp.batch import Segment, encode
+from chp.numbers import number
+
+from .oracle import Wrong
+from .world import World
+
+CUT = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "set c1 /a", "tick 0.5", "set c1 /b",
+       "tick 1", "crash P", "crash B", "shorten P 1", "recover B 6", "settle 15"]  # fmt: skip
+
+
+def test_who_ended_as_its_journal_was_cut_short_is_started_again_when_the_other_is_there() -> None:
+    """It hears nobody and ends (exit code 6), as its peer takes long to start: that is for a person to see to."""
+    world = World()
+    for command in CUT[:-1]:
+        world.do(command)
+    started = [server.starts for server in world.servers]
+    world.do(CUT[-1])
+    assert [server.starts for server in world.servers] == [started[0] + 2, started[1] + 1]
+
+
+def client_at(**views: int) -> Any:
+    """A client with copies of these subtrees, each at a number."""
+    told: list[Any] = [(f"/{name}/", at, True, {}, {}, set()) for name, at in views.items()]
+    return SimpleNamespace(name="c1", core=SimpleNamespace(views=lambda: told))
+
+
+def test_a_ticket_is_held_against_the_copy_of_its_keys_alone() -> None:
+    """Another copy may be of the history that is lost a moment longer (seed 90205)."""
+    checks = World().checks
+    shared, lost, after = number(1, 1), number(2, 2), number(3, 2)
+    for prev, at in ((0, shared), (shared, lost), (shared, after)):
+        batch = headers.Batch(prev, at, at, 0, [], False)
+        checks.oracle.add(encode(batch, [Segment(["/a/1"], [b"%d" % at], None).encode()]), "P", 0.0)
+    checks.settled(client_at(a=after, b=lost), "c1.1", ["/a/1"], lost)
+    with pytest.raises(Wrong, match="its copy is older"):
+        checks.settled(client_at(a=lost, b=after), "c1.1", ["/a/1"], lost)
