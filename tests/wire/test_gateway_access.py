@@ -38,10 +38,10 @@ GATE = keys.new_pair()
 WAIT_S = 30.0
 SECRET = "do-not-tell-anybody"
 TOKENS = {name: f"chp_test-{name}" for name in ("root", "alice", "bob")}
-GATEWAY = {"read": [""], "write": [""], "admin": ["access", "status", "clients"]}
+GATEWAY: dict[str, list[str]] = {"read": [""], "write": [""], "admin": ["access", "status", "clients"]}
 USERS: dict[str, Any] = {
     "gate": GATEWAY,
-    "root": {**GATEWAY, "tokens": [token_hash(TOKENS["root"])]},
+    "root": {**GATEWAY, "admin": [*GATEWAY["admin"], "switch"], "tokens": [token_hash(TOKENS["root"])]},
     "alice": {
         "read": ["/pub/", "/.chp/topics/open/"],
         "write": ["/pub/", "/drop/", "/.chp/topics/open/"],
@@ -138,6 +138,7 @@ PATHS: list[tuple[str, str, dict[str, Any], tuple[int, int, int]]] = [  # root, 
     ("GET", "/v1/keys?key=/secret/name-of-it", {}, (200, 403, 403)),
     ("GET", "/v1/keys/%73ecret/name-of-it", {}, (200, 403, 403)),
     ("GET", "/v1/keys/pub/a", {}, (200, 200, 403)),
+    ("POST", "/v1/pair/switch", {}, (400, 403, 403)),
     ("GET", "/v1/keys/pub/a", {"headers": {"If-None-Match": "*"}}, (304, 304, 403)),
     ("GET", "/v1/keys", {}, (200, 403, 403)),
     ("GET", "/v1/keys?prefix=/", {}, (200, 403, 403)),
@@ -228,6 +229,23 @@ def test_no_path_of_the_page_for_machines_tells_of_what_is_denied(gateway: Runni
                 assert answer.status_code == (200 if path in LISTS else 403), (name, method, url, answer.text)
                 assert SECRET not in answer.text
                 assert path not in LISTS or "secret" not in answer.text
+
+
+def test_a_hand_over_wants_the_right_of_who_asks_and_the_gateway_s_own(keyed: Keyed, gateway: RunningGateway) -> None:
+    told = {name: ask(gateway, name, "GET", "/v1/pair") for name in ("root", "alice")}
+    assert told["root"].json()["gateway"]["hand_over"] is True and told["alice"].status_code == 403
+    active = next(each["server"] for each in told["root"].json()["servers"] if each["state"] == "active")
+    denied = ask(gateway, "root", "POST", f"/v1/pair/switch?from={active}")
+    assert denied.status_code == 403 and denied.json()["code"] == "access"
+    assert "the gateway's own user may not" in denied.json()["detail"]
+    keyed.give({**USERS, "root": {**USERS["root"], "admin": ["status"]}})
+    try:
+        until(lambda: not ask(gateway, "root", "GET", "/v1/pair").json()["gateway"]["hand_over"], "it is not offered")
+        denied = ask(gateway, "root", "POST", f"/v1/pair/switch?from={active}")
+        assert denied.status_code == 403 and "user 'root' may not" in denied.json()["detail"]
+    finally:
+        keyed.give(USERS)
+    until(lambda: ask(gateway, "root", "GET", "/v1/clients").status_code == 200, "the rules are as before")
 
 
 def test_topics_are_listed_that_may_be_read(gateway: RunningGateway) -> None:

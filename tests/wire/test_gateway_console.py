@@ -140,6 +140,10 @@ def test_a_key_has_its_past_and_a_new_one_can_be_made_without_a_mouse(pair: Pair
         page.keyboard.press("Escape")
         page.wait_for_selector("#entry", state="hidden")
         page.keyboard.press("/")
+        page.keyboard.type("/a")
+        page.keyboard.press("Escape")
+        assert page.input_value("#search") == "/a", "the list is what the filter says"
+        page.keyboard.press("/")
         page.keyboard.type("/new")
         says(page, "#nothing", "Enter makes one of this name")
         page.keyboard.press("Enter")
@@ -188,6 +192,38 @@ def test_topics_clients_and_a_failover_are_seen(pair: Pair, opened: Open) -> Non
         says(page, "#epochs li", "its peer was silent, and a client asked to be served")
         says(page, "#servers .good", "backup active")
         says(page, "#state.good", "live")
+
+
+@browser
+@pytest.mark.slow
+def test_a_hand_over_is_asked_for_twice_and_its_outcome_is_shown(pair: Pair, opened: Open) -> None:
+    with Clone(pair.servers) as clone, RunningGateway(pair.servers, "--write") as gateway:
+        clone.set("/a", b"1").wait(10)
+        page = opened(gateway.url)
+        page.keyboard.press("4")
+        page.wait_for_selector("#hand:enabled")
+        page.click("#hand")
+        says(page, "#sure-what", "backup then serves instead of primary")
+        page.keyboard.press("Enter")  # what is at hand is not to do it
+        page.wait_for_selector("#sure", state="hidden")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#sure[open]")
+        page.keyboard.press("1")
+        page.click("#sure-yes")
+        says(page, "#sure-said.good", "Done: backup serves, after")
+        assert page.locator("#sure-yes").is_hidden() and page.locator("#view-pair").is_visible()
+        page.click("#sure-no")
+        says(page, "#epochs li", "an operator had the other hand over")
+        says(page, "#servers .good", "backup active")
+        page.wait_for_selector("#hand:enabled")
+        pair.primary.kill()
+        page.wait_for_selector("#hand:disabled")
+        assert page.get_attribute("#hand", "title") == "not now: there is no passive server"
+        page.close()
+    with RunningGateway(pair.servers) as gateway:
+        page = opened(f"{gateway.url}/#pair")
+        says(page, "#servers .good", "backup active")
+        assert page.locator("#hand").is_hidden(), "it may not write"
 
 
 @browser

@@ -22,6 +22,7 @@ ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("GET", "/v1/keys", "/v1/keys?prefix=/o/", {}),
     ("GET", "/v1/keys", "/v1/keys?prefix=/o/&limit=1", {}),
     ("GET", "/v1/pair", "/v1/pair", {}),
+    ("POST", "/v1/pair/switch", "/v1/pair/switch?from=tcp://127.0.0.1:1", {}),
     ("GET", "/v1/history", "/v1/history", {}),
     ("GET", "/v1/versions", "/v1/versions?key=/o/a", {}),
     ("GET", "/v1/versions", "/v1/versions", {}),

@@ -34,6 +34,24 @@ def test_a_key_has_its_versions_with_when_and_by_whom_and_who_is_connected_has_t
         assert gateway.client.get("/v1/versions?key=/never").json() == {"key": "/never", "versions": []}
 
 
+def test_a_server_hands_over_when_it_is_told_to_and_not_twice(pair: Pair) -> None:
+    with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
+        clone.set("/a", b"1").wait(10)
+        one, other = pair.servers
+        done = gateway.client.post("/v1/pair/switch", params={"from": one})
+        assert done.status_code == 200 and (done.json()["was"], done.json()["active"]) == (one, other)
+        states = {each["server"]: each["state"] for each in gateway.client.get("/v1/pair").json()["servers"]}
+        assert states[other] == "active", "what is shown next is not what was before"
+        again = gateway.client.post("/v1/pair/switch", params={"from": one})
+        assert again.status_code == 409 and "not active" in again.json()["detail"]
+        soon = gateway.client.post("/v1/pair/switch", params={"from": other})
+        assert soon.status_code in (409, 429), "the one that has just taken over, or does not have its passive yet"
+        assert soon.json()["detail"]
+        pair.backup.kill()
+        silent = gateway.client.post("/v1/pair/switch", params={"from": other})
+        assert (silent.status_code, silent.json()["code"]) == (503, "unanswered")
+
+
 def test_what_is_asked_wrongly_is_told(pair: Pair) -> None:
     with RunningGateway(pair.servers, "--subtree", "/a/") as gateway:
         for asked, status, code in (
@@ -46,6 +64,12 @@ def test_what_is_asked_wrongly_is_told(pair: Pair) -> None:
         ):
             answer = gateway.client.get(asked)
             assert (answer.status_code, answer.json()["code"]) == (status, code), (asked, answer.text)
+        for asked in ("", "?from=", "?from=tcp://127.0.0.1:1", f"?from={pair.servers[0]}&force=1"):
+            answer = gateway.client.post(f"/v1/pair/switch{asked}")
+            assert (answer.status_code, answer.json()["code"]) == (400, "bad-query"), (asked, answer.text)
+        page = {"Origin": gateway.url}
+        answer = gateway.client.post("/v1/pair/switch", params={"from": pair.servers[0]}, headers=page)
+        assert (answer.status_code, answer.json()["code"]) == (403, "read-only")
 
 
 def test_groups_have_lag_and_members_and_only_those_that_are_served(pair: Pair) -> None:

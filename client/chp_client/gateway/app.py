@@ -16,7 +16,7 @@ from .console import FILES, show_console
 from .door import Door, Handler, defect, no_route, problem
 from .gateway import Gateway
 from .openapi import show_openapi
-from .pair import health, ready, show_clients, show_history, show_metrics, show_pair
+from .pair import hand_over, health, ready, show_clients, show_history, show_metrics, show_pair
 from .paths.groups import (
     acknowledge,
     extend,
@@ -57,6 +57,7 @@ ROUTES: list[BaseRoute] = [
     Route("/v1/topics/{topic}/groups/{group}/nack", give_back, methods=["POST"]),
     Route("/v1/topics/{topic}/groups/{group}/extend", extend, methods=["POST"]),
     Route("/v1/pair", show_pair, methods=["GET"]),
+    Route("/v1/pair/switch", hand_over, methods=["POST"]),
     Route("/v1/versions", show_versions, methods=["GET"]),
     Route("/v1/groups", show_groups, methods=["GET"]),
     Route("/v1/clients", show_clients, methods=["GET"]),

@@ -38,11 +38,12 @@ _SERVER = _map(
     since_s=_NUMBER, uptime_s=_NUMBER, waits_for=_STRING, turns=_TURNS, room=_ROOM, syncs_ms=_SYNCS,
 )  # fmt: skip
 _OWN = _map(
-    {"state": _STRING, "number": _REF, "keys": _WHOLE, "write": _FLAG, "readers": _WHOLE},
+    {"state": _STRING, "number": _REF, "keys": _WHOLE, "write": _FLAG, "hand_over": _FLAG, "readers": _WHOLE},
     staleness_s={"type": ["number", "null"]}, active={"type": ["string", "null"]}, lag_ms=_NUMBER, 
     answers=_map({}, **dict.fromkeys(KINDS, _TOOK)),
 )  # fmt: skip
 _PAIR = _map({"servers": _list(_SERVER), "gateway": _OWN})
+_SWITCHED = _map({"active": _STRING, "was": _STRING, "number": _REF, "seconds": _NUMBER})
 _EPOCH = _map({"epoch": _WHOLE, "name": _STRING, "because": _STRING, "wall_ms": _WHOLE}, last=_REF, opener=_STRING)
 _HISTORY = _map({"epochs": _list(_EPOCH)})
 _CLIENT = _map(
@@ -219,6 +220,12 @@ def _paths() -> dict[str, Any]:
         "/v1/groups": {"get": _does("groups of all topics", [], {"200": "100"}, _map({"groups": _list(_GROUP_SEEN)}))},
         **_group_paths(),
         "/v1/pair": {"get": _does("the servers, and this gateway", [], {"200": "both"}, _PAIR)},
+        "/v1/pair/switch": {
+            "post": _does(
+                "have the active server hand over", [_query("from", "the active one", required=True)],
+                {"200": "the other serves"}, _SWITCHED,
+            )
+        },
         "/v1/clients": {
             "get": _does("who told the active server that it is connected", [], {"200": "the first 500"}, _CLIENTS)
         },

@@ -1,8 +1,10 @@
-"""What the servers say of themselves: asked for all who look, at most once a second."""
+"""What the servers say of themselves: asked for all who look, at most once a second; and the hand-over."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,14 +13,16 @@ from starlette.responses import JSONResponse, Response
 
 from chp.numbers import describe
 
-from ..admin import Admin, Answer, Reply
+from ..admin import Admin, AdminError, Answer, Reply
 from ..core.events import State
+from ..errors import Refused
 from .access.caller import caller_of
 from .asked import query
 from .problems import RETRY_S, Problem
 
 ASK_S = 0.8  # a server that takes longer is shown as unreachable
 KEEP_S = 1.0
+HAND_OVER_S, LOOK_S = 5.0, 0.05  # until the other server serves, or it is said that it does not; between two looks
 TOLD = (
     "name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version",
     "waits_for",
@@ -79,11 +83,43 @@ class PairView:
         async with self._lock:
             return {} if self._closed else await asyncio.to_thread(self._admin.ask_all, "access")
 
+    async def hand_over(self, server: str) -> dict[str, Any]:
+        """Have a server hand over to the other, and wait until that one serves; `Problem` if it does not."""
+        async with self._lock:
+            self._at = float("-inf")
+            return await asyncio.to_thread(self._hand_over, server)
+
+    def _hand_over(self, server: str) -> dict[str, Any]:
+        admin, began = self._admin, time.monotonic()
+        patience, admin.timeout_s = admin.timeout_s, HAND_OVER_S
+        try:
+            number = describe(admin.ask(server, "switch").number)  # once: a second would undo the first
+        except Refused as error:
+            raise _not_handed_over(error) from None
+        except AdminError as error:
+            raise Problem(503, "unanswered", f"{error}; see who serves before you ask again") from None
+        finally:
+            admin.timeout_s = patience
+        while time.monotonic() < began + HAND_OVER_S:
+            for other, answer in admin.ask_all("status").items():
+                if other != server and isinstance(answer, Reply) and answer.facts.get("state") == "active":
+                    seconds = round(time.monotonic() - began, 4)
+                    return {"active": other, "was": server, "number": number, "seconds": seconds}
+            threading.Event().wait(LOOK_S)
+        text = f"no other server serves after {HAND_OVER_S:g} s; see who does before you ask again"
+        raise Problem(503, "unanswered", text)
+
     def close(self) -> None:
         """Ask no more."""
         self._closed = True
         if not self._lock.locked():  # else a thread is using it, for less than a second, and the process ends
             self._admin.close()
+
+
+def _not_handed_over(error: Refused) -> Problem:
+    if error.code == "access":
+        return Problem(403, "access", f"the gateway's own user may not: {error}; grant it admin switch")
+    return Problem(429 if error.code == "busy" else 409, error.code or "refused", str(error))
 
 
 def _said(server: str, answer: Any) -> dict[str, Any]:
@@ -111,14 +147,28 @@ async def show_pair(request: Request) -> Response:
     gateway = request.app.state.gateway
     servers = [{k: v for k, v in each.items() if k not in APART} for each in await gateway.pair.look()]
     clone = gateway.clone
+    may = caller_of(request).may_command("switch")
     own = {"state": str(clone.state), "number": str(clone.revision), "keys": len(gateway.keys), "write": gateway.write,
            "staleness_s": _finite(clone.staleness_s), "readers": gateway.readers, "active": clone.active,
-           "lag_ms": round(clone.lag_s * 1000, 3), "answers": gateway.metrics.quantiles()}  # fmt: skip
+           "lag_ms": round(clone.lag_s * 1000, 3), "answers": gateway.metrics.quantiles(),
+           "hand_over": may}  # fmt: skip
     return JSONResponse({"servers": servers, "gateway": own}, headers={"Cache-Control": "no-store"})
 
 
 def _finite(seconds: float) -> float | None:
     return None if seconds == float("inf") else round(seconds, 3)
+
+
+async def hand_over(request: Request) -> Response:
+    """POST /v1/pair/switch?from=: the server that is named, and no other, hands over."""
+    caller_of(request).command("switch")
+    gateway, server = request.app.state.gateway, query(request, "from").get("from")
+    if server not in gateway.servers:
+        known = ", ".join(gateway.servers)
+        raise Problem(
+            400, "bad-query", f"from={server!r:.120} is no server of this pair; name the active one of {known}"
+        )
+    return JSONResponse(await gateway.pair.hand_over(server), headers={"Cache-Control": "no-store"})
 
 
 async def show_history(request: Request) -> Response:

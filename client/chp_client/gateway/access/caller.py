@@ -64,9 +64,13 @@ class Caller:
         if self.rules is not None and not self.rules.may(self.user, verb, f"{TOPICS}{name}/"):
             raise self._denied(f"{verb} topic {name!r:.120}")
 
+    def may_command(self, name: str) -> bool:
+        """Whether an operator's command may be used, or what it tells be seen."""
+        return self.rules is None or self.rules.may(self.user, "admin", name)
+
     def command(self, name: str) -> None:
-        """That an operator's command may be used, or what it tells be seen."""
-        if self.rules is not None and not self.rules.may(self.user, "admin", name):
+        """That it may."""
+        if not self.may_command(name):
             raise self._denied(f"use the admin command {name!r}")
 
     def _denied(self, what: str) -> Problem:

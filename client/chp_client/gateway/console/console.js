@@ -1,12 +1,13 @@
 // The console: what the gateway knows, live. It asks nobody else, keeps nothing, and has no library.
 //
 //   keys.js    folders and keys, by a watch     entry.js   one entry, its editor and its past
-//   views.js   topics, clients, the pair        draw.js    what they draw with
+//   views.js   topics, clients, the pair        hand.js    the hand-over       draw.js    what they draw with
 //
 // The views are parts of one page (#keys, #topics, #clients, #pair); what nobody looks at is not drawn.
 
 import { $, ask, make } from "./draw.js";
 import { changed, close, may, open } from "./entry.js";
+import { offer } from "./hand.js";
 import { drawRate, entries, follow, meant, move, page, selected, soon } from "./keys.js";
 import { drawClients, drawEpochs, drawPair, drawServers, drawTopics } from "./views.js";
 
@@ -62,6 +63,7 @@ function ofPair(pair) {
   freshness(pair.gateway);
   drawServers(pair.servers);
   drawPair(pair);
+  offer(pair);
 }
 
 async function ofOthers(why) {  // who may not see the pair may see keys
@@ -120,14 +122,17 @@ function onRows(event) {
 
 function onKey(event) {
   const writing = ["INPUT", "TEXTAREA"].includes(event.target.tagName);
-  if (event.key === "Escape") return escape(event.target);
+  if ($("sure").open) return;
+  if (event.key === "Escape") return escape(event);
   if (writing || event.ctrlKey || event.metaKey || event.altKey || $("help").open || !(event.key in KEYS)) return;
   KEYS[event.key]();
   event.preventDefault();
 }
 
-function escape(from) {
+function escape(event) {
+  const from = event.target;
   if (from === document.body || from === $("rows")) close();
+  if (from === $("search")) event.preventDefault();  // it would empty itself, and tell nobody
   $("rows").focus();
 }
 

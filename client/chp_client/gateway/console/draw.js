@@ -96,8 +96,8 @@ export function drawDifference(before, after) {
 }
 
 /** The JSON of a path; what is refused is an Error with its detail and status. */
-export async function ask(path) {
-  const answer = await fetch(path);
+export async function ask(path, how) {
+  const answer = await fetch(path, how);
   const told = await answer.json();
   if (!answer.ok) throw Object.assign(new Error(told.detail ?? `${path}: ${answer.status}`), { status: answer.status });
   return told;

@@ -52,7 +52,7 @@ function drawTopic(topic, groups) {
   return make("section.card", [
     make("h2", [make("span", name), make("small", said.filter(Boolean).join(" · "))]),
     groups.length ? drawGroups(groups) : make("p.soft", "No group reads it."),
-    make("p", [make("small", `offsets ${count(first)} to ${count(Math.max(first, next - 1))}${wall_ms ? `, the last at ${clock(wall_ms)}` : ""} `), open]),
+    next > first ? make("p", [make("small", `offsets ${count(first)} to ${count(next - 1)}${wall_ms ? `, the last at ${clock(wall_ms)}` : ""} `), open]) : null,
     looked.get(name) ?? null,
   ], { id: `topic-${name}` });
 }
