@@ -11,9 +11,12 @@ from typing import Any
 import msgpack
 import pytest
 
+from chp.headers import Messages
 from chp.limits import DEFAULT, MIB
+from chp.topics import pack_messages
 from chp_client import AsyncClone, BadInput, Clone, Consumer, Message, Refused
 from chp_client.topics import aside
+from chp_client.topics.given import parts_of
 from chp_server.testing import TestServer
 from tests.wire.test_clone_server import until
 
@@ -185,6 +188,42 @@ def test_more_letters_than_fit_one_record_go_in_several(clone: Clone) -> None:
         batch.done().wait(20)
         until(lambda: orders.groups()[0]["lag"] == n - len(batch))
     assert [told["offset"] for told in letters(clone, "orders.g.dead")] == list(batch.offsets)
+
+
+def test_all_of_a_chunk_may_be_put_aside_by_commits(clone: Clone) -> None:
+    orders, n, name = clone.topic("o" * 90), DEFAULT.batch_items_max, "g" * 90
+    orders.publish_many([b"%d" % i for i in range(n)], [f"key-{i}" for i in range(n)]).wait(30)
+    done: list[int] = []
+    with orders.consumer(name) as consumer:
+        while len(done) < n:
+            batch = consumer.take(30)
+            assert batch is not None
+            for offset in batch.offsets:
+                batch.reject(offset, "x" * 4096)
+            batch.commit({f"/done/{batch.offsets[0]}": b"%d" % len(batch)}, timeout=60)
+            done += batch.offsets
+    assert done == list(range(n)), "each once, in their order, though they came as one batch"
+    found = letters(clone, f"{'o' * 90}.{name}.dead")
+    assert [told["offset"] for told in found] == done
+    assert {told["value"] for told in found} == {b"%d" % i for i in range(n)}
+    assert min(len(told["why"]) for told in found) == 512, "less is told of each where so many may be put aside"
+
+
+def test_a_chunk_is_cut_where_its_parts_would_be_too_large_and_steps_follow_one_another() -> None:
+    values = [bytes(2 * MIB), bytes(2 * MIB), bytes(5 * MIB), b"x"]
+    body = pack_messages(["a", "b", "c", "d"], values)
+    header, item = Messages(1, 14, 3, 20, [[b"s", 10], [b"t", 12], [b"u", 8]]), [10, 4, 7, 1000, [body]]
+    parts = parts_of(header, [item])
+    assert [(list(part.offsets), part.upto) for part in parts] == [([10], 11), ([11], 12), ([12], 13), ([13], 14)]
+    assert [part.spans for part in parts] == [
+        [[b"s", 10], [b"u", 8]], [[b"s", 11], [b"u", 11]], [[b"s", 12], [b"t", 12], [b"u", 12]],
+        [[b"s", 13], [b"t", 13], [b"u", 13]],
+    ]  # fmt: skip
+    assert [part.values for part in parts] == [[value] for value in values]
+    small = [10, 2, 7, 1000, [pack_messages(None, [b"1", b"2"])], b"\0\1"]
+    small[4] = [pack_messages(None, [b"2"])]
+    (whole,) = parts_of(header, [small])
+    assert (whole.offsets, whole.keys, whole.values, whole.upto) == ([11], [None], [b"2"], 14)
 
 
 def test_before_the_handler_sees_it_is_put_aside_too(clone: Clone) -> None:

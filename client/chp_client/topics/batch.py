@@ -7,19 +7,18 @@ and refused leaves it undone: the servers give its messages again, to whoever ha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any
 
 from chp.errors import BadInput
-from chp.headers import Messages
-from chp.numbers import Revision
-from chp.topics import dead_topic, pack_slots, unpack_messages, unpack_slots
+from chp.topics import dead_topic, pack_slots, unpack_slots
 
 from ..agent.tickets import Ticket
 from ..clone.writer import Items, Writer
 from ..core.events import Ack
-from .letters import Letters, letter, portions, reason, shown
+from .given import Part
+from .letters import Letters, cut, letter, portions, reason, shown, why_max
 from .reader import Message
 from .together import Together
 
@@ -36,14 +35,14 @@ class Batch:
     """
 
     __slots__ = (
-        "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto", "_writer", "before",
-        "dead_topic", "keys", "missed", "offsets", "revisions", "times", "values", "whose",
+        "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto", "_why_max", "_writer",
+        "before", "dead_topic", "keys", "missed", "offsets", "revisions", "times", "values", "whose",
     )  # fmt: skip
 
-    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], header: Messages, items: list[Any]) -> None:
+    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], part: Part) -> None:
         self._writer, self.whose = writer, whose
-        self._spans: list[list[Any]] = header.spans or []
-        self._given, self._upto = header.upto, header.upto
+        self._spans, self.missed = part.spans, part.missed
+        self._given, self._upto = part.upto, part.upto
         self._ticket: Ticket | None = None
         self._on_way: list[list[list[Any]]] = []  # steps that are not answered
         self._letters: Letters = {}  # that are not on their way
@@ -51,34 +50,11 @@ class Batch:
         self._held = 0, 0  # slots, and the offset up to which they are acknowledged for now
         self.before = False  # whether it was acknowledged before anybody saw it
         self.dead_topic = dead_topic(*whose[:2])
-        self.missed = max(0, header.first - min((after for _, after in self._spans), default=header.first))
-        self.offsets: Sequence[int] = []
-        self.keys: list[str | None] = []
-        self._raw: list[bytes] = []
+        self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:]
+        self._why_max = why_max(len(self._raw))
         self.values: list[Any] = self._raw if writer.decode is None else []
-        self.times: list[float] = []
-        self.revisions: list[Revision] = []
-        for item in items:
-            self._take(item)
         if writer.decode is not None:
             self._decode(writer.decode)
-
-    def _take(self, item: list[Any]) -> None:
-        first, n, number, wall_ms, bodies, *mask = item
-        keys: list[str | None] = []
-        values: list[bytes] = []
-        for body in bodies:
-            some, more = unpack_messages(body)
-            keys += [key or None for key in some] if some is not None else [None] * len(more)
-            values += more
-        offsets: Sequence[int] = range(first, first + n)
-        if mask:
-            offsets = list(compress(offsets, mask[0]))
-        self.offsets = offsets if not self.offsets else [*self.offsets, *offsets]
-        self.keys += keys
-        self._raw += values
-        self.times += [wall_ms / 1000] * len(values)
-        self.revisions += [Revision(number)] * len(values)
 
     def _decode(self, decode: Callable[[bytes], Any]) -> None:
         try:
@@ -168,7 +144,7 @@ class Batch:
     def _letter(self, at: int, why: str, tries: int) -> list[tuple[str, bytes]]:
         topic, group, _ = self.whose
         told = {"topic": topic, "group": group, "offset": self.offsets[at], "revision": int(self.revisions[at])}
-        told |= {"key": self.keys[at], "tries": tries, "why": why}
+        told |= {"key": self.keys[at], "tries": tries, "why": cut(why, self._why_max)}
         return letter(told, self.keys[at] or "", self._raw[at])
 
     def _together(self, timeout: float | None) -> Together:

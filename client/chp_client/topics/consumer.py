@@ -37,6 +37,7 @@ from ..clone.writer import Writer
 from ..errors import AlreadyThere, Closed, NoSuchGroup, NoSuchTopic, Refused
 from .aside import PAUSE_MAX_S, PAUSE_S, put_aside
 from .batch import Batch
+from .given import parts_of
 from .groups import begin, naming
 from .letters import reason
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
@@ -200,9 +201,12 @@ class Consumer:
             else:
                 self.lag = header.topic_next - header.upto
                 self._proof = header.proof
-                batch = Batch(self._writer, whose, header, items)
-                self._hand = [*(each for each in self._hand if each.in_hand()), batch]
-                yield batch
+                for part in parts_of(header, items):
+                    batch = Batch(self._writer, whose, part)
+                    self._hand = [*(each for each in self._hand if each.in_hand()), batch]
+                    yield batch
+                    if self._anew or self.closed:
+                        return
             if self._anew or self.closed:
                 return
 

@@ -16,6 +16,7 @@ from chp.topics import slots_of
 
 Letters = dict[int, list[tuple[str, bytes]]]  # by the offset of the message that is put aside: keys and values
 WHY_BYTES_MAX = 4096  # of a text that tells why: an exception may hold a whole document
+WHYS_BYTES_MAX = 4 << 20  # of all texts of a batch: what is put aside of it fits one record (given.py)
 PORTION_BYTES = 1 << 20  # of letters in one record, unless one is larger
 
 
@@ -25,8 +26,18 @@ def shown(thing: object) -> str:
         text = f"{thing}"[:WHY_BYTES_MAX]
     except Exception as error:
         text = f"its text can't be had ({type(error).__name__})"
+    return cut(text, WHY_BYTES_MAX)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, of at most so many bytes of UTF-8."""
     data = text.encode("utf-8", "backslashreplace")
-    return text if data.isascii() and len(data) == len(text) else data[:WHY_BYTES_MAX].decode("utf-8", "ignore")
+    return text if len(data) == len(text) <= most else data[:most].decode("utf-8", "ignore")
+
+
+def why_max(messages: int) -> int:
+    """How long each text may be, where so many messages may all be put aside."""
+    return min(WHY_BYTES_MAX, WHYS_BYTES_MAX // max(1, messages))
 
 
 def reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ from ..ask.port import LATER, Interrupted, Port
 from ..clone.writer import Writer
 from ..errors import Refused
 from .batch import Batch
+from .given import parts_of
 from .reader import AGAIN_S, SILENCE_S
 
 SERVES_S = 5.0  # until a server answers at all: a failover takes one
@@ -133,7 +134,7 @@ def receive(
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a member with something else; is it of an older version?")
                     if header.spans:
-                        return _given(Batch(writer, whose, header, items), header, most)
+                        return _given(Batch(writer, whose, parts_of(header, items)[0]), header, most)
                     if stopped() or monotonic() >= until:
                         return None
             except Interrupted:
