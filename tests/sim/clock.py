@@ -16,28 +16,28 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self.events: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._order = 0
         self.done = 0
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Do `what` at `when`, or now if that is past."""
         self._order += 1
-        heapq.heappush(self._events, (max(when, self.now), self._order, what))
+        heapq.heappush(self.events, (max(when, self.now), self._order, what))
 
     def next_at(self) -> float:
         """When the next event is due; infinity if there is none."""
-        return self._events[0][0] if self._events else float("inf")
+        return self.events[0][0] if self.events else float("inf")
 
     def step(self) -> None:
         """Let the next event happen."""
-        self.now, _, what = heapq.heappop(self._events)
+        self.now, _, what = heapq.heappop(self.events)
         self.done += 1
         what()
 
     def run_until(self, end: float) -> None:
         """Let everything happen that is due up to `end`, and move the time there."""
-        events, step = self._events, self.step
+        events, step = self.events, self.step
         while events and events[0][0] <= end:
             step()
         self.now = max(self.now, end)

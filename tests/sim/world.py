@@ -403,8 +403,8 @@ class World:
         self._run(self.time.now)
 
     def _run(self, end: float) -> None:
-        time, at_once, last = self.time, 0, self.time.now
-        while time.next_at() <= end:
+        time, events, at_once, last = self.time, self.time.events, 0, self.time.now
+        while events and events[0][0] <= end:
             time.step()
             at_once = at_once + 1 if time.now == last else 0
             last = time.now
