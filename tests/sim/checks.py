@@ -342,9 +342,11 @@ class Checks:
 
         Of several copies that of the keys counts: another may be of the history that is lost, a moment longer.
         """
-        record = self.oracle.by_first.get(revision)
+        record, on_path = self.oracle.by_first.get(revision), self.oracle.on_path
+        if not lacking or record is None:
+            return
         copies = [at for subtree, at, *_ in node.core.views() if any(key.startswith(subtree) for key in lacking)]
-        if lacking and record is not None and any(self.oracle.on_path(record.last, at) for at in copies):
+        if any(on_path(at, record.last) or on_path(record.last, at) for at in copies):
             self.fail(f"{node.name} is told that {op} is done at {describe(revision)}; its copy is older: {lacking}")
 
     def client_turned(self, node: ClientNode) -> None:

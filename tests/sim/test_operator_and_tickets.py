@@ -45,5 +45,6 @@ def test_a_ticket_is_held_against_the_copy_of_its_keys_alone() -> None:
         batch = headers.Batch(prev, at, at, 0, [], False)
         checks.oracle.add(encode(batch, [Segment(["/a/1"], [b"%d" % at], None).encode()]), "P", 0.0)
     checks.settled(client_at(a=after, b=lost), "c1.1", ["/a/1"], lost)
-    with pytest.raises(Wrong, match="its copy is older"):
-        checks.settled(client_at(a=lost, b=after), "c1.1", ["/a/1"], lost)
+    for own, other in ((lost, after), (shared, after), (shared, lost)):
+        with pytest.raises(Wrong, match="its copy is older"):
+            checks.settled(client_at(a=own, b=other), "c1.1", ["/a/1"], lost)
