@@ -15,6 +15,7 @@ import selectors
 import socket
 import sys
 import time
+import urllib.request
 from typing import Any, cast
 
 from .roles import Meter, Pipe, Process, Role, closing_all
@@ -25,6 +26,7 @@ CONNECTIONS = 64
 KEYS = 1000
 VALUE = b"v" * 100
 ROWS = 1000  # of a batch
+BATCHES = 8  # each of keys of its own; 4 are under way
 READERS, CHANGES = 1000, 100  # readers of changes, changes a second
 SECONDS = (6.0, 2.0)  # whole, quick
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -59,6 +61,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         clones, http = keep(Role(awaiting, address=server.address)), keep(Role(asking))
         clones.hear()
         answered = _answered_by(http, SECONDS[quick])
+        _make_topic(gateway.port)
         seen = keep(Role(reading, port=gateway.port))
         for_s, put = SECONDS[quick], "PUT of a key, awaited"
         cases: dict[str, tuple[dict[str, Any], str]] = {
@@ -71,10 +74,19 @@ def run(quick: bool = False) -> dict[str, Any]:
                 "rate",
             ),
             f"POST of {ROWS} keys, keys": ({"chp-gateway": answered("post", gateway)}, "rate"),
+            f"POST of {ROWS} messages, messages": ({"chp-gateway": answered("publish", gateway)}, "rate"),
             f"{READERS} readers, {CHANGES} changes/s": ({"chp-gateway": lambda: _seen(seen, gateway, for_s)}, "p99_us"),
         }  # what the first sets is read by the second
         made = {name: _case(*case, rounds) for name, case in cases.items()}
     return {"title": "The gateway: HTTP on one connection each", "unit": "/s", "cases": made}
+
+
+def _make_topic(port: int) -> None:
+    """One that keeps a bounded part of what is published."""
+    settings = json.dumps({"keep": "size", "max_bytes": 64 << 20}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/topics/bench", settings, method="PUT")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 201
 
 
 def _case(contenders: Any, figure: str, rounds: int) -> dict[str, Any]:
@@ -120,22 +132,28 @@ def _requests(kind: str, port: int) -> itertools.cycle[bytes]:
     elif kind == "put":
         head = f"{host}Content-Length: {len(VALUE)}\r\n\r\n"
         made = [f"PUT /v1/keys/bench/{i} HTTP/1.1\r\n{head}".encode() + VALUE for i in range(KEYS)]
+    elif kind == "publish":
+        made = [_rows("/v1/topics/bench/messages", host, [{"value": VALUE.decode()}] * ROWS)]
     else:
-        rows = [json.dumps({"set": f"/batch/{i}", "value": VALUE.decode()}) for i in range(ROWS)]
-        body = "\n".join(rows).encode()
-        head = f"{host}Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
-        made = [f"POST /v1/batch HTTP/1.1\r\n{head}".encode() + body]
+        keys = [[f"/batch/{batch}/{i}" for i in range(ROWS)] for batch in range(BATCHES)]
+        made = [_rows("/v1/batch", host, [{"set": key, "value": VALUE.decode()} for key in each]) for each in keys]
     return itertools.cycle(made)
+
+
+def _rows(path: str, host: str, rows: list[dict[str, str]]) -> bytes:
+    body = "\n".join(map(json.dumps, rows)).encode()
+    head = f"{host}Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\n{head}".encode() + body
 
 
 def asking(pipe: Pipe) -> None:
     """Ask as often as it is answered; ends each round with how many there were, and how long each took."""
     while True:
         words = pipe.hear()
-        kind, n = words["kind"], 4 if words["kind"] == "post" else CONNECTIONS
+        kind, n = words["kind"], 4 if words["kind"] in ("post", "publish") else CONNECTIONS
         begin = time.monotonic()
         took = _ask(kind, words["port"], n, words["seconds"])
-        each = ROWS if kind == "post" else 1
+        each = ROWS if kind in ("post", "publish") else 1
         pipe.say(n=len(took) * each, seconds=time.monotonic() - begin, took=took)
 
 

@@ -110,7 +110,7 @@ def key_to_set(key: object, subtrees: tuple[str, ...]) -> str:
 
 def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
     """What the body brings, added to `rows`; the `Problem` of one that is wrong names its place."""
-    if kind == NDJSON and rows.plain(_plain_lines(body)):
+    if kind == NDJSON and rows.plain(plain_lines(body)):
         return rows
     given = _unpacked(body) if kind in MSGPACK else _lines(kind, body)
     if not given:
@@ -134,11 +134,11 @@ def add_row(rows: Rows, row: Any, i: int) -> None:
         raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
 
 
-def _plain_lines(body: bytes) -> list[Any]:
+def plain_lines(body: bytes) -> list[Any]:
     """All lines as JSON, read as one array; none if one is not as most are: then each is looked at by itself.
 
-    As every line begins with a brace and ends with one, no row has a line end within, but in an array of maps; and of
-    those `plain` takes none.
+    As every line begins with a brace and ends with one, no row has a line end within, but in an array of maps: who asks
+    takes none of those.
     """
     text = body.removesuffix(b"\n")
     ends = text.count(b"\n")

@@ -27,7 +27,7 @@ from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import marker_of, write
 from ..problems import Problem
-from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows
+from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows, plain_lines
 from .keys import PAGE, PAGE_BYTES, written
 
 FACTS_S = 5.0
@@ -174,6 +174,22 @@ def _offset(text: str | None) -> int | None:
 
 
 def _rows(body: bytes) -> tuple[list[str | None], list[bytes]]:
+    return _plain_rows(plain_lines(body)) or _each_row(body)
+
+
+def _plain_rows(rows: list[Any]) -> tuple[list[str | None], list[bytes]] | None:
+    """Messages that are all a text, or all a text and a key, as columns; None if they are not."""
+    try:
+        values, members = [row["value"].encode() for row in rows], set(map(len, rows))
+        if members == {1}:
+            return [None] * len(rows), values
+        keys = [row["key"] for row in rows]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    return (keys, values) if members == {2} and set(map(type, keys)) == {str} else None
+
+
+def _each_row(body: bytes) -> tuple[list[str | None], list[bytes]]:
     keys, values = list[str | None](), list[bytes]()
     for i, line in enumerate((line for line in body.split(b"\n") if line.strip()), 1):
         try:
