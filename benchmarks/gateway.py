@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from typing import Any, cast
 
 from .roles import Meter, Pipe, Process, Role, closing_all
@@ -236,20 +237,20 @@ def reading(pipe: Pipe, port: int) -> None:
 def _read(port: int, wanted: int) -> list[float]:
     ask = f"GET /v1/watch?prefix=/seen/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
     mark, took = re.compile(rb'"value":"t([0-9.]+)'), list[float]()
-    with selectors.DefaultSelector() as selector, socket.create_connection(("127.0.0.1", port)) as writer:
-        writer.setblocking(True)
+    with selectors.DefaultSelector() as selector, ExitStack() as keep:
         rest: dict[socket.socket, bytes] = {}
         for _ in range(READERS):
             one = socket.create_connection(("127.0.0.1", port))
             one.sendall(ask)
             rest[one] = b""
             selector.register(one, selectors.EVENT_READ)
-        selector.register(writer, selectors.EVENT_READ)
         for one in list(rest):
             begun = b""
             while b"event: current" not in begun:
                 begun += one.recv(1 << 16)
                 assert begun.startswith(b"HTTP/1.1 200"), begun[:500].decode()
+        writer = keep.enter_context(socket.create_connection(("127.0.0.1", port)))  # one that asks nothing ends
+        selector.register(writer, selectors.EVENT_READ)
         made, due = 0, time.monotonic()
         quiet_until = due + wanted / CHANGES + 30
         while len(took) < wanted * READERS and time.monotonic() < quiet_until:

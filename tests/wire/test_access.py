@@ -21,7 +21,7 @@ from chp.keys import ETX, RESERVED_KEY, STX, channel_topic, public_session, sess
 from chp.messages import ICANHAZ, kvset
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin
+from chp_client.admin import Admin, Reply
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
 from chp_server.testing import Pair, TestServer
@@ -278,3 +278,23 @@ def test_a_store_with_rules_is_not_served_without_keys(tmp_path: Path) -> None:
             admin.ask(server.address, "access", rules=WITHOUT_BOB, on=0)
     with pytest.raises(Exception, match="start with --keys"):
         TestServer(store=store).start()
+
+
+def test_a_restore_leaves_the_rules_as_they_are_on_both_servers(who: Who) -> None:
+    """What was taken from bob after a backup is not given back by it."""
+    all_of_it = {**RULES["users"]["root"], "admin": [*RULES["users"]["root"]["admin"], "restore"]}
+    who.give({**RULES, "users": {**RULES["users"], "root": all_of_it}})
+    with Admin(ClientFile.read(who.files["root"]), WAIT_S) as admin:
+        admin.ask_active("backup", name="copy.db")
+        number = who.give({"roles": {}, "users": {"root": all_of_it}})
+        admin.ask_active("restore", name="copy.db")
+        told: list[dict[str, Any]] = []
+
+        def same() -> bool:
+            told[:] = [answer.facts for answer in admin.ask_all("access").values() if isinstance(answer, Reply)]
+            return len(told) == 2 and all(facts["number"] == number for facts in told)
+
+        until(same, "both say so")
+    assert all(facts["rules"]["users"].keys() == {"root"} for facts in told)
+    with who.clone("bob", subtree="/pub/") as bob, pytest.raises(Refused, match="may not read"):
+        bob.wait_until_synced(WAIT_S)
