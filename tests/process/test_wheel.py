@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -58,6 +59,26 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=200)
     pip(str(home / "bin" / "python"), "install", str(wheel))
     return home / "bin"  # type: ignore[return-value]
+
+
+def test_the_image_s_steps_make_programs_that_run(tmp_path: Path) -> None:
+    """No engine is needed for what its Containerfile says: what is copied is all that is there."""
+    steps = (ROOT / "ops" / "Containerfile").read_text().split("\nFROM ")[1].splitlines()
+    for line in steps:
+        if line.startswith("COPY "):
+            *given, to = line.split()[1:]
+            for name in given:
+                place = tmp_path / "src" / (to if (ROOT / name).is_dir() else name)
+                place.parent.mkdir(exist_ok=True)
+                (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, place)
+    (wanted,) = [line.split("'")[1] for line in steps if "pip install" in line]
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "chp")], check=True, timeout=200)
+    pip(str(tmp_path / "chp/bin/python"), "install", f"{tmp_path}/src{wanted.removeprefix('.')}")
+    for name in ("chp-server", "chp", "chp-gateway"):
+        done = subprocess.run(
+            [str(tmp_path / "chp/bin" / name), "--help"], capture_output=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_what_is_in_it(wheel: Path) -> None:

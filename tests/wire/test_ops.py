@@ -119,10 +119,28 @@ def test_the_units_do_not_restart_what_needs_a_person() -> None:
 def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
     unit = tmp_path / f"{name}.service"  # with a program that is there
     unit.write_text(re.sub(r"(ExecStart=)\S+", r"\1/bin/true", (OPS / unit.name).read_text()))
+    if name == "chp-server":
+        (tmp_path / f"{unit.name}.d").mkdir()
+        shutil.copy(OPS / "hand-over.conf", tmp_path / f"{unit.name}.d")
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0 and unit.name not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "hands_over"),
+    [("active", True), ("passive, in sync", False), ("passive, not in sync: it hears its peer", False), ("", False)],
+)
+def test_only_the_active_hands_over_before_systemd_ends_it(status: str, hands_over: bool, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^ExecStop=-/bin/sh -c '(.*)'$", (OPS / "hand-over.conf").read_text(), re.MULTILINE)
+    for name, does in (("systemctl", f'test "$4" = chp-server.service && echo "{status}"'), ("chp", 'echo "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o700)
+    command = command.replace("%n", "chp-server.service").replace("/opt/chp/bin/", f"{tmp_path}/")
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", command], env=path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout == "switch --timeout 15s\n") is hands_over and not done.stderr
 
 
 def test_the_commands_of_image_and_units_are_programs_of_this_project() -> None:
