@@ -397,8 +397,8 @@ class Checks:
         if any(link.replay.under_way or link.filler.lacks for link in links) or any(n.disk.unsynced for n in servers):
             return "a suffix is still being handed over, or messages are"
         active = next(node for node in servers if node.core.active)
-        if self.not_served_by(active):
-            return self.not_served_by(active)
+        if self.not_served_by(active) or active.core.state.leases.ending:
+            return self.not_served_by(active) or "the keys of a lease that has ended go, some with each turn"
         numbers = {node.core.state.number for node in servers}
         if len(numbers) > 1 or not active.core.here.in_sync():
             return "the passive is not in sync: " + ", ".join(

@@ -31,6 +31,23 @@ def test_who_ended_as_its_journal_was_cut_short_is_started_again_when_the_other_
     assert [server.starts for server in world.servers] == [started[0] + 2, started[1] + 1]
 
 
+HELD = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "lease c1 L 3000", "tick 0.1",
+        "set c1 /l/1 lease=L", "tick 1"]  # fmt: skip
+
+
+def test_a_world_is_not_quiet_as_long_as_the_keys_of_a_lease_that_has_ended_go() -> None:
+    """They go with the turns that come, and all may be in sync before the first of those (seed 122016)."""
+    world = World()
+    for command in HELD:
+        world.do(command)
+    assert not world.checks.quiet()
+    for server in world.servers:
+        server.core.state.leases.end(b"L".ljust(16, b"."))
+    assert "keys of a lease" in world.checks.quiet()
+    world.do("tick 1")
+    assert not world.checks.quiet() and not world.servers[0].core.state.map.values
+
+
 def client_at(**views: int) -> Any:
     """A client with copies of these subtrees, each at a number."""
     told: list[Any] = [(f"/{name}/", at, True, {}, {}, set()) for name, at in views.items()]
