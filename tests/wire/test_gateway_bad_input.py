@@ -129,6 +129,11 @@ def test_it_is_refused_by_name(
     assert gone.status_code == 404, "of a batch with a bad row nothing is done"
 
 
+def test_a_method_that_a_path_has_not_is_told_all_that_it_has(gateway: RunningGateway) -> None:
+    answer = gateway.client.request("PATCH", "/v1/keys/a")
+    assert answer.headers["Allow"] == "DELETE, GET, HEAD, PUT" and answer.headers["Allow"] in answer.json()["detail"]
+
+
 def raw(gateway: RunningGateway, *pieces: bytes, end: bool = False) -> bytes:
     """What comes back to who speaks no proper HTTP, until the gateway hangs up or says no more."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as sock:

@@ -26,10 +26,12 @@ def lasting() -> Iterator[Pair]:
         yield pair
 
 
-async def events(client: httpx.AsyncClient, prefix: str, last: str | None) -> AsyncIterator[tuple[str, str, dict]]:  # type: ignore[type-arg]
+async def events(
+    client: httpx.AsyncClient, prefix: str, last: str | None, **params: str
+) -> AsyncIterator[tuple[str, str, dict]]:  # type: ignore[type-arg]
     """(id, event, data) of a stream, as it comes."""
     headers = {} if last is None else {"Last-Event-ID": last}
-    async with client.stream("GET", "/v1/watch", params={"prefix": prefix}, headers=headers) as answer:
+    async with client.stream("GET", "/v1/watch", params={"prefix": prefix, **params}, headers=headers) as answer:
         if answer.status_code != 200:
             raise httpx.ReadError("not now")
         said = {"id": "", "event": "", "data": ""}
@@ -119,6 +121,18 @@ def test_a_number_that_was_never_begins_with_a_snapshot(lasting: Pair) -> None:
 
     with RunningGateway(lasting.servers) as gateway:
         assert asyncio.run(go(gateway)) == "snapshot"
+
+
+def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(lasting: Pair) -> None:
+    async def go(gateway: RunningGateway, first: str, second: str) -> str:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+            return (await anext(events(client, "/s/", second, after=first)))[0]
+
+    with Clone(lasting.servers) as clone, RunningGateway(lasting.servers) as gateway:
+        numbers = [str(clone.set("/s/a", b"%d" % n).wait(10).revision) for n in range(3)]
+        assert asyncio.run(go(gateway, numbers[0], numbers[1])) == numbers[2]
+        refused = gateway.client.get("/v1/watch?after=yesterday").json()
+        assert refused["detail"].startswith("after: "), "what is wrong is named as it was given"
 
 
 def stuck(gateway: RunningGateway, prefix: str) -> socket.socket:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chp.errors import ChpError
@@ -197,11 +198,17 @@ def _with_ours(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 async def no_route(request: Request, error: Exception) -> Response:
     """The answer where no route is, or none for this method."""
     if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = ", ".join(_methods(request))
         response = Problem(405, "bad-method", f"this path takes {allowed}").response()
         response.headers["Allow"] = allowed
         return response
     return Problem(404, "no-path", "there is no such path; /openapi.json has those there are").response()
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path takes: each of its methods may be a route of its own."""
+    here = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in here for method in getattr(route, "methods", None) or ()})
 
 
 async def problem(request: Request, error: Exception) -> Response:

@@ -45,7 +45,7 @@ async def watch(request: Request) -> Response:
     gateway, fields = gateway_of(request), query(request, "prefix", "after")
     prefix, caller = fields.get("prefix", ""), caller_of(request)
     caller.read_all(prefix)
-    after = _after(fields.get("after") or request.headers.get("last-event-id"))
+    after = _after(fields, request)
     readable(gateway)
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
@@ -53,13 +53,15 @@ async def watch(request: Request) -> Response:
     return Stream(gateway, caller, prefix, after)
 
 
-def _after(text: str | None) -> Revision | None:
-    if not text:
-        return None
-    try:
-        return Revision(text)
-    except BadInput as error:
-        raise Problem(400, "bad-number", f"Last-Event-ID: {error}") from None
+def _after(fields: dict[str, str], request: Request) -> Revision | None:
+    # the header first: a browser that comes back sends it beside the `after` with which it once began
+    for name, text in (("Last-Event-ID", request.headers.get("last-event-id")), ("after", fields.get("after"))):
+        if text:
+            try:
+                return Revision(text)
+            except BadInput as error:
+                raise Problem(400, "bad-number", f"{name}: {error}") from None
+    return None
 
 
 class Stream(Response):
