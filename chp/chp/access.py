@@ -27,6 +27,7 @@ from .keys import check_subtree
 
 ALLOW, DENY = ("read", "write"), ("deny-read", "deny-write")
 LISTS = (*ALLOW, *DENY, "admin")
+COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch")  # later versions may have more
 RULES_BYTES_MAX = 32 << 10  # of all, packed: they are asked for and set in one message, which has 64 KiB
 ROLES_MAX = 32  # of one user
 TOKENS_MAX = 16  # of one user, so that all of them leave room for the rules

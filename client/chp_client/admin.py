@@ -98,6 +98,7 @@ class Admin:
         self._context = zmq.Context()
         self._lines: dict[str, _Line] = {}
         known = credentials_of(servers)
+        self.with_key = bool(known)
         try:
             for server in self.servers:
                 self._lines[server] = _Line(self._context, server, known.get(server))

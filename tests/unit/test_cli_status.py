@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from chp.numbers import number
 from chp_client import Refused
 from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
+from chp_client.ask import admission
 from chp_client.cli import faults, pair, probe
 from chp_client.cli.out import Out
 from chp_client.cli.servers import access, operate, status
@@ -170,6 +172,36 @@ def test_a_stopped_server_and_an_unknown_host_are_not_taken_for_an_empty_port(mo
     assert "nobody listens there" in look({free: gone(free)}, monkeypatch=monkeypatch).views[0].problem
 
 
+@pytest.mark.parametrize(("mechanism", "with_key", "why"), [
+    (b"CURVE", False, admission.WANTS_KEY),
+    (b"CURVE", True, probe.BUSY),
+    (b"NULL", False, probe.BUSY),
+    (b"HTTP/1.1", False, probe.STOPPED),
+])  # fmt: skip
+def test_who_greets_is_not_taken_for_stopped(
+    mechanism: bytes, with_key: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+    monkeypatch.setattr(probe, "GREETING_S", 30.0)
+    monkeypatch.setattr(socket, "create_connection", CONNECT)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer = b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
+
+        def greet() -> None:
+            there, _ = server.accept()
+            with there:
+                assert there.recv(64) == answer[:11], "a mechanism of ours would have it hang up"
+                there.sendall(answer[:10])
+                there.sendall(answer[10:])
+                there.recv(64)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        there = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        assert probe.why_silent(there, gone(there), with_key=with_key) == why
+        thread.join()
+
+
 def test_a_state_may_be_told_as_a_number_too() -> None:
     states = [pair.View(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
@@ -183,6 +215,8 @@ def test_a_server_that_says_little_is_shown_all_the_same() -> None:
 
 class Admin:
     """Answers in turn, as prepared."""
+
+    with_key = False
 
     def __init__(self, *looks: dict[str, Answer]) -> None:
         self.looks = list(looks)

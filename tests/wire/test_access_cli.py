@@ -111,3 +111,19 @@ def test_a_file_that_is_none_is_named_with_what_is_wrong(run: Run, tmp_path: Pat
         file.write_text(text)
     result = run("root", "apply", str(file))
     assert result.exit_code == 2 and says in result.output and "wrong.toml" in result.output
+
+
+def test_an_admin_command_that_there_is_not_is_no_rule(run: Run) -> None:
+    refused = run("root", "grant", "bob", "admin", "swich")
+    assert refused.exit_code == 2 and "did you mean switch?" in refused.output
+    assert "swich" not in run("root", "show").output
+
+
+def test_a_dry_run_tells_what_would_be_refused(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "nobody.toml"
+    file.write_text("")
+    told = run("root", "apply", str(file), "--dry-run")
+    assert told.exit_code == 2 and "nobody could change these rules" in told.output
+    file.write_text(RULES + "#" * (1 << 20))
+    told = run("root", "apply", str(file), "--dry-run")
+    assert told.exit_code == 2 and "more than 1048576 bytes" in told.output, "half of a file is no file of rules"

@@ -184,7 +184,7 @@ def why_no_server(settings: Settings, if_heard: str = "") -> str:
             answers = admin.ask_all("status")
     except ChpError as error:
         return f"{waited}: {error}; {remedy}"
-    reasons = {server: why_silent(server, answer) for server, answer in answers.items()}
+    reasons = {server: why_silent(server, each, with_key=admin.with_key) for server, each in answers.items()}
     if not any(isinstance(a, Reply) or getattr(a, "connected", True) or reasons[s] for s, a in answers.items()):
         return f"{waited} ({', '.join(settings.servers)}); {remedy}"
     found = "; ".join(f"{s} {reasons[s].split(';')[0] or _found_there(a)}" for s, a in answers.items())

@@ -209,8 +209,10 @@ def _kind(role: bool) -> str:
 def _rules_of(file: Path) -> Document:
     try:
         with file.open("rb") as opened:
-            text = opened.read(FILE_BYTES_MAX).decode()
-        return Rules.of(tomllib.loads(text)).document
+            text = opened.read(FILE_BYTES_MAX + 1)
+        if len(text) > FILE_BYTES_MAX:
+            raise Misused(f"{file} has more than {FILE_BYTES_MAX} bytes; is it a file of rules?")
+        return Rules.of(tomllib.loads(text.decode())).document
     except OSError as error:
         raise Misused(f"{file}: {error.strerror}; name a file of rules") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -248,10 +250,26 @@ def _replace(settings: Settings, edit: Edit, *, dry_run: bool = False) -> tuple[
             after = Rules.of(edit(before)).document
         except BadInput as error:
             raise Misused(str(error)) from None
+        _check_commands(before, after)
         changes = _difference(before, after)
+        if changes and dry_run and not Rules.of(after).to_ask():
+            raise Misused(
+                "nobody could change these rules any more, so servers refuse them; leave somebody admin access"
+            )
         if not dry_run and changes:
             facts = admin.ask(server, "access", rules=after, on=facts["number"]).facts
     return changes, facts
+
+
+def _check_commands(before: Document, after: Document) -> None:
+    """What is new among the admin commands is one that there is: a slip would allow nothing, and say nothing."""
+    old, new = (
+        {word for kind in NONE for each in d[kind].values() for word in each.get("admin", ())} for d in (before, after)
+    )
+    for word in sorted(new - old - set(rules.COMMANDS)):
+        like = difflib.get_close_matches(word, rules.COMMANDS, 1)
+        hint = f"; did you mean {like[0]}?" if like else ""
+        raise Misused(f"{word!r} is no admin command; there are {', '.join(rules.COMMANDS)}{hint}")
 
 
 def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:

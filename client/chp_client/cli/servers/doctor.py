@@ -36,6 +36,9 @@ CLOCK_S = 2.0  # apart, beside what the question took: NTP keeps hosts within so
 LITTLE = 0.9  # of memory or keys: sets are refused at the bound
 TURN_MS = 1000  # a turn that took longer holds up everybody
 PORTS = ("P", "P+1", "P+2")
+PEER_REMEDY = (
+    "start it, and let both reach each other's P+3; with keys, the server.pub of each is the peer.pub of the other"
+)
 
 
 class Finding(NamedTuple):
@@ -130,7 +133,7 @@ def _work(view: View) -> Iterator[Finding]:
 
 def _peer(view: View, peer: dict[str, Any]) -> Iterator[Finding]:
     if peer.get("alive") is False:
-        yield Finding(BAD, f"{view.server} does not hear its peer", "start it, and let both reach each other's P+3")
+        yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
     version = peer.get("version")
     if pair.is_number(version) and version and version != VERSION:
         yield Finding(
@@ -174,7 +177,7 @@ def doctor(ctx: click.Context, settings: Settings) -> None:
     ended = time.time()
     seen = pair.views(answers, settings.named)
     for view in seen:
-        explain(view, answers[view.server])
+        explain(view, answers[view.server], with_key=admin.with_key)
     closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
     found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
     for each in found:

@@ -67,7 +67,7 @@ class Look:
         self.views = pair.views(answers, self.named)
         now = time.monotonic()
         for view in self.views:
-            explain(view, answers[view.server])
+            explain(view, answers[view.server], with_key=self.admin.with_key)
             self._note(view, now)
         active = next((view.server for view in self.views if view.active), None)
         if self._asks_clients and active is not None:
