@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -61,53 +62,84 @@ class Worker:
         self.process.wait()
 
 
-@pytest.mark.timeout(400)
-def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(tmp_path: Path) -> None:
+class Group:
+    """Workers that share a topic, a pair and a publisher, of which some are killed while they are at it."""
+
+    def __init__(self, pair: ProcessPair, clone: Clone, folder: Path, workers: int) -> None:
+        self.pair = pair
+        self.numbers, self.receipts = clone.topic(TOPIC), clone.topic(RECEIPTS)
+        self.receipts.create(timeout=GENEROUS_S)
+        self.numbers.subscribe(GROUP, "begin", timeout=GENEROUS_S)
+        self.workers = [Worker(pair, f"w{i}", folder) for i in range(workers)]
+
+    def more(self) -> None:
+        """Wait until some more messages are done."""
+        due = self._done() + 300
+        wait_for("300 more receipts", lambda: self._done() >= due)
+
+    def _done(self) -> int:
+        return int(self.receipts.facts(GENEROUS_S)["next"])
+
+    def all_share(self) -> None:
+        """Wait until each worker has slots."""
+        names = {f"w{i}" for i in range(len(self.workers))}
+
+        def do() -> bool:
+            members = dict(self.numbers.groups(GENEROUS_S)[0]["members"])
+            return members.keys() == names and all(members.values())
+
+        wait_for("consumers that share", do)
+
+    def lose(self, victims: list[Worker], *, active: bool) -> None:
+        """Kill these, and the active; start them again when the others have gone on."""
+        server = self.pair.active() if active else None
+        if server is not None:
+            server.kill()
+        for victim in victims:
+            victim.kill()
+        self.more()
+        if server is not None:
+            server.start()
+            self.pair.wait_in_sync()
+        for worker in victims:
+            worker.start()
+        self.all_share()
+
+
+@pytest.mark.parametrize(
+    ("workers", "of_the_active", "of_workers"),
+    [
+        pytest.param(2, 1, 2, marks=pytest.mark.timeout(400)),
+        pytest.param(4, 50, 100, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
+    tmp_path: Path, workers: int, of_the_active: int, of_workers: int
+) -> None:
     with ProcessPair(tmp_path) as pair, Clone(pair.servers, SUMS) as clone:
         clone.wait_until_synced(GENEROUS_S)
-        numbers, receipts = clone.topic(TOPIC), clone.topic(RECEIPTS)
-        receipts.create(timeout=GENEROUS_S)
-        numbers.subscribe(GROUP, "begin", timeout=GENEROUS_S)
+        group = Group(pair, clone, tmp_path, workers)
         publisher = Publisher(clone)
         publisher.start()
-        workers = [Worker(pair, f"w{i}", tmp_path) for i in range(2)]
-
-        def done() -> int:
-            return int(receipts.facts(GENEROUS_S)["next"])
-
-        def more() -> None:
-            before = done()
-            wait_for("300 more receipts", lambda: done() >= before + 300)
-
-        def both_hold_slots() -> bool:
-            members = dict(numbers.groups(GENEROUS_S)[0]["members"])
-            return members.keys() == {"w0", "w1"} and all(members.values())
-
+        chance, kills = random.Random(7), [True] * of_the_active + [False] * of_workers
+        chance.shuffle(kills)
         try:
-            wait_for("two consumers that share", both_hold_slots)
-            more()
-            for victim, active_too in ((workers[0], False), (None, True), (workers[1], True)):
-                active = pair.active() if active_too else None
-                if active is not None:
-                    active.kill()
-                if victim is not None:
-                    victim.kill()
-                more()
-                if active is not None:
-                    active.start()
-                    pair.wait_in_sync()
-                if victim is not None:
-                    victim.start()
-                wait_for("two consumers that share", both_hold_slots)
-                more()
+            group.all_share()
+            group.more()
+            while kills:
+                now = [kills.pop()]
+                if kills and kills[-1] != now[0] and chance.random() < 0.5:  # the active and a consumer at once
+                    now.append(kills.pop())
+                group.lose(chance.sample(group.workers, now.count(False)), active=True in now)
+                group.more()
             expected = publisher.end()
-            wait_for("all to be acknowledged", lambda: numbers.groups(GENEROUS_S)[0]["lag"] == 0)
+            wait_for("all to be acknowledged", lambda: group.numbers.groups(GENEROUS_S)[0]["lag"] == 0)
         finally:
             publisher.ending.set()
-            for worker in workers:
+            for worker in group.workers:
                 worker.kill()
                 print(worker.log.read_text()[-2000:])
         clone.sync(GENEROUS_S)
-        given = sorted(int(value) for batch in receipts.read(wait=False) for value in batch.values)
+        given = sorted(int(value) for batch in group.receipts.read(wait=False) for value in batch.values)
         assert given == list(range(publisher.n)), "a receipt for each message, and one only"
         assert {key: int(clone[key]) for key in expected} == expected, "and each number is in its sum once"
