@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from chp_client import Clone
+from chp_client.gateway.paths import topics
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
@@ -121,3 +123,67 @@ def test_a_gateway_of_a_part_has_no_topics_outside_of_it(asked: tuple[httpx.Clie
     assert part.get("/v1/topics").json() == {"topics": []}
     for answer in (part.get("/v1/topics/t"), part.get(MESSAGES), part.post(MESSAGES, content=b"2")):
         assert answer.status_code == 400 and answer.headers["content-type"] == "application/problem+json"
+
+
+# -- messages as events
+
+
+def events(
+    gateway: RunningGateway, last: str | None, wanted: int, then: Callable[[], object] = lambda: None
+) -> list[tuple[int, str]]:
+    """Offsets and values as events bring them, until there are so many; `then` is called with the first."""
+    headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
+    found: list[tuple[int, str]] = []
+    with gateway.client.stream("GET", MESSAGES, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                found.append((int(line[4:]), ""))
+            elif line.startswith("data: "):
+                found[-1] = found[-1][0], json.loads(line[6:])["value"]
+                if len(found) == 1:
+                    then()
+                if len(found) == wanted:
+                    break
+    return found
+
+
+def test_messages_come_as_events_and_go_on_over_another_gateway_and_a_failover(pair: Pair) -> None:
+    with RunningGateway(pair.servers) as one, RunningGateway(pair.servers) as other, Clone(pair.servers) as clone:
+        topic = clone.topic("t")
+        topic.publish_many([b"%d" % i for i in range(500)]).wait(30)
+
+        def more() -> None:
+            topic.publish_many([b"%d" % i for i in range(500, 600)]).wait(30)
+
+        found = events(one, None, 550, more)
+        pair.primary.kill()
+        topic.publish(b"last").wait(30)
+        found += events(other, "549", 51)
+        assert found == [*((i, str(i)) for i in range(600)), (600, "last")]
+
+
+def test_a_reader_of_events_may_want_only_what_comes_and_is_told_what_ends_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
+        wanted = {"Accept": "text/event-stream"}
+        assert gateway.client.get(MESSAGES, headers=wanted).status_code == 404
+        topic = clone.topic("t")
+        topic.publish(b"old").wait(30)
+        assert gateway.client.get(f"{MESSAGES}?after=x", headers=wanted).status_code == 400
+        seen = list[str]()
+        with gateway.client.stream("GET", f"{MESSAGES}?after=latest", headers=wanted) as answer:
+            for line in answer.iter_lines():
+                if line.startswith(":") and not seen:  # nothing came: it listens
+                    topic.publish(b"new").wait(30)
+                    seen.append(line)
+                elif line.startswith("data: ") and "value" in line:
+                    seen.append(json.loads(line[6:])["value"])
+                    monkeypatch.setattr(topics, "STREAMS_MAX", 1)
+                    assert gateway.client.get(MESSAGES, headers=wanted).status_code == 429
+                    topic.remove(timeout=30)
+                elif line.startswith("event: "):
+                    seen.append(line)
+        assert seen == [": nothing came", "new", "event: removed"]
+        assert gateway.client.get("/metrics").text.count("chp_gateway_streams 0") == 1

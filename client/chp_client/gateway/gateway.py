@@ -57,7 +57,7 @@ class Gateway:
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
         self.bodies = Bodies(self.limits)
         self.metrics = Metrics()
-        self.under_way = self.readers = self.lines = 0
+        self.under_way = self.readers = self.lines = self.streams = 0
         self.closing = asyncio.Event()
         self.reading = asyncio.Semaphore(READING_MAX)
         self.ipv6: list[bool]  # of each server, whether it is reached so
@@ -131,6 +131,7 @@ class Gateway:
             "keys": ("keys of the copy", float(len(self.keys))),
             "requests": ("requests that wait for the pair", float(self.under_way)),
             "readers": ("readers of changes", float(self.readers)),
+            "streams": ("readers of messages as events", float(self.streams)),
             "lines": ("WebSockets to the pair", float(self.lines)),
             "receiving": ("members of groups that wait for messages", float(self._receiving)),
             "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),

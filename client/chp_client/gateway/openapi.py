@@ -147,7 +147,12 @@ def _topic_paths() -> dict[str, Any]:
         },
         "/v1/topics/{topic}/messages": {
             "post": _does("publish one message or many", [name, key], {"200": "done"}, _PUBLISHED, **body),
-            "get": _does("a page of messages, in order", page, {"200": "messages, and `next`"}, _MESSAGES),
+            "get": _does(
+                "a page of messages, in order; as server-sent events, if these are accepted, all and what comes",
+                [*page, _header("Last-Event-ID", "of events: the offset of the last message that was seen")],
+                {"200": "messages, and `next`"},
+                _MESSAGES,
+            ),
         },
     }
 

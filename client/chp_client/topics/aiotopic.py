@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import aclosing
 from functools import partial
 from threading import Event, Thread
 from typing import Any
+
+from chp.numbers import Revision
 
 from ..clone.aioparts import Awaiting, call_soon
 from ..core.events import Ack
@@ -16,6 +19,7 @@ from .reader import PATIENCE_S, MessageBatch
 from .topic import Topic
 
 AHEAD = 4  # batches
+QUIET = MessageBatch(0, [], [], Revision(0), 0.0)  # none came in time
 
 
 class AsyncTopic:
@@ -67,10 +71,19 @@ class AsyncTopic:
         self, after: int | None = None, *, until: int | None = None, wait: bool = True
     ) -> AsyncIterator[MessageBatch]:
         """As of `Topic`, for `async for`; who is cancelled, or leaves it, ends the thread within some seconds."""
+        async with aclosing(self.reading(after, until=until, wait=wait)) as found:
+            async for batch in found:
+                if batch is not None:
+                    yield batch
+
+    async def reading(
+        self, after: int | None, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
+    ) -> AsyncGenerator[MessageBatch | None]:
+        """As `read`, with None when nothing came for `quiet_s` (for the parts of this package)."""
         ahead = _Ahead(self._topic.reading(after, until=until, wait=wait))
         try:
-            while (batch := await ahead.take()) is not None:
-                yield batch
+            while (batch := await ahead.take(quiet_s)) is not None:
+                yield None if batch is QUIET else batch
         finally:
             ahead.stop()
 
@@ -131,9 +144,13 @@ class _Ahead:
             self._found.close()  # its sockets are this thread's
         call_soon(self._loop, partial(self._queue.put_nowait, end))
 
-    async def take(self) -> MessageBatch | None:
-        """The next batch; None at the end."""
-        batch = await self._queue.get()
+    async def take(self, quiet_s: float | None) -> MessageBatch | None:
+        """The next batch, or `QUIET` if none comes in time; None at the end."""
+        try:
+            async with asyncio.timeout(quiet_s):
+                batch = await self._queue.get()
+        except TimeoutError:
+            return QUIET
         self._room.set()
         if isinstance(batch, BaseException):
             raise batch

@@ -1,18 +1,23 @@
 """Topics: /v1/topics, their settings and facts, publishing, and reading without a group.
 
 A gateway of a part of the keys serves a topic only if `/.chp/topics/NAME/` lies in that part, as the rules of access
-have it. Publishing is awaited, as sets are. A page of messages is read by a thread of its own, a few at a time.
+have it. Publishing is awaited, as sets are. A page of messages is read by a thread of its own, a few at a time; who
+reads them as events has one as long as it does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from chp import columns
 from chp.errors import ChpError
@@ -21,7 +26,8 @@ from chp.topics import Settings, check_topic, pack_messages
 
 from ...errors import NoSuchTopic
 from ...topics.aiotopic import AsyncTopic
-from ...topics.reader import Message
+from ...topics.reader import Message, MessageBatch
+from ...topics.topic import LATEST
 from ..access.caller import TOPICS, caller_of
 from ..asked import number, query
 from ..gateway import Gateway, gateway_of
@@ -29,9 +35,13 @@ from ..once import marker_of, write
 from ..problems import Problem
 from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows, plain_lines
 from .keys import PAGE, PAGE_BYTES, written
+from .watching import SEND_S, STREAM
 
 FACTS_S = 5.0
 SETTINGS = {"keep", "max_messages", "max_bytes", "max_age_s"}
+STREAMS_MAX = 64  # readers of messages as events: each has a thread and a socket
+EVENTS = 200  # of one write
+QUIET_S = 1.0  # so often there is a comment when nothing comes
 OFFSET_MAX = 1 << 53  # what JSON keeps exactly everywhere
 
 
@@ -118,7 +128,10 @@ async def said(request: Request, extras: dict[str, Any], body: bytes = b"", stat
 
 
 async def read_topic(request: Request) -> Response:
-    """GET /v1/topics/{topic}/messages?after=&max=: a page, in order; `next` is the `after` of the next one."""
+    """GET /v1/topics/{topic}/messages?after=&max=: a page, in order; `next` is the `after` of the next one. To who
+    accepts events: all messages, one event each, and those that come."""
+    if STREAM in request.headers.get("accept", ""):
+        return await _events(request)
     gateway, topic, fields = gateway_of(request), topic_of(request), query(request, "after", "max")
     most, after = number(fields, "max", PAGE, gateway.limits.page), _offset(fields.get("after"))
     found: list[dict[str, Any]] = []
@@ -136,6 +149,87 @@ async def read_topic(request: Request) -> Response:
     except NoSuchTopic as error:
         raise absent(error) from None
     return json_answer({"messages": found, "next": found[-1]["offset"] if found else after})
+
+
+async def _events(request: Request) -> Response:
+    gateway, topic, fields = gateway_of(request), topic_of(request), query(request, "after")
+    last = request.headers.get("last-event-id") or fields.get("after")
+    after = LATEST if last == "latest" else _offset(last)
+    if gateway.streams >= STREAMS_MAX:
+        raise Problem(429, "busy", f"{gateway.streams} read messages as events here; ask another gateway", retry_s=5)
+    try:
+        await topic.facts(FACTS_S)  # what is wrong is told with a status
+    except NoSuchTopic as error:
+        raise absent(error) from None
+    return MessageEvents(request, topic, after)
+
+
+class MessageEvents(Response):
+    """The messages of a topic as events: the answer ends when the reader leaves, or the gateway does."""
+
+    def __init__(self, request: Request, topic: AsyncTopic, after: int | None) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=STREAM)
+        del self.headers["content-length"]
+        self._gateway, self._caller = gateway_of(request), caller_of(request)
+        self._topic, self._after, self._gone = topic, after, False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write to one reader; who takes nothing for long is cut off."""
+        self._gateway.streams += 1
+        leaving = asyncio.ensure_future(self._left(receive))
+        abort: Callable[[], None] | None = scope.get("state", {}).get("abort")
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async with aclosing(self._pieces()) as pieces:
+                async for piece in pieces:
+                    async with asyncio.timeout(SEND_S):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            if abort is not None:
+                abort()
+        finally:
+            leaving.cancel()
+            self._gateway.streams -= 1
+
+    async def _left(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
+        try:
+            async with aclosing(self._topic.reading(self._after, quiet_s=QUIET_S)) as found:
+                async for batch in found:
+                    if batch is None and self._may_go_on():
+                        yield b": nothing came\n\n"
+                    for piece in () if batch is None else _pieces_of(batch):
+                        if not self._may_go_on():
+                            return
+                        yield piece
+                    if not self._may_go_on():
+                        return
+        except NoSuchTopic:
+            yield b"event: removed\ndata: {}\n\n"
+        except ChpError:  # no server serves: the reader comes back
+            return
+
+    def _may_go_on(self) -> bool:
+        """Whether both ends are there, and the rules let it read on."""
+        try:
+            self._gateway.callers.still(self._caller).topic("read", self._topic.name)
+        except Problem:
+            return False
+        return not self._gone and not self._gateway.closing.is_set()
+
+
+def _pieces_of(batch: MessageBatch) -> Iterator[bytes]:
+    """Some events at a time."""
+    if batch.missed:
+        yield f'event: missed\ndata: {{"missed": {batch.missed}}}\n\n'.encode()
+    messages = iter(batch)
+    while some := list(islice(messages, EVENTS)):
+        yield "".join(f"id: {each.offset}\ndata: {json.dumps(message_json(each))}\n\n" for each in some).encode()
 
 
 def topic_of(request: Request) -> AsyncTopic:
