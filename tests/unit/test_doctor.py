@@ -54,6 +54,13 @@ def test_what_is_wrong_is_named_with_a_remedy(facts: dict[str, Any], level: str,
     assert finding.level == level and (finding.remedy or ";" in finding.what)
 
 
+def test_a_server_that_can_not_write_is_no_healthy_pair() -> None:
+    why = "read-only: the journal's file was removed; save what is held, and start it again"
+    said = found(room={**ROOM, "read_only": True, "why": why})
+    assert Finding(BAD, f"tcp://a:5556 refuses sets: {why}") in said, "it has its own remedy"
+    assert said[-1] == Finding(BAD, f"the pair is degraded: tcp://a:5556: {why}")
+
+
 def test_a_port_that_takes_no_connection_is_named() -> None:
     [finding] = [each for each in found([1]) if each.level == BAD]
     assert finding.what == "tcp://a:5556: port 5557 (P+1) is not reachable from here"

@@ -212,6 +212,10 @@ def _of_the_rest(active: View, others: list[View]) -> Verdict:
             return Verdict(DEGRADED, "degraded", f"{other.server} is {other.state}")
     if active.has_peer and active.in_sync is False:
         return Verdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
+    for view in (active, *others):
+        room = view.facts.get("room")
+        if isinstance(room, dict) and (room.get("read_only") or room.get("full")):
+            return Verdict(DEGRADED, "degraded", f"{view.server}: {room.get('why') or 'it is full'}")
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return Verdict(OK, "healthy", why)
 

@@ -95,9 +95,8 @@ def _room(view: View) -> Iterator[Finding]:
     if not isinstance(room, dict):
         return
     if room.get("full") or room.get("read_only"):
-        yield Finding(
-            BAD, f"{view.server} refuses sets: {room.get('why') or 'it is full'}", "make room, or raise the bound"
-        )
+        why = room.get("why") or "it is full"
+        yield Finding(BAD, f"{view.server} refuses sets: {why}", "" if ";" in why else "make room, or raise the bound")
     memory, most = room.get("memory"), room.get("memory_max")
     if pair.is_number(memory) and pair.is_number(most) and most and memory > LITTLE * most:
         yield Finding(
