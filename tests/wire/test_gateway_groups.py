@@ -62,6 +62,25 @@ def clients(gateways: tuple[httpx.Client, httpx.Client, Pair]) -> Iterator[tuple
     one.delete("/v1/topics/t").raise_for_status()
 
 
+def test_single_messages_are_left_out_of_an_acknowledgement_and_come_again(
+    clients: tuple[httpx.Client, httpx.Client],
+) -> None:
+    one, two = clients
+    publish(one, 20)
+    told = one.post(f"{GROUP}/receive?member=a&wait=10").json()
+    bad = [each for each in told["messages"] if each["value"] in ("7", "11")]  # of the keys k2 and k1
+    assert ack(one, told["receipt"], **{"except": [{"offset": "7"}]}).status_code == 400
+    assert ack(one, told["receipt"], **{"except": [*bad, 7]}).status_code == 400
+    assert ack(two, told["receipt"], **{"except": bad}).status_code == 200
+    assert ack(one, told["receipt"]).json()["code"] == "fenced"
+    left = list[str]()
+    while len(left) < 5:
+        found, receipt = receive(two, "member=a")
+        assert ack(one, receipt).status_code == 200
+        left += found
+    assert left == ["7", "11", "12", "16", "17"], "each, and what comes behind it under its key"
+
+
 def test_a_group_is_made_shown_and_removed(clients: tuple[httpx.Client, httpx.Client]) -> None:
     one, _ = clients
     publish(one, 10)

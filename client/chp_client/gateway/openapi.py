@@ -189,7 +189,7 @@ def _group_paths() -> dict[str, Any]:
             "post": _does("what is next for a member", receive, {"200": "messages", "204": "none"}, _GIVEN)
         },
         f"{here}/{{group}}/ack": told(
-            "messages are done, with what came of them", upto=_WHOLE, sets=rows, publish=rows
+            "messages are done, with what came of them", upto=_WHOLE, sets=rows, publish=rows, **{"except": rows}
         ),
         f"{here}/{{group}}/nack": told("give back what the member has, and leave", delay=_NUMBER),
         f"{here}/{{group}}/extend": told("keep what it has for longer", ttl=_NUMBER),

@@ -71,6 +71,10 @@ def slots_for(letters: Letters) -> int:
     """The slots that these messages may be of: one without a key, as those beside it had none either, or had."""
     slots = 0
     for offset, ((key, _), *_) in letters.items():
-        slots |= 1 << slots_of([key], 0, 1)[0]
-        slots |= 0 if key else 1 << slots_of(None, offset, 1)[0]
+        slots |= slots_for_one(offset, key)
     return slots
+
+
+def slots_for_one(offset: int, key: str) -> int:
+    """The slots that a message may be of."""
+    return 1 << slots_of([key], 0, 1)[0] | (0 if key else 1 << slots_of(None, offset, 1)[0])

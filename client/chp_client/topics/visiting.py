@@ -9,7 +9,7 @@ it still may is the pair's to say.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from threading import Event
 from time import monotonic
@@ -19,6 +19,7 @@ from chp import columns
 from chp.batch import packb
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.headers import Messages
+from chp.topics import pack_slots, unpack_slots
 from chp.unpacking import unpack
 
 from ..ask.port import LATER, Interrupted, Port
@@ -26,6 +27,7 @@ from ..clone.writer import Writer
 from ..errors import Refused
 from .batch import Batch
 from .given import parts_of
+from .letters import slots_for_one
 from .reader import AGAIN_S, SILENCE_S
 
 SERVES_S = 5.0  # until a server answers at all: a failover takes one
@@ -87,6 +89,15 @@ class Receipt(NamedTuple):
             raise BadInput(f"no message up to {offset} came with this receipt")
         return Receipt(self.name, moves)
 
+    def without(self, messages: Iterable[tuple[int, str]]) -> Receipt:
+        """But for these messages, by offset and key, and what comes behind them in their slots: that stays in hand."""
+        moves = self.moves
+        for offset, key in messages:
+            moves = [step for move in moves for step in _held(move, offset, slots_for_one(offset, key))]
+        if not moves:
+            raise BadInput("nothing else came with this receipt; `nack` gives all of it back")
+        return Receipt(self.name, moves)
+
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
         """The column that acknowledges them, if the pair lets it."""
         return {columns.ACK: [[topic, group, member, self.moves]]}
@@ -95,6 +106,13 @@ class Receipt(NamedTuple):
 def cut(moves: list[list[Any]], offset: int) -> list[list[Any]]:
     """Steps, of the messages up to an offset, and it."""
     return [[slots, after, min(upto, offset + 1)] for slots, after, upto in moves if after <= offset]
+
+
+def _held(move: list[Any], offset: int, held: int) -> list[list[Any]]:
+    """A step as one or two: of some slots it ends before an offset."""
+    slots, after, upto = unpack_slots(move[0]), move[1], move[2]
+    steps = [(slots & held, min(upto, offset)), (slots & ~held, upto)]
+    return [[pack_slots(some), after, end] for some, end in steps if some and end > after]
 
 
 def _is_move(move: object) -> bool:

@@ -37,7 +37,7 @@ from .topics import FACTS_S, absent, json_answer, message_json, message_of, pack
 
 TTL_S, TTL_MAX_S = 30.0, 3600.0
 WAIT_MAX_S = 30.0  # proxies end what is silent for a minute
-ACK = frozenset({"receipt", "upto", "sets", "publish"})
+ACK = frozenset({"receipt", "upto", "except", "sets", "publish"})
 
 
 async def list_groups(request: Request) -> Response:
@@ -140,6 +140,7 @@ async def acknowledge(request: Request) -> Response:
         receipt = Receipt.of(told["receipt"])
         if "upto" in told:
             receipt = receipt.upto(_offset(told["upto"]))
+        receipt = receipt.without(map(_left_out, _list(told, "except")))
         rows = Rows(gateway.subtrees)
         for i, row in enumerate(_list(told, "sets"), 1):
             add_row(rows, row, i)
@@ -219,6 +220,14 @@ def _offset(value: object) -> int:
     if type(value) is not int or not 0 <= value < visiting.OFFSET_MAX:
         raise BadInput(f"upto is the offset of the last message that is done, not {value!r:.40}")
     return value
+
+
+def _left_out(row: object) -> tuple[int, str]:
+    """A message that is not done, as it came or by its offset and key."""
+    key = row.get("key", "") if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(key, str):
+        raise Problem(400, "bad-body", '"except" has messages as they came, or such as {"offset": 17, "key": "k"}')
+    return _offset(row.get("offset")), key
 
 
 def _list(told: dict[str, Any], name: str) -> list[Any]:
