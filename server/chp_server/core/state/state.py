@@ -14,7 +14,7 @@ The state changes only by records, in the order of their numbers, on the active,
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +46,33 @@ class Session:
 
     no: int
     seen: float
-    runs: deque[tuple[int, int, int]] = field(default_factory=deque)  # first batch, last batch, revision
+    _runs: list[tuple[int, int, int]] = field(default_factory=list)  # a deque takes a kilobyte for a session's only one
+    _forgotten: int = 0  # of these, the first
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int, int]]:
+        """First batch, last batch, revision."""
+        return self._runs[self._forgotten :] if self._forgotten else self._runs
 
     def revision_of(self, no: int) -> int:
         """The revision of a batch; 1, which no record has, if that is forgotten."""
         return next((revision for first, last, revision in reversed(self.runs) if first <= no <= last), FORGOTTEN)
+
+    def record(self, no: int, revision: int, now: float) -> None:
+        """All batches up to one are done."""
+        self._runs.append((self.no + 1, no, revision))
+        self.no, self.seen = no, now
+
+    def keep_run(self, run: tuple[int, int, int]) -> None:
+        """What another server remembers of it."""
+        self._runs.append(run)
+
+    def forget_run(self) -> None:
+        """The oldest, if there is one; they leave the list together, as each that does moves all that stay."""
+        self._forgotten += self._forgotten < len(self._runs)
+        if 2 * self._forgotten >= len(self._runs):
+            del self._runs[: self._forgotten]
+            self._forgotten = 0
 
 
 class ReplicatedState:
@@ -249,8 +271,8 @@ class ReplicatedState:
                 self._forget(next(iter(self.sessions)))
         else:
             self.sessions.move_to_end(session_id)
-        self._record_run(session_id, session, (session.no + 1, no, revision))
-        session.no, session.seen = no, now
+        session.record(no, revision, now)
+        self._note_run(session_id)
 
     def did(self, session_id: bytes, no: int) -> bool:
         """Whether a session's batch was done, or refused, with a record that tells of it."""
@@ -271,13 +293,12 @@ class ReplicatedState:
         if self._newest.get(client) == session_id:
             del self._newest[client]
 
-    def _record_run(self, session_id: bytes, session: Session, run: tuple[int, int, int]) -> None:
-        session.runs.append(run)
+    def _note_run(self, session_id: bytes) -> None:
         self._runs.append(session_id)
         while len(self._runs) > self.limits.runs_max:
             oldest = self.sessions.get(self._runs.popleft())
-            if oldest is not None and oldest.runs:
-                oldest.runs.popleft()
+            if oldest is not None:
+                oldest.forget_run()
 
     def forget_idle_sessions(self, now: float) -> int:
         """Drop sessions unheard for `session_idle_s_max`; returns how many."""
@@ -365,7 +386,8 @@ class ReplicatedState:
             self._record_newest(session_id)
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
-            self._record_run(i, self.sessions[i], (first, last, revision))
+            self.sessions[i].keep_run((first, last, revision))
+            self._note_run(i)
         self.leases = Leases()
         for i, ttl_ms, left_ms, keys, owner in leases:
             self.leases.keep(i, ttl_ms, owner, now)
