@@ -1,4 +1,4 @@
-"""What the servers say of themselves: asked for all who look, at most once a second; and the hand-over."""
+"""What the servers say of themselves: asked for all who look, at most twice a second; and the hand-over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .asked import query
 from .problems import RETRY_S, Problem
 
 ASK_S = 0.8  # a server that takes longer is shown as unreachable
-KEEP_S = 1.0
+KEEP_S = 0.5  # less than a page waits between two looks, or it would be shown what was before the last one
 HAND_OVER_S, LOOK_S = 5.0, 0.05  # until the other server serves, or it is said that it does not; between two looks
 TOLD = (
     "name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version",

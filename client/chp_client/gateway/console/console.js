@@ -36,9 +36,12 @@ async function look() {
   if (looking || document.hidden) return;
   looking = true;
   try {
-    const [pair, history, clients] = await Promise.all(["/v1/pair", "/v1/history", "/v1/clients"].map(told));
+    const [first, ...others] = ["/v1/pair", "/v1/history", "/v1/clients"].map(told), rest = Promise.all(others);
+    rest.catch(() => {});  // of a gateway that is silent: `first` says so too
+    const pair = await first;
     if (pair instanceof Error) await ofOthers(pair);
-    else ofPair(pair);
+    else ofPair(pair);  // at once, while a server that is gone is waited for
+    const [history, clients] = await rest;
     if (clients instanceof Error) $("clients").replaceChildren(make("p.soft", clients.message));
     else drawClients(clients);
     may(mayWrite, clients instanceof Error ? null : new Map(clients.clients.map((each) => [each.client, each])));
