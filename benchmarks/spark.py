@@ -3,6 +3,7 @@
     write   a cached DataFrame in local[2] into a lone in-memory server, committed atomically; values of 20 or 100 bytes
             beside foreachPartition with one set a row, and redis-py pipelines of 1,000 from foreachPartition
     read    the same keys as a DataFrame: all columns, and four of them
+    topic   the rows of 100 bytes published to a topic by one commit, and read back by two tasks
     seen    a micro-batch of 100 rows: from the sink to an application's memory (spark_seen.py)
     cross   all 7,156,092 cross rates of the ECB's history, published, read back and compared (spark_crosses.py)
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from .rounds import Round, in_turn, ratio, summary
@@ -29,6 +31,7 @@ from .spark_seen import seen
 KEY = "concat('/bench/', lpad(id, 8, '0')) key"
 VALUE, LARGER = (f"cast(repeat('x', {size}) as binary) value" for size in (20, 100))
 IN_A_ROW = 3
+TOPIC = "bench"
 
 
 def run(quick: bool = False, only: str = "") -> dict[str, Any]:
@@ -71,6 +74,10 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
             "chp, just written": _rate(lambda: _load(spark, options), rows, lambda: _save(frame, options)),
         }
         cases["rows read"] = _case(readers, rounds)
+        published = {"chp": _rate(lambda: _publish(larger, server.address), rows, lambda: _emptied(server.address))}
+        cases["rows published to a topic"] = _case(published, rounds)
+        topic = {"servers": server.address, "topic": TOPIC}
+        cases["rows read from a topic"] = _case({"chp": _rate(lambda: _load(spark, topic), rows, idle)}, rounds)
         cases["a micro-batch of 100 rows, seen"] = seen(spark, server.address, 5 if quick else 30)
         frame.unpersist()
         larger.unpersist()
@@ -115,6 +122,18 @@ def _in_a_row(frame: Any, options: dict[str, str], idle: Callable[[], None]) -> 
     for _ in range(IN_A_ROW):
         _save(frame, options)
     idle()
+
+
+def _publish(frame: Any, address: str) -> None:
+    frame.write.format("chp").mode("append").options(servers=address, topic=TOPIC).save()
+
+
+def _emptied(address: str) -> None:
+    from chp_client import Clone, NoSuchTopic
+
+    with Clone([address], subtree=None) as clone, suppress(NoSuchTopic):
+        clone.topic(TOPIC).remove(timeout=60)
+    status(address, timeout_ms=60_000)
 
 
 def _load(spark: Any, options: dict[str, str], schema: str = "") -> None:
