@@ -264,5 +264,6 @@ def handler(pipe: Pipe, kind: str, address: str) -> None:
             columns = store.take()
             now = time.monotonic()
             took += [now - _STAMP.unpack_from(value)[0] for value in columns[1]]
-            store.acknowledge()
+            if columns[1]:
+                store.acknowledge()
         pipe.say(took=took)
