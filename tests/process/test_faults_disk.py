@@ -1,6 +1,7 @@
 """Disks that fail: full, read-only, changed, cut short. A server never acknowledges what it can't keep."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,7 +26,7 @@ from chp_server.testing import TestServer, free_port
 from chp_server.tools.journal_tools import verify
 
 from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
-from .faults import DyingServer, Load, both_kept_all, ended, nothing_lost, other, wait_active
+from .faults import DyingServer, Load, both_kept_all, ended, equal, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
@@ -439,3 +440,23 @@ def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmp
         clone.wait_until_synced(GENEROUS_S)
         assert clone["/a"] == bytes(100_000)
     server.kill()
+
+
+@pytest.mark.parametrize("which", ["passive", "active"])
+def test_a_server_whose_journal_was_removed_confirms_nothing_for_long(tmp_path: Path, which: str) -> None:
+    """An active hands over first. What is acknowledged from then on is worth what it says, and a start mends it."""
+    with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
+        clone.set("/before", b"1").wait(GENEROUS_S)
+        active = pair.active()
+        assert active is not None
+        victim = active if which == "active" else other(pair, active)
+        shutil.rmtree(victim.data)
+        assert ended(victim) == Exit.DATA_NOT_WRITABLE
+        assert "its file was removed" in victim.log.read_text()
+        wait_for("the other to be alone", lambda: (other(pair, victim).status() or {}).get("in_sync") is False)
+        assert clone.set("/alone", b"1").wait(GENEROUS_S).durability == "journaled"
+        victim.start()
+        pair.wait_in_sync()
+        assert clone.set("/after", b"1").wait(GENEROUS_S).durability == "replicated"
+        equal(pair.both)
+        assert dict(clone) == {"/before": b"1", "/alone": b"1", "/after": b"1"}

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from chp.batch import encode
-from chp.headers import Refused
+from chp.headers import Refused, State
 
 from .access.gate import NOWHERE, Origin
 from .channels import greeting
@@ -157,6 +157,13 @@ def has_met(core: ServerCore) -> bool:
 def is_unheard(core: ServerCore) -> bool:
     """Whether the peer is heard, and says that it does not hear this server."""
     return core.here.alive() and not core.here.hears_us()
+
+
+def is_spare(core: ServerCore) -> bool:
+    """Whether who serves is heard, and has all that this server has."""
+    peer = core.here.peer
+    heard = peer is not None and core.here.hears_us() and peer.state is State.ACTIVE
+    return heard and core.bstate is State.PASSIVE and peer is not None and peer.number >= core.state.number
 
 
 def rules_number(core: ServerCore) -> int:

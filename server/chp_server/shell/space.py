@@ -12,13 +12,18 @@ from __future__ import annotations
 import time
 
 from ..core.core import ServerCore
+from ..core.performing import is_spare
 from ..core.room import Measured
-from ..core.state.journal import JournalFull
+from ..core.state.journal import JournalError, JournalFull
 from .ballast import Ballast
 from .measuring import Gauge
 
 MEASURE_S = 0.1  # between two looks; what sets take between them is added up
 NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
+GONE = (
+    "its file was removed, or another stands in its place, so it keeps nothing; the active has all that it had: see "
+    "what became of --data, and start this server again, which catches up"
+)
 NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
 
 
@@ -35,8 +40,10 @@ class Space:
         self._journal_full_until = self._read_only_until = now
 
     def look(self, core: ServerCore, now: float) -> None:
-        """Tell the core what there is."""
+        """Tell the core what there is. `JournalError` if the journal's file is gone and the other server has all."""
         seen = self._measured(time.monotonic())
+        if seen.gone and is_spare(core):
+            raise JournalError(GONE)
         self.tight = core.measured(seen)
         self._ballast.hold(seen.disk_free)
         self.due = now + MEASURE_S
