@@ -55,7 +55,7 @@ def test_what_a_later_version_adds_to_a_header_is_let_be(channel: Channel) -> No
 
 def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
     """Its server was parted with: the next one says that the batch is over, and its records do not have it."""
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: 2)
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     own = Segment(["/a"], [b"own"], None)
     made.replica.show(own)
@@ -68,8 +68,26 @@ def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_eve
     assert made.replica.shown == {}
 
 
+def test_what_was_answered_before_a_batch_that_was_not_is_not_shown_for_ever_either() -> None:
+    """An active answered 2 and not 1, and was lost with both; the next one answers 1 while the copy is on its way."""
+    unanswered = [1, 3]
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: unanswered)
+    made.at, made.live = 2 * EPOCH | 5, True
+    for no, keys in enumerate((["/x"], ["/a", "/again"], ["/again"]), 1):
+        made.replica.show(Segment(keys, [b"own"] * len(keys), None))
+        made.replica.pending.add(keys, no)
+    session = made.ask(1, 0, made.at, 0.0).session = b"s" * 16
+    unanswered.remove(1)
+    end = Kthxbai(1, 3 * EPOCH | 9, 0, 0, 1, True, proof=[b"", b""])
+    assert made.on_kthxbai(end, session, 0.0) is Verdict.REFETCH
+    made.ask(2, 0, 0, 0.0).session = session
+    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is Verdict.FINE
+    assert "/a" not in made.replica.shown
+    assert made.replica.shown["/again"] == b"own" and made.replica.pending.keys() == {"/again"}
+
+
 def test_a_snapshot_of_a_later_epoch_has_what_was_answered_before() -> None:
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: 2)
+    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     for no, key in enumerate(("/answered", "/open"), 1):
         made.replica.show(Segment([key], [b"own"], None))

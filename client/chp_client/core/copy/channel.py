@@ -17,7 +17,7 @@ A channel decides nothing about servers; it is told whom to ask. It never asks a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -83,7 +83,7 @@ class Channel:
         own_batches: Callable[[int, int], list[Batch]],
         *,
         order: KeyOrder | None = None,
-        unanswered: Callable[[], int] = lambda: 0,
+        unanswered: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self.subtree = subtree
         self.topic = channel_topic(subtree)
@@ -100,7 +100,7 @@ class Channel:
         self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
         self._stats = stats
         self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
-        self._unanswered = unanswered  # the first own batch that is not answered
+        self._unanswered = unanswered  # the own batches that are not answered, ascending
         self.why = ""  # of the last verdict: what differed
         self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
         self._buffer: list[tuple[headers.Batch, list[Any], int]] = []
@@ -253,7 +253,7 @@ class Channel:
     def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
         """Begin to ask `server`; what was under way is forgotten."""
         self.sync = Sync(request_id, server, start, now)
-        self.sync.answered = self.replica.pending.before(self._unanswered())
+        self.sync.answered = self.replica.pending.without(self._unanswered())
         self._parts.drop()
         return self.sync
 
@@ -314,8 +314,11 @@ class Channel:
         assert sync is not None, "the core looked the request up"
         number, whose = header.number, _whose(header)
         own = header.session_no if header.session_no is not None and sync.session == session else 0
+        doubted = sync.answered if epoch_of(number) > epoch_of(sync.start if header.resumed else self.at) else set()
+        self.replica.doubt(doubted, self._unanswered())
         if epoch_of(number) > epoch_of(self.at) and sync.session == session:
-            own = max(own, self._unanswered() - 1)  # it has what was answered in earlier epochs, or that is lost
+            first_open = next(iter(self._unanswered()), self.replica.pending.last + 1)
+            own = max(own, first_open - 1)  # it has what was answered in earlier epochs, or that is lost
         if header.resumed:
             self.replica.pending.confirm(own)
         else:
@@ -338,8 +341,7 @@ class Channel:
             self._stats["mismatches"] += 1
             self.why = "the fingerprint differs"
             return Verdict.REFETCH
-        if header.resumed and sync.answered and epoch_of(number) > epoch_of(sync.start):
-            self.replica.orphans |= sync.answered
+        if header.resumed and doubted:
             self.why = "own sets are shown that an earlier epoch answered, and may have been lost with it"
             return Verdict.REFETCH
         return self._release(session, now)

@@ -6,7 +6,7 @@ It asks nobody and is told nothing by servers: `channels` does that. Everything 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from itertools import filterfalse
 
 from chp import columns
@@ -33,7 +33,7 @@ class Holding:
         limits: Limits,
         stats: Counter[str],
         *,
-        unanswered: Callable[[], int],
+        unanswered: Callable[[], Collection[int]],
     ) -> None:
         self.write_only = not subtrees
         self.shown = shown

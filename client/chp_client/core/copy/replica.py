@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain, repeat
 from operator import call
@@ -82,6 +82,14 @@ class Pending:
             return set()
         self._fold()
         return {key for each in (self._old, self._young) for key, n in each.items() if self.confirmed < n < no}
+
+    def without(self, unanswered: Collection[int]) -> set[str]:
+        """The keys that still wait for the echo of a batch which is answered, whether those before it are or not."""
+        if not self:
+            return set()
+        self._fold()
+        numbers = {**self._old, **self._young}
+        return {key for key, n in numbers.items() if n > self.confirmed and n not in unanswered}
 
     def among(self, keys: Iterable[str]) -> set[str]:
         """Which of `keys` are still waiting for an echo."""
@@ -175,6 +183,11 @@ class Replica:
         for key in gone | held:
             final.pop(key, None)
         exchange(self.shown, gone - held, final)
+
+    def doubt(self, answered: set[str], unanswered: Collection[int]) -> None:
+        """Own sets that an earlier epoch answered, and may have lost: the next snapshot says what their keys have."""
+        self.orphans |= answered
+        self.pending.drop(answered & self.pending.without(unanswered))
 
     def replace(self, fresh: Hashmap, own: int, want_changes: int = 0, *, anew: bool = False) -> Changed | None:
         """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0.

@@ -11,6 +11,7 @@ told to it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from chp import headers
@@ -65,9 +66,9 @@ class Session:
         own = [batches[no] for no in range(first, min(upto, self.outbox.last) + 1) if no in batches]
         return own if all(batch.shown for batch in own) else []
 
-    def unanswered(self) -> int:
-        """The number of the first batch that is not answered."""
-        return self.outbox.first
+    def unanswered(self) -> Collection[int]:
+        """The numbers of the batches that are not answered, ascending."""
+        return self.outbox.batches.keys()
 
     def shown_after(self, no: int) -> list[Batch]:
         """What is shown of the batches behind one."""
