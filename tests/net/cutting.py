@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -118,7 +119,7 @@ class Net:
 
     def on(self, host: str, work: Callable[[], T]) -> T:
         """Do something on a host: what it makes (sockets, threads) stays there."""
-        found: list[Any] = []
+        made = Future[T]()
 
         def inside() -> None:
             try:
@@ -126,17 +127,14 @@ class Net:
                     libc = ctypes.CDLL(None, use_errno=True)
                     if libc.setns(file.fileno(), CLONE_NEWNET):
                         raise OSError(ctypes.get_errno(), "setns")
-                found.append((work(), None))
+                made.set_result(work())
             except BaseException as error:
-                found.append((None, error))
+                made.set_exception(error)
 
         thread = threading.Thread(target=inside)
         thread.start()
         thread.join()
-        result, error = found[0]
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
+        return made.result()
 
 
 class NetServer(ServerProcess):

@@ -84,7 +84,9 @@ def test_a_cut_between_the_servers_makes_no_second_active(
     patient = 5.0  # who hears the active doesn't vote; a busy machine may let it wait for a second
     c, d = join("c", silence_s=patient), join("d", pair.servers[::-1], silence_s=patient)
     assert put(c, "/before", b"1") == "replicated"
-    epoch = pair.statuses()[0]["epoch"]  # type: ignore[index]
+    status = pair.statuses()[0]
+    assert status is not None
+    epoch = status["epoch"]
     for source, target in ways:
         net.cut(source, target)
     wait_for("the active to go on alone", lambda: put(c, "/alone", b"1") == "journaled")

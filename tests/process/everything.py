@@ -34,6 +34,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -178,7 +179,7 @@ class Work:
                 named = [f"/map/{name}/{chance.randrange(KEYS)}" for _ in range(50)]
                 for key in named:
                     self.maps.setdefault(key, [0, 0])[1] = n
-                if self._settled(lambda n=n, named=named: clone.set_many(dict.fromkeys(named, b"%d" % n))):  # type: ignore[misc]
+                if self._settled(partial(clone.set_many, dict.fromkeys(named, b"%d" % n))):
                     for key in named:
                         self.maps[key][0] = n
 
@@ -203,9 +204,7 @@ class Work:
                 on = [0, 1], [int(one.revision), int(two.revision)]
                 with suppress(Conflict):
                     self.transfers += self._settled(
-                        lambda a=one.key, b=two.key, v=values, on=on: clone.writer.put_columns(
-                            [a, b], v, [], ([], []), on
-                        )  # type: ignore[misc]
+                        partial(clone.writer.put_columns, [one.key, two.key], values, [], ([], []), on)
                     )
 
     def _look(self) -> None:
@@ -235,7 +234,7 @@ class Work:
                 n += 1
                 message = b"%d" % n
                 self.maybe.add(message)
-                if self._settled(lambda message=message: topic.publish(message)):  # type: ignore[misc]
+                if self._settled(partial(topic.publish, message)):
                     self.published.append(message)
 
     def _subscribe(self) -> None:
