@@ -484,6 +484,7 @@ class ClientCore:
         self.joining.retry(active, now)
         if self.session.is_overdue(now):
             self.joining.subscribe_again(active, self.session.topic)  # or its answers do not reach us
+            active.has_not(self.session.topic)  # nor between the two: what is sent again waits for the greeting
             self.session.resend(active, self.outbox.first)
 
     def check(self) -> None:

@@ -84,6 +84,11 @@ class ServerView:
         self.forbidden.pop(topic, None)
         return news
 
+    def has_not(self, own_topic: bytes) -> None:
+        """Our own channel is subscribed to anew: its greeting, or two heartbeats, show that answers reach us."""
+        self.greeted.discard(own_topic)
+        self.beats = 0
+
     @property
     def closed(self) -> str:
         """Why nothing is to be had here: it does not let us in, or the rules keep something from us."""

@@ -154,8 +154,8 @@ class Session:
         self.outbox.reopen()
         self.topic = session_topic(self.outbox.public)
         for each in self._links:
-            each.sent = each.wanted = each.beats = 0
-            each.greeted.discard(old_topic)
+            each.sent = each.wanted = 0
+            each.has_not(old_topic)
             self._out.effects.unsubscribe.append((each.index, old_topic))
             self._out.effects.subscribe.append((each.index, self.topic))
 
