@@ -37,6 +37,7 @@ from .errors import (
     NoSuchTopic,
     NotRetained,
     Refused,
+    Unanswered,
 )
 from .feed.history import Version
 from .shown import shorten
@@ -53,7 +54,8 @@ __all__ = [
     "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl", "BadValue", "Batch",
     "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Consumer",
     "Entry", "Fenced", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch", "Metrics", "NoSuchGroup",
-    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Together", "Topic", "Version", "Watch",
+    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Together", "Topic", "Unanswered",
+    "Version", "Watch",
 ]  # fmt: skip
 
 

@@ -9,16 +9,19 @@ At work all the time, each at a pace, on a pair with keys, journals and small di
     counter     four raise it; each acknowledged addition counts once
     lock        three processes write to a resource that looks at fencing tokens
     topic       what was published is read once and in order, by a reader over all failovers
-    gateway     PUTs by HTTP, and events that tell each of them
+    group       two share the topic; each message is acknowledged with its receipt, in one record: one receipt each
+    gateway     PUTs by HTTP, and a reader of events, whose copy is at the end what the servers have
     Spark       a process of its own writes a data frame and reads it back, again and again (if it is installed)
 
-Meanwhile, in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, a full disk (where a
-file system can be mounted), a client's key that is changed, a backup that is restored into another server.
+Meanwhile, in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, an upgrade of one
+server after the other, a full disk (where a file system can be mounted), a client's key that is changed, a backup that
+is restored into another server. Cut links have hosts of their own: tests/net.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -39,7 +42,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from chp_client import Clone, Conflict, Refused
+from chp_client import Clone, Conflict, Refused, Unanswered
 from chp_client.admin import Admin, AdminError, Reply
 from chp_client.clientfile import ClientFile
 from chp_client.recipes import Counter
@@ -54,6 +57,7 @@ KEYS, ACCOUNTS, MONEY = 2_000, 10, 1_000
 DISK = "96m"
 GROWTH_MB_MAX = 32.0  # of a server, between the thirds of its samples; kills begin it anew
 REST_S = 3.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Pair:
@@ -135,7 +139,7 @@ class Work:
         self.published: list[bytes] = []
         self.maybe: set[bytes] = set()
         self.read: list[bytes] = []
-        self.transfers = self.looks = self.puts = self.events = 0
+        self.transfers = self.looks = self.anew = 0
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -145,6 +149,7 @@ class Work:
             clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(GENEROUS_S)
         jobs: list[Callable[[], None]] = [lambda: self._map("a"), lambda: self._map("b"), self._transfer, self._look]
         jobs += [self._count] * 4 + [self._publish, self._subscribe]
+        jobs += [partial(self._handle, "m0"), partial(self._handle, "m1")]
         self._threads = [threading.Thread(target=self._guard, args=(job,), daemon=True) for job in jobs]
         for thread in self._threads:
             thread.start()
@@ -249,6 +254,26 @@ class Work:
                 if self.ending.is_set():
                     time.sleep(0.1)
 
+    def _handle(self, name: str) -> None:
+        """A member of the group, which begins anew when it has to; when told to end it does what is left."""
+        wait_for("the first message", lambda: self.published or self.ending.is_set())
+        with self.clone(None) as clone:
+            while not (self.ending.is_set() and self._all_handled(clone)):
+                try:
+                    with clone.topic("everything").consumer("workers", ttl=5.0, name=name) as consumer:
+                        while (batch := consumer.take(2.0)) is not None or not self.ending.is_set():
+                            if batch is not None:
+                                last = {f"/handled/{name}": b"%d" % batch.offsets[-1]}
+                                batch.commit(last, publish={"receipts": batch.values}, timeout=2 * GENEROUS_S)
+                except (Refused, Unanswered, TimeoutError) as error:
+                    if isinstance(error, Refused) and error.code not in ("full", "fenced", "lease"):
+                        raise
+                    self.anew += 1
+
+    def _all_handled(self, clone: Clone) -> bool:
+        published, handled = (int(clone.topic(name).facts()["next"]) for name in ("everything", "receipts"))
+        return published == handled
+
     def check(self, fresh: Clone) -> None:
         """All accounts agree with what a new Clone is given."""
         for key, (acked, last) in self.maps.items():
@@ -262,6 +287,9 @@ class Work:
         assert len(self.read) == len(set(self.read)), "a message was read twice"
         numbers = list(map(int, self.read))
         assert numbers == sorted(numbers) and set(self.published) <= set(self.read) <= self.maybe
+        receipts = [value for batch in fresh.topic("receipts").read(wait=False) for value in batch.values]
+        assert len(receipts) == len(set(receipts)), "a message was handled twice"
+        assert set(receipts) == set(self.read), "a message was not handled"
 
 
 class Beside:
@@ -290,8 +318,12 @@ class Beside:
         self.put: dict[str, str] = {}
         self.errors: list[str] = []
         self.ending = threading.Event()
-        self._thread = threading.Thread(target=self._puts, daemon=True)
-        self._thread.start()
+        self.told: dict[str, str] = {}  # by the gateway's events
+        self.events = self.snapshots = 0
+        self.closed = False
+        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._puts, self._events)]
+        for thread in self._threads:
+            thread.start()
 
     @staticmethod
     def _start(job: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -306,7 +338,7 @@ class Beside:
         url = f"http://127.0.0.1:{self.port}/v1/keys{key}"
         request = urllib.request.Request(url, data=body, method=method)
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            with DIRECT.open(request, timeout=30) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, b""
@@ -323,6 +355,38 @@ class Beside:
                 self.put[key] = body
             elif status not in (0, 500, 502, 503, 504, 507):
                 self.errors.append(f"PUT {key}: {status}")
+        wait_for("the last PUT", lambda: self.ask("PUT", "/http/last", b"0")[0] in (200, 201, 204))
+        self.put["/http/last"] = "0"
+
+    def _events(self) -> None:
+        """A copy by events, as a page keeps one: it goes on behind the last number that it had."""
+        last = ""
+        while not self.closed:
+            headers = {"Last-Event-ID": last} if last else {}
+            request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/watch?prefix=/http/", headers=headers)
+            try:
+                with DIRECT.open(request, timeout=30) as stream:
+                    for line in stream:
+                        name, _, said = line.decode().rstrip().partition(": ")
+                        if name == "id":
+                            last = said
+                        elif name == "event" and said == "snapshot":
+                            self.told.clear()
+                            self.snapshots += 1
+                        elif name == "data":
+                            self._take(json.loads(said))
+                        if "/http/last" in self.told:
+                            return
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.2)
+
+    def _take(self, data: dict[str, Any]) -> None:
+        self.events += 1
+        for row in data.get("changes", ()):
+            if "value" in row:
+                self.told[row["key"]] = row["value"]
+            else:
+                self.told.pop(row["key"], None)
 
     def rows(self) -> list[tuple[int, str]]:
         """What the holders of the lock wrote."""
@@ -332,7 +396,9 @@ class Beside:
     def end(self) -> None:
         """No process has ended by itself; Spark is told, and says what it did."""
         self.ending.set()
-        self._thread.join(GENEROUS_S)
+        for thread in self._threads:
+            thread.join(2 * GENEROUS_S)
+        assert not any(thread.is_alive() for thread in self._threads), "an event does not come"
         assert not self.errors, self.errors[:3]
         for process, log in zip(self.processes, self.logs, strict=True):
             assert process.poll() is None, log.read_text()[-3000:]
@@ -345,12 +411,17 @@ class Beside:
         """The gateway's keys are what was put last or later, and the lock's tokens only rise, each of one holder."""
         for key, body in self.put.items():
             assert int(fresh[key]) >= int(body), f"{key} is {fresh[key]!r}, put {body}"
+        there = {key: fresh[key].decode() for key in fresh if key.startswith("/http/")}
+        differs = {key: (self.told.get(key), there.get(key)) for key in self.told.keys() | there.keys()}
+        differs = {key: each for key, each in differs.items() if each[0] != each[1]}
+        assert not differs, f"who reads events has another copy, after {self.snapshots} snapshots: {differs}"
         written = self.rows()
         assert [token for token, _ in written] == sorted(token for token, _ in written)
         assert len({token for token, _ in written}) == len(set(written)), "a token is one holder's"
 
     def close(self) -> None:
         """Kill what is left."""
+        self.closed = True
         self.ending.set()
         for process in self.processes:
             process.kill()
@@ -367,7 +438,8 @@ class Faults:
 
     def round(self, until: float) -> None:
         """Each fault once, in some order, as long as there is time."""
-        acts = [self.kill, self.kill_both, self.stop, self.switch, self.rotate_keys, self.backup_and_restore]
+        acts = [self.kill, self.kill_both, self.stop, self.switch, self.upgrade, self.rotate_keys]
+        acts += [self.backup_and_restore]
         acts += [self.fill_a_disk] if self.pair.disks else []
         for act in self.chance.sample(acts, len(acts)):
             if time.monotonic() > until and self.done:
@@ -403,6 +475,15 @@ class Faults:
         """A hand-over."""
         with Admin(self.pair.file, 5.0) as admin, suppress(AdminError, Refused):
             admin.ask(self.pair.active().address, "switch")
+
+    def upgrade(self) -> None:
+        """One is told to end and started again, then the other, as the page of operations has it."""
+        for server in self.pair.both:
+            assert server.process is not None
+            server.signal(signal.SIGTERM)
+            assert server.process.wait(GENEROUS_S) == 0, f"the {server.role} did not end as told"
+            server.start()
+            self.pair.wait_in_sync()
 
     def fill_a_disk(self) -> None:
         """Another program takes the active's disk, and gives it back."""
@@ -518,7 +599,8 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
     return {
         "minutes": minutes, "faults": faults.done, "keys": len(work.maps), "transfers": work.transfers,
         "looks": work.looks, "added": work.added, "unsure": work.unsure, "published": len(work.published),
-        "put": len(beside.put), "holders": len({token for token, _ in beside.rows()}), "growth_mb": growth,
+        "began_anew": work.anew, "put": len(beside.put), "events": beside.events, "snapshots": beside.snapshots,
+        "holders": len({token for token, _ in beside.rows()}), "growth_mb": growth,
         "spark": beside.logs[-1].read_text().count("wrote") if beside.spark else None,
     }  # fmt: skip
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from chp.batch import packb
+from chp.batch import decode, packb
 from chp.errors import BadFrame
-from chp.headers import State
+from chp.headers import Header, Refused, State
 from chp_server.core.pair.pulse import BEAT, STUCK_S, Beat, Pulse
 from chp_server.core.state.history import Proof
 from chp_server.testing import Cores
@@ -84,6 +84,27 @@ def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) 
     turn = pair.turn("P")
     assert any(fact.event == "paused" for fact in turn.facts) is not beating
     assert (pair.p.now < pair.p.here.hold_until) is not beating
+
+
+def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
+    pair = Cores()
+    long_turn(pair, 3.0, beating=False)
+
+    def asked() -> Header:
+        pair.p.begin_turn(pair.now, 0.0)
+        pair.p.requests.readers.ask(b"reader", {"id": 1, "topic": "t", "facts": True})
+        ((_, (answer,)),) = pair.p.end_turn().replies
+        return decode(answer[-1])[0]
+
+    told = asked()
+    assert isinstance(told, Refused) and told.code == "busy", told
+    pair.now += 0.4
+    asked()
+    pair.now += 0.4
+    asked()
+    pair.now += 0.4
+    told = asked()
+    assert isinstance(told, Refused) and told.code == "topic", told
 
 
 def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:

@@ -20,8 +20,10 @@ from chp_client import (
     Fenced,
     Message,
     NoSuchGroup,
+    NoSuchTopic,
     Refused,
 )
+from chp_client.ask.port import Port
 from chp_server.testing import Pair, TestServer
 from tests.wire.still import stand_still
 from tests.wire.test_clone_server import until
@@ -174,6 +176,31 @@ def test_one_by_one() -> None:
         with pytest.raises(NoSuchGroup):
             orders.unsubscribe("g")
         assert orders.groups() == []
+
+
+class OtherPort(Port):
+    """Counts how often another server was to be asked."""
+
+    others = 0
+
+    def ask_another(self) -> None:
+        self.others += 1
+
+
+def test_a_server_that_has_no_such_group_is_believed_only_if_the_one_that_is_followed_has_none_either() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone, OtherPort([server.address], 1.0) as port:
+        orders = clone.topic("orders")
+        orders.publish(b"1").wait(10)
+        with orders.consumer("g") as consumer:
+            for code in ("group", "topic"):
+                consumer._refused(Refused("it was stopped before there was one", code), port)
+            assert port.others == 2
+            orders.unsubscribe("g")
+            with pytest.raises(NoSuchGroup):
+                consumer._refused(Refused("there is none", "group"), port)
+            orders.remove()
+            with pytest.raises(NoSuchTopic):
+                consumer._refused(Refused("there is none", "topic"), port)
 
 
 def test_what_always_raises_is_put_aside_and_the_rest_is_done_in_order() -> None:

@@ -234,6 +234,10 @@ class Port:
             socket.connect(server)
         return self._lines[server]
 
+    def ask_another(self) -> None:
+        """The next question goes to another server, if there is one: this one is behind."""
+        self._next()
+
     def _next(self) -> None:
         self._at = (self._at + 1) % len(self._servers)
 

@@ -91,10 +91,8 @@ class Consumer:
         while True:
             if self._lease is None or self._lease.lost:
                 self._lease = Lease(self._writer, token_bytes(16), self._ttl_ms)
-            told = [self.topic, self.group, self._lease.id, self.name[:256]]
             try:
-                with naming(self.topic, self.group):
-                    self._send({columns.JOIN: told}).wait(PATIENCE_S)
+                self._be_member(self._lease)
                 return
             except (NoSuchGroup, NoSuchTopic):
                 with suppress(AlreadyThere), naming(self.topic, self.group):
@@ -104,6 +102,11 @@ class Consumer:
                     raise
                 self._lease.abandon()
                 self._lease = None
+
+    def _be_member(self, lease: Lease) -> None:
+        """With this lease; of a member, it changes nothing."""
+        with naming(self.topic, self.group):
+            self._send({columns.JOIN: [self.topic, self.group, lease.id, self.name[:256]]}).wait(PATIENCE_S)
 
     def _send(self, extras: dict[str, Any]) -> Ticket:
         return self._writer.put_encoded(Segment([], [], extras).encode(), PATIENCE_S)
@@ -184,7 +187,7 @@ class Consumer:
                 except Interrupted:
                     continue
                 except Refused as refused:
-                    self._refused(refused)
+                    self._refused(refused, port)
 
     def _ask(self, port: Port) -> Generator[Batch | None, None, None]:
         assert self._lease is not None, "it has joined"
@@ -210,21 +213,33 @@ class Consumer:
             if self._anew or self.closed:
                 return
 
-    def _refused(self, refused: Refused) -> None:
+    def _refused(self, refused: Refused, port: Port) -> None:
         if refused.code == "member":
             self._anew = True
             if self._lease is not None:  # what it has in hand must not stand again
                 self._lease.abandon()
                 self._lease = None
             self._join()
-        elif refused.code == "topic":
-            raise NoSuchTopic(refused.text, refused.code, self.topic, refused.server) from None
-        elif refused.code == "group":
-            raise NoSuchGroup(refused.text, refused.code, self.group, refused.server) from None
+        elif refused.code in ("topic", "group"):
+            self._look_again(port)
         elif refused.code not in LATER:
             raise refused
         else:
             Event().wait(AGAIN_S)
+
+    def _look_again(self, port: Port) -> None:
+        """One server has no such group: it may have been stopped, or cut off, before there was one.
+
+        What is set goes to whom the Clone follows. If there is none either, that is told.
+        """
+        if self._lease is not None:
+            try:
+                self._be_member(self._lease)
+            except Refused as refused:
+                if refused.code != "lease":  # which the next answer tells
+                    raise
+        port.ask_another()
+        Event().wait(AGAIN_S)
 
     # -- one by one
 

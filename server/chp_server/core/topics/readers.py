@@ -42,6 +42,9 @@ class Readers:
         if not here.serving:
             self._refuse(identity, request_id, "passive", int(here.bstate))
             return
+        if here.now < here.hold_until:  # we were stopped: a successor may have more
+            self._refuse(identity, request_id, "busy", "this server was stopped, and waits for what its peer says")
+            return
         here.commit()
         if "topics" in options:
             self._list(identity, request_id, options["topics"])
