@@ -188,7 +188,7 @@ class OtherPort(Port):
 
 
 def test_a_server_that_has_no_such_group_is_believed_only_if_the_one_that_is_followed_has_none_either() -> None:
-    with TestServer() as server, Clone([server.address], subtree=None) as clone, OtherPort([server.address], 1.0) as port:
+    with TestServer() as server, Clone([server.address], None) as clone, OtherPort([server.address], 1.0) as port:
         orders = clone.topic("orders")
         orders.publish(b"1").wait(10)
         with orders.consumer("g") as consumer:
