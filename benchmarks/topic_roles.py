@@ -35,10 +35,11 @@ def publisher(pipe: Pipe, kind: str, address: str) -> None:
         topic, n = words["topic"], words["messages"]
         store.make(topic, words["groups"])
         work = _work(n, keyed=words["keyed"])
+        publish = store.publish_singly if words["singly"] else store.publish
         pipe.say(ready=True)
         pipe.hear()
         begin = time.monotonic()
-        store.publish(topic, work)
+        publish(topic, work)
         end = time.monotonic()
         pipe.say(begin=begin, end=end, rate=n / (end - begin))
 
@@ -63,7 +64,8 @@ def consumer(pipe: Pipe, kind: str, address: str) -> None:
         store.join(words["topic"], words["group"])
         pipe.say(joined=True)
         count, seen = 0, list[tuple[Any, list[bytes]]]()
-        for keys, values in _taken(store, pipe):
+        acknowledge = store.step if words["steps"] else store.acknowledge
+        for keys, values in _taken(store, pipe, acknowledge):
             count += len(values)
             if words["keyed"]:
                 seen.append((keys, values))
@@ -71,14 +73,14 @@ def consumer(pipe: Pipe, kind: str, address: str) -> None:
         pipe.say(count=count, last=last, in_order=in_order(seen))
 
 
-def _taken(store: Any, pipe: Pipe) -> Iterator[tuple[Any, list[bytes]]]:
+def _taken(store: Any, pipe: Pipe, acknowledge: Callable[[], None]) -> Iterator[tuple[Any, list[bytes]]]:
     idle_since, ending = time.monotonic(), False
     while True:
         columns = store.take()
         now = time.monotonic()
         if columns[1]:
             yield columns
-            store.acknowledge()
+            acknowledge()
             idle_since = now
         elif ending and now - idle_since > IDLE_S:
             return
@@ -127,6 +129,16 @@ class Topics:
         worth = {ticket.wait(120).durability for ticket in tickets}
         assert worth == {"replicated"}, f"acknowledged as {worth}, which is not what is measured here"
 
+    def publish_singly(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
+        """The same, a call for each message."""
+        put, ticket = self.clone.topic(topic).publish, None
+        for values, _ in work:
+            for value in values:
+                ticket = put(value, timeout=120)
+        self.clone.flush(timeout=120)
+        assert ticket is not None
+        assert ticket.wait(120).durability == "replicated", "it was not acknowledged as what is measured here"
+
     def join(self, topic: str, group: str) -> None:
         """Become a member."""
         self.consumer = self.clone.topic(topic).consumer(group)
@@ -139,6 +151,13 @@ class Topics:
     def acknowledge(self) -> None:
         """The last of it is done."""
         self.batch.done().on_settled(self._settled)
+
+    def step(self) -> None:
+        """The last of it is done, and what was made of it set and published, in one record."""
+        out = self.batch.values
+        ack = self.batch.commit({"/steps/last": out[-1]}, publish={"out": out}, timeout=60)
+        assert ack.durability == "replicated", ack
+        self.last = time.monotonic()
 
     def _settled(self, ticket: Any) -> None:
         assert ticket.ack is not None and ticket.ack.durability == "replicated", str(ticket.error)
@@ -161,6 +180,7 @@ class Streams:
         self.name = f"c{time.monotonic_ns()}"
         self.topic = self.group = ""
         self.ids: list[bytes] = []
+        self.values: list[bytes] = []
         self.last = 0.0
 
     def make(self, topic: str, groups: list[str]) -> None:
@@ -181,6 +201,10 @@ class Streams:
                     pipeline.xadd(topic, {b"v": value} if keys is None else {b"k": keys[i], b"v": value})
             pipeline.execute()
 
+    def publish_singly(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
+        """The same: a command is a message in any case."""
+        self.publish(topic, work)
+
     def join(self, topic: str, group: str) -> None:
         """Become a member."""
         self.topic, self.group = topic, group
@@ -191,12 +215,22 @@ class Streams:
         rows: list[Any] = next(iter(found.values()))[0] if isinstance(found, dict) and found else []
         if isinstance(found, list):
             rows = found[0][1] if found else []
-        self.ids = [row[0] for row in rows]
-        return None, [row[1][b"v"] for row in rows]
+        self.ids, self.values = [row[0] for row in rows], [row[1][b"v"] for row in rows]
+        return None, self.values
 
     def acknowledge(self) -> None:
         """The last of it is done."""
         self.client.xack(self.topic, self.group, *self.ids)
+        self.last = time.monotonic()
+
+    def step(self) -> None:
+        """The last of it is done, and what was made of it set and published, in one transaction."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.xack(self.topic, self.group, *self.ids)
+        pipeline.set("/steps/last", self.values[-1])
+        for value in self.values:
+            pipeline.xadd("out", {"v": value})
+        pipeline.execute()
         self.last = time.monotonic()
 
     def leave(self) -> float:
@@ -267,3 +301,52 @@ def handler(pipe: Pipe, kind: str, address: str) -> None:
             if columns[1]:
                 store.acknowledge()
         pipe.say(took=took)
+
+
+# -- members that come and go
+
+
+def flow(pipe: Pipe, address: str) -> None:
+    """Publishes a hundred batches of 1,000 a second from when it is told to until it is told to stop."""
+    from chp_client import Clone
+
+    clone = Clone(address.split(","), subtree=None)
+    (work,) = _work(BATCH, keyed=True)
+    pipe.say(up=True)
+    while True:
+        topic = clone.topic(pipe.hear()["topic"])
+        topic.create("acknowledged", timeout=30)
+        topic.subscribe("g", "begin", timeout=30)
+        pipe.say(ready=True)
+        pipe.hear()
+        count, begin = 0, time.monotonic()
+        while not pipe.waiting():
+            topic.publish_many(*work, timeout=60)
+            count += BATCH
+            time.sleep(max(0.0, begin + count / 1e5 - time.monotonic()))
+        clone.flush(timeout=60)
+        end = time.monotonic()
+        pipe.hear()
+        pipe.say(count=count, end=end, rate=count / (end - begin))
+
+
+def member(pipe: Pipe, address: str) -> None:
+    """Takes and acknowledges until it is told to leave, or has all of what no more comes of; answers with when it got
+    something."""
+    store = Topics(address)
+    pipe.say(up=True)
+    while True:
+        store.join(pipe.hear()["topic"], "g")
+        pipe.say(joined=True)
+        count, times = 0, list[float]()
+        until: dict[str, Any] = {}
+        while not until or (until["all"] and time.monotonic() - times[-1] < IDLE_S):
+            _, values = store.take()
+            if values:
+                store.acknowledge()
+                count += len(values)
+                times.append(time.monotonic())
+            if not until and pipe.waiting():
+                until = pipe.hear()
+        store.leave()
+        pipe.say(count=count, times=times)

@@ -1,7 +1,11 @@
 """Topics on a durable pair beside Redis Streams: messages published, acknowledged and consumed, each acknowledged too.
 
     1 + 1, 1 + 10     one publisher (`publish_many` of 1,000), one consumer; or ten that share a group, with 5,000 keys
+    singly            the first of these by `publish`, one message a call
     10 groups         the same with ten groups of one consumer: the rate is of what was delivered
+    steps             each batch's acknowledgement is one record with a key and as many messages to another topic, and
+                      awaited before the next batch is taken; of Redis a MULTI of XACK, SET and XADDs
+    rebalance         members of a group go from one to ten and back beside 100,000 messages/s: the longest silence
     drain             a backlog that was published while nobody was there, and the servers' memory while it waits
     latency           from `publish` at 1,000/s to the handler, beside one durable set after another on the same pair
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,14 +26,29 @@ from .pair import wait_in_sync
 from .roles import Meter, Process, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
 from .servers import ChpPair, Redis, redis_program
-from .topic_roles import awaiter, consumer, handler, pacer, publisher
+from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher
 
-# name, groups, consumers in each, whether messages have keys, messages a round for us and for Redis
-CASES = [
-    ("1 producer, 1 consumer", 1, 1, False, 1_000_000, 50_000),
-    ("1 producer, 10 consumers in a group, 5,000 keys in order", 1, 10, True, 500_000, 50_000),
-    ("1 producer, 10 groups, delivered", 10, 1, False, 300_000, 10_000),
-]
+
+@dataclass(frozen=True)
+class Kind:
+    """What is done in a case, and the messages of a round for us and for Redis."""
+
+    messages: int
+    redis_messages: int
+    groups: int = 1
+    consumers: int = 1  # in each
+    keyed: bool = False
+    singly: bool = False
+    steps: bool = False
+
+
+CASES = {
+    "1 producer, 1 consumer": Kind(1_000_000, 50_000),
+    "1 producer, one message a call, 1 consumer": Kind(500_000, 50_000, singly=True),
+    "1 producer, 10 consumers in a group, 5,000 keys in order": Kind(500_000, 50_000, consumers=10, keyed=True),
+    "1 producer, 10 groups, delivered": Kind(300_000, 10_000, groups=10),
+    "1 consumer, each batch one record: done, a key, as many messages": Kind(300_000, 50_000, steps=True),
+}
 BACKLOG = (5_000_000, 300_000)  # whole, quick
 BACKLOG_REDIS = (200_000, 50_000)  # it lies in its memory
 HANDLED, SET, SET_BESIDE = "chp publish to handler", "chp set", "chp set, beside 1,000 messages/s"
@@ -37,19 +57,21 @@ _topics = itertools.count(1)
 
 def run(quick: bool = False) -> dict[str, Any]:
     """The benchmark."""
-    cases = {name: _case(groups, n, keyed, sizes, quick) for name, groups, n, keyed, *sizes in CASES}
+    cases = {name: _case(kind, quick) for name, kind in CASES.items()}
     cases[f"a backlog of {BACKLOG[quick]:,}, drained"] = drained(quick)
     cases["publish to handler at 1,000/s, and awaited sets"] = latency(quick)
+    cases["a group from 1 to 10 and back to 1 member, the longest silence"] = rebalanced(quick)
     return {"title": "Topics, durable on both disks", "unit": "messages/s", "cases": cases}
 
 
-def _case(groups: int, consumers: int, keyed: bool, sizes: list[int], quick: bool) -> dict[str, Any]:
+def _case(kind: Kind, quick: bool) -> dict[str, Any]:
     share, rounds = (10, 2) if quick else (1, 5)
     with closing_all() as keep:
-        lanes = {store: keep(Lane(store, groups, consumers, keyed)) for store in ("chp", "redis") if _is_there(store)}
+        lanes = {store: keep(Lane(store, kind)) for store in ("chp", "redis") if _is_there(store)}
         for lane in lanes.values():
             lane.round(20_000)  # everything is warm
-        work = {store: partial(lane.round, n // share) for (store, lane), n in zip(lanes.items(), sizes, strict=False)}
+        sizes = {"chp": kind.messages // share, "redis": kind.redis_messages // share}
+        work = {store: partial(lane.round, sizes[store]) for store, lane in lanes.items()}
         results = in_turn(work, rounds)
     return _compared(results)
 
@@ -78,12 +100,12 @@ def _started(store: str) -> tuple[Any, str, dict[str, Process]]:
 class Lane:
     """A store, a publisher and its consumers, kept running over the rounds."""
 
-    def __init__(self, store: str, groups: int, consumers: int, keyed: bool) -> None:
-        self.store, self.keyed, self.groups = store, keyed, groups
+    def __init__(self, store: str, kind: Kind) -> None:
+        self.store, self.kind = store, kind
         self.server, address, processes = _started(store)
-        self.names = [f"g{g}" for g in range(groups)]
+        self.names = [f"g{g}" for g in range(kind.groups)]
         self.consumers = [
-            (name, Role(consumer, kind=store, address=address)) for name in self.names for _ in range(consumers)
+            (name, Role(consumer, kind=store, address=address)) for name in self.names for _ in range(kind.consumers)
         ]
         self.publisher = Role(publisher, kind=store, address=address)
         for role in (self.publisher, *(role for _, role in self.consumers)):
@@ -92,10 +114,10 @@ class Lane:
 
     def round(self, messages: int) -> Round:
         """One measurement."""
-        topic = f"t{next(_topics)}"
-        self.publisher.ask(messages=messages, keyed=self.keyed, topic=topic, groups=self.names)
+        kind, topic = self.kind, f"t{next(_topics)}"
+        self.publisher.ask(messages=messages, keyed=kind.keyed, singly=kind.singly, topic=topic, groups=self.names)
         for name, role in self.consumers:
-            role.ask(topic=topic, group=name, keyed=self.keyed and self.store == "chp")
+            role.ask(topic=topic, group=name, keyed=kind.keyed and self.store == "chp", steps=kind.steps)
         meter = Meter(**self._processes)
         each = Meter(**{f"consumer{i}": role for i, (_, role) in enumerate(self.consumers)})
         published = self.publisher.ask(300, go=True)
@@ -103,7 +125,7 @@ class Lane:
             role.say(all=True)
         took = [role.hear(120) for _, role in self.consumers]
         self.publisher.ask(gone=topic)
-        return figures(published, took, messages * self.groups) | meter.read(messages) | {
+        return figures(published, took, messages * kind.groups) | meter.read(messages) | {
             "consumers_cpu_us": sum(each.read(messages).values())
         }  # fmt: skip
 
@@ -154,7 +176,7 @@ class Backlog:
         self.consumer.hear()
         before = {name: process.memory_bytes() for name, process in processes.items()}
         names = [f"g{i}" for i in range(rounds)]
-        self.publisher.ask(messages=self.messages, keyed=False, topic="backlog", groups=names)
+        self.publisher.ask(messages=self.messages, keyed=False, singly=False, topic="backlog", groups=names)
         published = self.publisher.ask(600, go=True)
         self.filled: Round = {"messages": self.messages, "published_rate": published["rate"]}
         for name, process in processes.items():
@@ -163,7 +185,7 @@ class Backlog:
     def round(self) -> Round:
         """One group comes, and takes all of it."""
         begin = time.monotonic()
-        self.consumer.ask(topic="backlog", group=next(self.groups), keyed=False)
+        self.consumer.ask(topic="backlog", group=next(self.groups), keyed=False, steps=False)
         took = self.consumer.ask(300, all=True)
         return figures({"begin": begin, "end": begin, "rate": self.filled["published_rate"]}, [took], self.messages)
 
@@ -248,3 +270,58 @@ class Awaited:
     def close(self) -> None:
         """End it."""
         self.client.close()
+
+
+# -- members that come and go
+
+
+def rebalanced(quick: bool) -> dict[str, Any]:
+    """One member, then ten, then one: for how long nobody got anything, while messages came all the time."""
+    rounds = 2 if quick else 5
+    with closing_all() as keep:
+        pair, address, _ = _started("chp")
+        keep(pair)
+        changing = keep(Changing(address))
+        changing.round(steady=True)
+        work = {"chp, always 1 member": partial(changing.round, steady=True), "chp, 1 to 10 to 1": changing.round}
+        results = in_turn(work, rounds)
+    return {"contenders": {who: summary(each) for who, each in results.items()}, "raw": results}
+
+
+class Changing:
+    """Ten who may be members, and a publisher that keeps a pace."""
+
+    def __init__(self, address: str) -> None:
+        self.members = [Role(member, address=address) for _ in range(10)]
+        self.publisher = Role(flow, address=address)
+        for role in (self.publisher, *self.members):
+            role.hear()
+
+    def round(self, *, steady: bool = False) -> Round:
+        """Three seconds alone, three together, three alone; every message comes once, or it is an error."""
+        topic = f"t{next(_topics)}"
+        self.publisher.ask(topic=topic)
+        first, *others = self.members
+        first.ask(topic=topic)
+        self.publisher.say(go=True)
+        time.sleep(3)
+        coming = [] if steady else others
+        for role in coming:
+            role.say(topic=topic)
+        time.sleep(3)
+        for role in coming:
+            role.hear()
+            role.say(all=False)
+        took = [role.hear() for role in coming]
+        time.sleep(3)
+        published = self.publisher.ask(stop=True)
+        took.append(first.ask(60, all=True))
+        assert sum(each["count"] for each in took) == published["count"], "a message was lost, or came twice"
+        times = sorted(at for each in took for at in each["times"] if at <= published["end"])
+        silences = [after - before for before, after in itertools.pairwise(times)]
+        return {"longest_silence_ms": max(silences) * 1e3, "messages": published["count"], "rate": published["rate"]}
+
+    def close(self) -> None:
+        """End all."""
+        for role in (self.publisher, *self.members):
+            role.close()
