@@ -133,9 +133,9 @@ def _case(results: dict[str, list[Round]], key: str, kinds: list[str]) -> dict[s
 def checked() -> dict[str, Any]:
     """What the gate looks at for a batch of plain sets, of a user with several rules."""
     from chp.limits import DEFAULT
-    from chp_server.core.access.gate import check_batch
-    from chp_server.core.access.granted import Granted
+    from chp_server.core.state.granted import Granted
     from chp_server.core.state.staging import Staging
+    from chp_server.core.updates.gate import check_batch
 
     granted, staging = Granted(1000), Staging(DEFAULT)
     granted.rules = Rules.of(GIVEN)

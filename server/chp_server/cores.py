@@ -25,7 +25,7 @@ from chp.numbers import pack
 
 from .core.core import CoreConfig, ServerCore
 from .core.pair.binary_star import Event
-from .core.turn import Save, Turn
+from .core.updates.turn import Save, Turn
 
 STEP_S = 0.05
 

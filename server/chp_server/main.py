@@ -89,7 +89,7 @@ def _take_descriptors() -> None:
 
 def _run(config: Config) -> None:
     from .shell.cycles import Cycles
-    from .shell.reactor import Server  # after the settings: --help needs none of it
+    from .shell.reactor import Server
     from .shell.supervisor import Supervisor
 
     _take_descriptors()

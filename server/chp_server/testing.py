@@ -25,7 +25,7 @@ from chp.limits import DEFAULT, Limits
 
 from .access.keyring import Keyring
 from .core.performing import Port
-from .core.turn import Frames
+from .core.updates.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server

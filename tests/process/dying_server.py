@@ -29,7 +29,7 @@ from chp_server import main
 from chp_server.core.core import ServerCore
 from chp_server.core.performing import Step, steps
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.turn import Append, JournalOp, Replace, Turn
+from chp_server.core.updates.turn import Append, JournalOp, Replace, Turn
 from chp_server.shell import reactor
 from chp_server.store.sql.sql_journal import SqlJournal
 

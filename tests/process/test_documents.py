@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.core.room import Room
+from chp_server.core.updates.room import Room
 from chp_server.shell import metrics
 from chp_server.store.opening import open_journal
 

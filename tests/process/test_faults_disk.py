@@ -17,7 +17,7 @@ import zmq
 
 from chp_client import Clone, Refused, Ticket
 from chp_server.core.state.journal import JournalError
-from chp_server.core.turn import Save, Turn
+from chp_server.core.updates.turn import Save, Turn
 from chp_server.exits import Exit
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chp.numbers import describe
-from chp_server.core.pair.suffix import CONFLICT, REPLAYED
+from chp_server.core.peer.suffix import CONFLICT, REPLAYED
 
 from .oracle import Node, Oracle, Wrong
 
 if TYPE_CHECKING:
-    from chp_server.core.turn import Save
+    from chp_server.core.updates.turn import Save
 
     from .clients import Op
     from .servers import ServerNode

@@ -21,7 +21,7 @@ import msgpack
 
 from chp.headers import State
 from chp.numbers import describe, epoch_of
-from chp_server.core.turn import Append, Fact, Remember, Save, Turn
+from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 
 from . import linear, stranger
 from .access import AccessChecks

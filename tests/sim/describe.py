@@ -14,7 +14,7 @@ from chp.batch import decode, decode_segment, segment_of
 from chp.headers import Batch, Greeting, Header, Heartbeat, Messages, Records, StateHead, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
-from chp_server.core.turn import Append, DropAfter, Remember, Replace
+from chp_server.core.updates.turn import Append, DropAfter, Remember, Replace
 
 
 def message(kind: str, way: str, frames: list[bytes], chatter: bool) -> str | None:

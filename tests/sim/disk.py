@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
+from chp_server.core.state.filling import Spans
 from chp_server.core.state.journal import JournalError, JournalFull, Loaded
 from chp_server.core.state.recordlog import Messages, Row
-from chp_server.core.topics.filling import Spans
 from chp_server.store.journal_rows import follows
-from chp_server.store.message_shelf import MessageShelf
+from chp_server.store.memory_store import MessageShelf
 
 Op = Callable[[], None]
 KEPT = 4 << 20  # bytes that are to stay free

@@ -18,7 +18,7 @@ from chp.keys import RESERVED_KEY
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append
+from chp_server.core.updates.turn import Append
 
 from .disk import Disk
 

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chp_server.core.access.gate import Signed
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import Port, Step, recover, steps, take_inputs
-from chp_server.core.room import Measured
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Copy, Fact, Read, Save, Turn
+from chp_server.core.updates.gate import Signed
+from chp_server.core.updates.room import Measured
+from chp_server.core.updates.turn import Copy, Fact, Read, Save, Turn
 
 from . import mistakes
 from .access import OPERATOR, Door, user_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chp_server.core.topics.groups import Group
+from chp_server.core.state.groups import Group
 
 from .run import run_plan
 from .schedule import TEMPERS, plan, with_consumers

@@ -19,33 +19,34 @@ from chp_client.core.leadership import Leadership
 from chp_server.access.admitting import Admitting
 from chp_server.core import core as server_core
 from chp_server.core import performing
-from chp_server.core.access.changes import Changes
-from chp_server.core.access.granted import Granted
-from chp_server.core.channels import Channel as ServedChannel
 from chp_server.core.core import ServerCore
-from chp_server.core.pair import meeting, pending
+from chp_server.core.pair import pending
 from chp_server.core.pair.arbitration import Arbitration
 from chp_server.core.pair.follow import Follower, Loader
-from chp_server.core.pair.peerlink import PeerLink
 from chp_server.core.pair.pulse import Pulse
-from chp_server.core.pair.replay import Replay
-from chp_server.core.pair.suffix import Ledger, Piece
+from chp_server.core.peer import meeting
+from chp_server.core.peer.peerlink import PeerLink
+from chp_server.core.peer.replay import Replay
+from chp_server.core.peer.suffix import Ledger, Piece
 from chp_server.core.performing import Step
+from chp_server.core.questions.changes import Changes
 from chp_server.core.questions.feeds import Feeds
 from chp_server.core.questions.requests import Requests
+from chp_server.core.releasing import Releasing
 from chp_server.core.snapshots import Snapshotter
+from chp_server.core.state.filling import Filling
+from chp_server.core.state.granted import Granted
 from chp_server.core.state.history import Tenure
-from chp_server.core.topics.filling import Filling
+from chp_server.core.state.leases import Leases
+from chp_server.core.state.verdicts import Duplicate
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
+from chp_server.core.updates.channels import Channel as ServedChannel
 from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
-from chp_server.core.updates.leases import Leases
 from chp_server.core.updates.openrecord import OpenRecord
-from chp_server.core.updates.releasing import Releasing
 from chp_server.core.updates.unwritten import Unwritten
-from chp_server.core.updates.verdicts import Duplicate
-from chp_server.store.message_shelf import MessageShelf
+from chp_server.store.memory_store import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
 from tests.sim import model_client, servers

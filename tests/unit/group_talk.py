@@ -19,8 +19,8 @@ from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
 from chp.topics import pack_messages, unpack_messages
 from chp.versions import VERSION
-from chp_server.core.turn import Turn
-from chp_server.store.message_shelf import MessageShelf
+from chp_server.core.updates.turn import Turn
+from chp_server.store.memory_store import MessageShelf
 
 from .server_talk import Talk
 

@@ -22,8 +22,8 @@ from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.room import Measured
-from chp_server.core.turn import Frames, Turn
+from chp_server.core.updates.room import Measured
+from chp_server.core.updates.turn import Frames, Turn
 
 ONE, TWO = b"1" * 16, b"2" * 16  # sessions
 

@@ -15,11 +15,11 @@ from chp.keys import ETX, RESERVED_KEY, STX
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
 from chp.numbers import pack
-from chp_server.core.access.gate import Signed
 from chp_server.core.core import ServerCore
 from chp_server.core.performing import admit, recover
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.turn import Append
+from chp_server.core.updates.gate import Signed
+from chp_server.core.updates.turn import Append
 from chp_server.store.opening import open_journal
 from chp_server.testing import Cores
 

@@ -72,7 +72,7 @@ def test_an_async_clone_iterates_over_what_there_was() -> None:
             seen = []
             for each in view():
                 seen.append(each)
-                clone._clone.clear()  # another program, while this one awaits
+                clone.writer.delete_many(list(clone))  # another program, while this one awaits
                 await asyncio.sleep(0)
             assert len(seen) == 3
         await clone.close(0.0)

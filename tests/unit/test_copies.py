@@ -14,8 +14,8 @@ from chp.numbers import describe, pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalFull
-from chp_server.core.turn import Copy
 from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.turn import Copy
 from chp_server.shell.copies import Copies, reading
 
 

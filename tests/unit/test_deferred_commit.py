@@ -9,8 +9,8 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import DEFERRED_A_TURN, CoreConfig, ServerCore
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.turn import Append, Turn
 from chp_server.core.updates.committed import DEFERRED_ITEMS, Committed
+from chp_server.core.updates.turn import Append, Turn
 
 SESSION, TRANSACTION = b"s" * 16, b"t" * 16
 KEYS = [f"/bench/{i}" for i in range(DEFERRED_ITEMS + 1)]

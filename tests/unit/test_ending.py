@@ -9,7 +9,7 @@ import pytest
 
 from chp.batch import split
 from chp.limits import DEFAULT
-from chp_server.core.turn import Append, Turn
+from chp_server.core.updates.turn import Append, Turn
 from chp_server.testing import Cores
 
 S, T, LEASE = b"s" * 16, b"t" * 16, b"L" * 16

@@ -4,7 +4,7 @@ from typing import Any
 
 from chp.batch import Segment, split
 from chp.hashmap import ms_until
-from chp_server.core.turn import Append
+from chp_server.core.updates.turn import Append
 from chp_server.testing import Cores
 
 X, LEASE = b"x" * 16, b"L" * 16

@@ -15,9 +15,9 @@ from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.questions import feeds
-from chp_server.core.questions.pages import READS_A_TURN
+from chp_server.core.questions.feeds import READS_A_TURN
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append, Turn
+from chp_server.core.updates.turn import Append, Turn
 
 SHORT = replace(DEFAULT, log_records_max=2)  # the log in memory; the rest only the journal has
 READER, SESSION = b"reader", b"1" * 16

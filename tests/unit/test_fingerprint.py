@@ -9,8 +9,8 @@ from chp.hashmap import Hashmap
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import U64_MASK
-from chp_server.core.channels import Channels
 from chp_server.core.state.state import ReplicatedState
+from chp_server.core.updates.channels import Channels
 
 EPOCH = 1 << 48
 

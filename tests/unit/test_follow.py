@@ -14,7 +14,7 @@ from chp_server.core.pair import follow
 from chp_server.core.pair.binary_star import Event
 from chp_server.core.pair.follow import Follower
 from chp_server.core.state.recordlog import Record, RecordLog
-from chp_server.core.turn import Turn
+from chp_server.core.updates.turn import Turn
 from chp_server.testing import Cores
 
 HEARTBEAT_S, TIMEOUT_S = 0.25, 30.0

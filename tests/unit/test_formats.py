@@ -19,8 +19,8 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Journal, WrongStore
-from chp_server.core.turn import Save
-from chp_server.shell.saving import write_updates
+from chp_server.core.updates.turn import Save
+from chp_server.shell.reactor import write_updates
 from chp_server.store.journal_rows import FORMAT as JOURNAL
 from chp_server.store.opening import open_journal
 from tests.fixtures.make import CONTENT, RECORDED, SERVER, UPDATES

@@ -12,9 +12,9 @@ from chp.batch import decode, packb, unpackb
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
-from chp_server.core.topics.groups import NOBODY, Group
-from chp_server.core.topics.topics import Topics
-from chp_server.core.updates.leases import Whose
+from chp_server.core.state.groups import NOBODY, Group
+from chp_server.core.state.leases import Whose
+from chp_server.core.state.topics import Topics
 from chp_server.testing import Cores
 
 from .group_talk import GroupTalk, Hand

@@ -10,12 +10,12 @@ import pytest
 from chp.batch import Segment
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
-from chp_server.core import channels as channels_module
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import Port, take_inputs
 from chp_server.core.state import image as image_module
 from chp_server.core.state.image import Image
 from chp_server.core.state.state import ReplicatedState
+from chp_server.core.updates import channels as channels_module
 
 SLICE = 50
 SMALL = replace(DEFAULT, gather_items_max=SLICE)

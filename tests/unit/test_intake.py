@@ -12,12 +12,7 @@ from chp.errors import BadInput
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.room import Room
-from chp_server.core.turn import Turn
-from chp_server.core.updates.commit import Committer
-from chp_server.core.updates.committed import Committed
-from chp_server.core.updates.intake import judge
-from chp_server.core.updates.verdicts import (
+from chp_server.core.state.verdicts import (
     KEY_IN_OPEN_RECORD,
     UNHEARD,
     Accept,
@@ -28,6 +23,11 @@ from chp_server.core.updates.verdicts import (
     Refuse,
     Verdict,
 )
+from chp_server.core.updates.commit import Committer
+from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.intake import judge
+from chp_server.core.updates.room import Room
+from chp_server.core.updates.turn import Turn
 
 ONE, TWO = b"1" * 12 + bytes(4), b"2" * 12 + bytes(4)
 JOB = b"t" * 16

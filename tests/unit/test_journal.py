@@ -10,7 +10,7 @@ import pytest
 from chp_server.core.state.journal import Journal, JournalError, JournalLocked
 from chp_server.core.state.recordlog import Row
 from chp_server.store.opening import open_journal
-from chp_server.store.sql import cleaning
+from chp_server.store.sql import sql_journal as cleaning
 from chp_server.tools.journal_tools import backup, restore, verify
 
 EPOCH = 1 << 48

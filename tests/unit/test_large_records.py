@@ -11,8 +11,8 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append, Turn
 from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.turn import Append, Turn
 from chp_server.shell.copies import difference
 from chp_server.store.journal_rows import stored
 

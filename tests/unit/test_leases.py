@@ -19,9 +19,9 @@ from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.cli.app import chp
 from chp_client.errors import Closed
+from chp_server.core.state.leases import Leases, Whose, listed
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.leases import Leases, Whose, listed
-from chp_server.core.updates.verdicts import Refusal
+from chp_server.core.state.verdicts import Refusal
 from chp_server.testing import TestServer
 
 LEASE, ANOTHER = b"L" * 16, b"M" * 16

@@ -10,10 +10,10 @@ import pytest
 from chp.batch import GREETING, HEARTBEAT, REFUSED, split
 from chp.keys import channel_topic, session_topic
 from chp.limits import DEFAULT
-from chp_server.core import channels as channels_module
-from chp_server.core import listeners as module
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.listeners import LINGER_S, LINGERING_MAX, Listeners, Pace
+from chp_server.core.updates import channels as channels_module
+from chp_server.core.updates import listeners as module
+from chp_server.core.updates.listeners import LINGER_S, LINGERING_MAX, Listeners, Pace
 
 A, B = b"10", b"11"  # connections
 TOPIC = channel_topic("/a/")

@@ -9,8 +9,8 @@ from chp.batch import GREETING, HEARTBEAT, REFUSED, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core import channels
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.updates import channels
 
 SESSION = b"s" * 16
 KEYS = [f"/{i % 10}/{i}" for i in range(100)]

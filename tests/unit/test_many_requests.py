@@ -16,7 +16,7 @@ from chp.messages import KTHXBAI
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.state import state
 from chp_server.core.state.image import Gathering, Image
-from chp_server.core.turn import Turn
+from chp_server.core.updates.turn import Turn
 
 REQUESTS = 300
 

@@ -23,7 +23,7 @@ from chp_server.core.pair.arbitration import Members
 from chp_server.core.state.epochs import JUMPS, REGAIN_S, Epochs
 from chp_server.core.state.history import Proof, Tenure, common, holds
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append, Remember, Turn
+from chp_server.core.updates.turn import Append, Remember, Turn
 from chp_server.store.opening import open_journal
 
 BEAT_S = 0.25

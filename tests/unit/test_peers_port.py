@@ -10,8 +10,8 @@ import pytest
 from chp.headers import State
 from chp_server import logs
 from chp_server.core.core import ServerCore
-from chp_server.core.turn import Fact
-from chp_server.shell import facts
+from chp_server.core.updates.turn import Fact
+from chp_server.shell import reactor as facts
 from chp_server.testing import Cores
 
 ONE = b"1" * 16

@@ -11,7 +11,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import ORDER, Port, Step, recover, steps, take_inputs
 from chp_server.core.state.journal import JournalFull, Loaded, Options
 from chp_server.core.state.recordlog import Row
-from chp_server.core.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
+from chp_server.core.updates.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
 from chp_server.store.memory_store import MemoryStore
 
 ALONE = CoreConfig(name="P")

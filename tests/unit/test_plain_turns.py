@@ -10,8 +10,8 @@ from chp.batch import HEARTBEAT, KTHXBAI, SYNC, packb, split
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
 from chp.numbers import pack
-from chp_server.core.room import Measured
-from chp_server.core.turn import Turn
+from chp_server.core.updates.room import Measured
+from chp_server.core.updates.turn import Turn
 from tests.unit.server_talk import ONE, Talk
 
 STEP_S = 0.001

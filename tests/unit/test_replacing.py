@@ -19,7 +19,7 @@ from chp_server.core.pair.binary_star import Event
 from chp_server.core.performing import recover, steps
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Journal, JournalFull
-from chp_server.core.turn import Frames, JournalOp
+from chp_server.core.updates.turn import Frames, JournalOp
 from chp_server.store.opening import open_journal
 
 LIMITS = replace(DEFAULT, sync_chunk_items=10)

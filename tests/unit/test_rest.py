@@ -7,7 +7,7 @@ import pytest
 
 from chp.batch import Segment, packb, split
 from chp.limits import DEFAULT
-from chp_server.core.state import rest as module
+from chp_server.core.state import state as module
 from chp_server.core.state.image import NOT_YET
 from chp_server.core.state.state import ReplicatedState
 

@@ -3,8 +3,8 @@
 import pytest
 
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.resting import FAILURES_MAX, PACE_S
-from chp_server.core.room import MIB, Measured
+from chp_server.core.peer.resting import FAILURES_MAX, PACE_S
+from chp_server.core.updates.room import MIB, Measured
 
 PLENTY, TIGHT = Measured(disk_free=1000 * MIB), Measured(disk_free=70 * MIB)
 

@@ -9,7 +9,7 @@ import pytest
 
 from chp.batch import ACK, REFUSED, Segment
 from chp.messages import kvset
-from chp_server.core.room import MIB, Measured, Room
+from chp_server.core.updates.room import MIB, Measured, Room
 from chp_server.shell import measuring
 from chp_server.shell.measuring import Gauge
 

@@ -10,7 +10,7 @@ import pytest
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
-from chp_server.core.pair.scrub import SCRUB, SCRUBBED, SLICE_KEYS, Scrub, sums
+from chp_server.core.peer.scrub import SCRUB, SCRUBBED, SLICE_KEYS, Scrub, sums
 from chp_server.core.state.state import ReplicatedState
 from chp_server.testing import Cores
 

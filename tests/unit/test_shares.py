@@ -9,10 +9,10 @@ from chp.hashmap import Hashmap
 from chp.headers import Batch
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
-from chp_server.core import channels as channels_module
-from chp_server.core.channels import Channels
-from chp_server.core.listeners import LINGER_S
 from chp_server.core.state.shares import Subtrees
+from chp_server.core.updates import channels as channels_module
+from chp_server.core.updates.channels import Channels
+from chp_server.core.updates.listeners import LINGER_S
 
 NAMES = st.sampled_from(["a", "b", "ab", "", "c/d", "é"])
 ODD = NAMES.map("x".__add__)

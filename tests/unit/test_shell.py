@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from chp_server.core.state.journal import Options
-from chp_server.core.turn import Save
+from chp_server.core.updates.turn import Save
 from chp_server.settings.config import Config
-from chp_server.shell.reactor import Server
-from chp_server.shell.saving import write_updates
+from chp_server.shell.reactor import Server, write_updates
 from chp_server.store.opening import open_journal
 from chp_server.store.sql.sqlite import SqliteDatabase
 from chp_server.store.sql.sqlite_files import Tail

@@ -1,4 +1,4 @@
-"""What can be measured of how this code is written: length of files and functions, no sleeping, docstrings."""
+"""The style rules that a program can check: length of functions, no sleeping, docstrings of modules."""
 
 import ast
 from pathlib import Path
@@ -9,14 +9,13 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(
     path for folder in ("chp/chp", "server/chp_server", "client/chp_client") for path in (ROOT / folder).rglob("*.py")
 )
-FILE_LINES_MAX, FUNCTION_LINES_MAX = 500, 70
+FUNCTION_LINES_MAX = 70
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_style(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; is it one idea?"
     assert not text.strip() or ast.get_docstring(tree), f"{path}: say what the module is, its rules, and why"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

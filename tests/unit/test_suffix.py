@@ -7,7 +7,7 @@ from chp.batch import Segment
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.pair.suffix import CONFLICT, REPLAYED, Ledger, Piece
+from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, Piece
 from chp_server.testing import Cores
 
 X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))

@@ -15,15 +15,15 @@ from chp.keys import RESERVED_KEY, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp.topics import Settings, check_topic, pack_messages, unpack_messages
+from chp_server.core.questions.delivery import Delivery
+from chp_server.core.state.filling import FILL, Filling, answer
+from chp_server.core.state.leases import Leases, Whose
 from chp_server.core.state.recordlog import Messages
-from chp_server.core.topics.delivery import Delivery
-from chp_server.core.topics.filling import FILL, Filling, answer
-from chp_server.core.topics.topics import Topics
-from chp_server.core.turn import Fill
-from chp_server.core.updates.leases import Leases, Whose
+from chp_server.core.state.topics import Topics
+from chp_server.core.state.verdicts import Refusal
 from chp_server.core.updates.openrecord import ROW_BYTES, OpenRecord
-from chp_server.core.updates.verdicts import Refusal
-from chp_server.store.message_shelf import MessageShelf
+from chp_server.core.updates.turn import Fill
+from chp_server.store.memory_store import MessageShelf
 from chp_server.testing import Cores
 
 SESSION = b"s" * 16

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chp_server.core.turn import Turn
 from chp_server.core.updates.acks import Acks
+from chp_server.core.updates.turn import Turn
 from chp_server.shell import turnclock
 from chp_server.shell.turnclock import BUCKETS_S, TurnClock, Waits
 

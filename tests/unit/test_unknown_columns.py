@@ -7,8 +7,8 @@ import msgpack
 import pytest
 
 from chp import versions
-from chp_server.core.turn import Turn
 from chp_server.core.updates import intake
+from chp_server.core.updates.turn import Turn
 
 from .server_talk import ONE, Talk
 

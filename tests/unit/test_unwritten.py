@@ -7,8 +7,8 @@ import pytest
 from chp.batch import ACK, REFUSED, Segment, split
 from chp.keys import public_session, session_topic
 from chp_server.core.pair.binary_star import Event
-from chp_server.core.room import MIB, Measured
-from chp_server.core.turn import Turn
+from chp_server.core.updates.room import MIB, Measured
+from chp_server.core.updates.turn import Turn
 from chp_server.core.updates.unwritten import Unwritten
 from chp_server.testing import Cores
 

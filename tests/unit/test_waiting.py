@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from chp_server.ports.sockets import receive
-from chp_server.ports.waiting import Waiting
+from chp_server.ports.sockets import Waiting, receive
 
 Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes], Waiting]
 

@@ -13,9 +13,9 @@ from chp.batch import BATCH, RECORDS, segment_of, split
 from chp.headers import Kthxbai
 from chp.keys import channel_topic, public_session
 from chp.limits import DEFAULT
-from chp_server.core.channels import FEW
 from chp_server.core.questions.syncs import resume_parts
-from chp_server.core.turn import Turn
+from chp_server.core.updates.channels import FEW
+from chp_server.core.updates.turn import Turn
 
 from .server_talk import ONE, TWO, Talk
 

@@ -28,9 +28,8 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import Event
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
-from chp_server.core.turn import Append, Turn
-from chp_server.store.memory_store import MemoryStore
-from chp_server.store.message_shelf import MessageShelf
+from chp_server.core.updates.turn import Append, Turn
+from chp_server.store.memory_store import MemoryStore, MessageShelf
 
 Frames = list[bytes]
 SESSION, OTHER_SESSION = bytes(range(12)) + bytes(4), bytes(range(0x50, 0x5C)) + bytes(4)

@@ -30,7 +30,7 @@ def test_waiting_is_given_up_as_often_as_one_likes() -> None:
         await clone.close(0.0)
         for each in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(each, Closed)
-        assert not clone._clone.mailbox.awaiting
+        assert not clone.mailbox.awaiting
 
     asyncio.run(use())
 

@@ -23,7 +23,7 @@ from chp_client import Clone, Refused
 from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_server.access.audit import Audit
-from chp_server.core.turn import Fact
+from chp_server.core.updates.turn import Fact
 from chp_server.exits import CannotStart
 from chp_server.testing import TestServer
 from tests.wire import keys

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from chp.limits import DEFAULT
-from chp_server.core import listeners
+from chp_server.core.updates import listeners
 from chp_server.testing import Pair, TestServer
 from tests.wire.hand import (
     BATCH,

@@ -19,8 +19,9 @@ from ..checks import wait_s
 from ..codecs import Decoding
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
-from .clone import Clone
+from .base import BaseClone
 from .lease import Lease
+from .taking import at_most, closed_meanwhile
 from .writer import Items
 
 Made = TypeVar("Made")
@@ -29,7 +30,7 @@ Made = TypeVar("Made")
 class Awaiting:
     """How one call waits by its loop, for at most a time that begins now; what is raised then names all of it."""
 
-    def __init__(self, clone: Clone, blocks: bool, timeout: float | None) -> None:
+    def __init__(self, clone: BaseClone[Any], blocks: bool, timeout: float | None) -> None:
         self._clone, self._mailbox = clone, clone.mailbox
         self._blocks = blocks  # while the window is full
         self._loop, self._timeout = asyncio.get_running_loop(), wait_s(timeout)
@@ -81,6 +82,18 @@ class Awaiting:
                     raise ticket.overdue(self._timeout) from None
         return ticket.wait(0)
 
+    async def changed(self, watch: Watch, at_most_s: float) -> bool:
+        """Whether a change came in that time."""
+        limit = at_most(at_most_s, self._left())
+        try:
+            async with asyncio.timeout(limit):
+                await anext(AsyncWatch(watch, self._loop))
+        except TimeoutError:
+            return False
+        except StopAsyncIteration:
+            raise closed_meanwhile() from None
+        return True
+
     async def confirmed(self, key: str) -> None:
         """Until no own set or delete of this key is on its way."""
         await self.until(partial(self._mailbox.is_confirmed, key), f"{key!r} is not confirmed")
@@ -107,7 +120,7 @@ class Awaiting:
 class AsyncLease:
     """Made by `AsyncClone.lease`; use it with `async with`, or call `close`."""
 
-    def __init__(self, clone: Clone, lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
+    def __init__(self, clone: BaseClone[Any], lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
         self.id, self.ttl_s = lease.id, lease.ttl_s
         self._clone, self._lease = clone, lease
         self._waits = waits

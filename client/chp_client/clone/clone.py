@@ -14,173 +14,42 @@ Any thread may use it. A handler of a signal must not: it runs in the middle of 
 `set`, and would wait for it for ever. Let it set a `threading.Event`, or use `loop.add_signal_handler`. Ctrl-C, and
 whatever else a handler raises, is no harm: what it interrupts was set wholly or not at all.
 
-`reading` and `worth` are its questions; here are its making, its end, and all that changes something. What is set goes
-to a `Writer`, which knows the batches and the agent; `Clone.set` is bound to that one's, and costs nothing beside.
+Here are the verbs of a thread; the making, reading and the end are of `base`, as of an `AsyncClone`. What is set goes
+to a `Writer`; `Clone.set` is bound to that one's, and costs nothing beside.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import random
-import secrets
-import weakref
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from functools import partial
-from threading import current_thread
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Self
 
-from chp.errors import BadInput, BadTtl
-from chp.keys import CLIENT_BYTES
-from chp.numbers import Revision
-
-from .. import checks
-from ..agent.about import about
-from ..agent.agent import Agent
 from ..agent.changes import Change
-from ..agent.dispatch import Dispatcher, Listener
-from ..agent.listening import Listeners, Listening, decorator
-from ..agent.mailbox import Mailbox
-from ..agent.measured import Measured, Metrics
+from ..agent.listening import Listeners, Listening
 from ..agent.tickets import Ticket
-from ..agent.watch import Watch, WatchQueue
-from ..clientfile import ClientFile, credentials_of
-from ..codecs import Codec, OnBad, V
-from ..connecting import target
-from ..core.core import ClientCore, Timing
-from ..core.events import Ack
+from ..agent.watch import Watch
+from ..checks import wait_s
+from ..codecs import OnBad, V
+from ..core.events import Ack, State
+from ..feed.history import Version
 from ..topics.reader import PATIENCE_S
 from ..topics.together import Together
 from ..topics.topic import Topic, topics_of
-from ..typed import Typed, codec_of
+from .base import CLOSE_S, BaseClone, Pin
 from .lease import Lease
-from .reading import Reading
 from .taking import NOTHING, Blocking, Taking, at_once, flush
-from .worth import Worth
-from .writer import Items, Writer
+from .worth import Check
+from .writer import Items
 
 CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
-CLOSE_S = 5.0
-FORGOTTEN_S = 1.0
-CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
-_names = itertools.count(1)
-Told = TypeVar("Told", bound=Callable[[Change], object])
 
 
-class Pin(NamedTuple):
-    """All that is held at one moment; see `Clone.pin`."""
+class Clone(BaseClone[V], MutableMapping[str, V]):
+    """The verbs of a thread; see `BaseClone` for the arguments."""
 
-    values: dict[str, Any]
-    revision: Revision  # up to which it is complete
-    resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
-
-
-class Clone(Reading[V], Worth, MutableMapping[str, V]):
-    """A replicated dictionary; see the module for how it is used.
-
-    servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
-                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair;
-                   or a `ClientFile` (see `from_file`)
-    subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
-    codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, as a
-                   dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a checker of types knows too (see `typed`)
-    window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
-                   full
-    silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
-                   heartbeats; `stale_s` is another name for it
-    max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
-                   read of `state` raises `Lagging`), or a callable that is told the seconds
-    on_state       called with each new `State`, on a thread of its own
-    name           what its agent's thread is called
-    metrics        what is told of acknowledgements, refusals, states and changes; see `Metrics`
-
-    It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
-    """
-
-    def __init__(
-        self,
-        servers: str | Iterable[str] | None = None,
-        subtree: str | None = "",
-        *,
-        subtrees: Sequence[str] | None = None,
-        codec: str | Codec | type[V] = "raw",
-        window_bytes: int | None = None,
-        on_full: Literal["block", "raise"] = "block",
-        silence_s: float | None = None,
-        stale_s: float | None = None,
-        max_lag_s: float | None = None,
-        on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
-        on_state: Listener | None = None,
-        name: str | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        endpoints, subtree, codec = target(servers, subtree, codec, several=subtrees is not None)
-        held = checks.subtrees_of(subtree, subtrees)
-        if on_full not in ("block", "raise"):
-            raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
-        if on_lag not in ("resync", "raise") and not callable(on_lag):
-            raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
-        if silence_s is not None and stale_s is not None:
-            raise BadInput("both silence_s and stale_s are given; they are two names of one setting")
-        if on_state is not None:
-            checks.callback("on_state", on_state)
-        silence = checks.seconds("silence_s", silence_s) or checks.seconds("stale_s", stale_s)
-        self.name = name or f"{os.getpid()}-{next(_names)}"
-        self.subtrees = tuple(held)
-        self._codec = codec_of(codec)
-        core = ClientCore(
-            secrets.token_bytes(CLIENT_BYTES) + bytes(4),  # the count of its sessions begins at 0
-            held,
-            [endpoint[0] for endpoint in endpoints],
-            monotonic(),
-            limits=checks.limits_with(window_bytes),
-            timing=Timing(silence_s=silence) if silence else None,
-            max_lag_s=checks.seconds("max_lag_s", max_lag_s),
-            chance=random.random,
-            who=about(self.name, held),
-        )
-        self._dispatcher = Dispatcher()
-        self._mailbox = mailbox = Mailbox(core, on_full, self._dispatcher.put)
-        mailbox.credentials = credentials_of(servers)
-        mailbox.metrics = None if metrics is None else Measured(metrics)
-        self._writer = Writer(mailbox, self.subtrees, self._codec)
-        self._shown = core.shown
-        self._core = core
-        self._some = []
-        self._source = servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
+    def _begin(self) -> None:
         self._listeners = Listeners()
-        if callable(on_lag):
-            self._dispatcher.lag = self._dispatcher.later(on_lag)
-        else:
-            self._dispatcher.lag = mailbox.lagged if on_lag == "raise" else mailbox.refetch
-        if on_state is not None:
-            self._dispatcher.listeners.append(on_state)
-        if self._codec is None:
-            self.get = self._shown.get  # type: ignore[method-assign, assignment]  # a dict's own speed
         if type(self).set is _SET:  # nobody has put another in its place
             self.set = self._writer.set  # type: ignore[method-assign]  # one call less for each set
-        self._agent = Agent(mailbox, endpoints, self._dispatcher, self.name)
-        self._agent.start()
-        # when nobody has the writer any more: who keeps only `clone.set` goes on setting
-        self._servers: Sequence[str] = (
-            servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
-        )
-        self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
-
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
-        """The same with a client file in place of the servers: their addresses and keys, and this client's.
-
-        Raises `BadInput` for what is wrong with the file. A server that does not let it in is tried on;
-        `wait_until_synced` raises `Refused` with the code "key" if none of them does.
-        """
-        return cls(ClientFile.read(path), *arguments, **named)
-
-    if not TYPE_CHECKING:  # a checker takes Clone[Rate] for what it is
-
-        def __class_getitem__(cls, kind: Any) -> Any:
-            return Typed(cls, kind)
 
     # -- setting and deleting
 
@@ -268,8 +137,12 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         """The value of a key; if there is none it is set to `default`, unless another program is faster; as `pop`."""
         return at_once(self._taking(timeout).setdefault(key, default))
 
+    def waits(self, timeout: float | None) -> Blocking:
+        """By keeping the thread."""
+        return Blocking(self._mailbox, timeout)
+
     def _taking(self, timeout: float | None) -> Taking:
-        return Taking(self, self._writer, Blocking(self._mailbox, timeout))
+        return Taking(self, self._writer, self.waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
@@ -277,7 +150,7 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
-        at_once(flush(self._mailbox, Blocking(self._mailbox, timeout), checks.wait_s(timeout)))
+        at_once(flush(self._mailbox, self.waits(timeout), wait_s(timeout)))
 
     def sync(self, timeout: float | None = None) -> Ack:
         """Return once a read here sees every set that anybody was acknowledged before this call, by any Clone.
@@ -286,18 +159,40 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
         behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
         """
-        return at_once(Blocking(self._mailbox, timeout).done(self._writer.sync))
+        return at_once(self.waits(timeout).done(self._writer.sync))
 
-    def pin(self) -> Pin:
-        """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
-        with self._mailbox.lock:  # the agent applies a record, and moves the number, with this lock held
-            values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
-        return Pin(self.decoded(values), revision, resyncs)
+    def wait_until_synced(self, timeout: float | None = None) -> None:
+        """Return once the copy is complete and current; `TimeoutError` says how the servers look.
 
-    @property
-    def writer(self) -> Writer:
-        """Where what is set goes (for the parts of this package)."""
-        return self._writer
+        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there; with
+        "access" if the rules keep from its user what it is to hold.
+        """
+        mailbox, core = self._mailbox, self._core
+        with mailbox.lock:
+            mailbox.wait_for(
+                lambda: core.state in (State.SYNCED, State.CLOSED) or bool(core.denied()), timeout, lambda: "not synced"
+            )
+            if core.state is State.CLOSED:
+                raise mailbox.why_not()
+        self.check_admitted()
+
+    def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
+        """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
+
+        Keys that differ are named. It takes as long as a first sync; `contents=False` only counts and sums, at once, as
+        does a Clone that follows nobody, only writes, or follows a server of CHP/1. `TimeoutError` if the snapshot is
+        not here in `timeout` seconds.
+        """
+        return self._verified(timeout, contents)
+
+    def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
+        """The last versions of a key that the servers' log still holds, the oldest first; see `Version`.
+
+        The active is asked for all that the log has of the key's folder, such as /rates/EUR/, so it may take seconds. A
+        key that was not set for long has none. A value that the codec can't take is shown as bytes. Raises `BadKey`,
+        `BadInput`, `Refused`, or `TimeoutError` if no server answers for `timeout` seconds.
+        """
+        return self._history(key, limit, timeout)
 
     # -- leases and watches
 
@@ -309,10 +204,7 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
         raises; `timeout` is for the room in the window, as there.
         """
-        ms = checks.ttl_in_ms(ttl)
-        if ms is None:
-            raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
-        return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
+        return self.new_lease(ttl, timeout)
 
     def watch(
         self,
@@ -335,48 +227,10 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`; its `batches()` gives
         `Changes`, which are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
         """
-        checks.prefix_and_queue(prefix, queue_max, self.subtrees)
-        start = checks.start_of(start)
-        decoding = self.decoding(on_bad)
-        limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
-        whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
-        queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
-        mailbox, core = self._mailbox, self._core
-        with mailbox.lock:
-            mailbox.check_open()
-            if start == "snapshot":
-                queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
-            mailbox.add_watch(queue)
-            if isinstance(start, int):
-                core.catch_up(queue, prefix, start)
-                mailbox.command_locked(core.ask_missed)
-        end = partial(mailbox.end_watch, queue)
-        watch = Watch(queue, decoding, end, self)
-        weakref.finalize(watch, mailbox.forget_watch, queue).atexit = False
-        return watch
+        return self.open_watch(prefix, start, conflate, queue_max, on_bad)
 
-    def on(
-        self,
-        prefix: str = "",
-        start: int | str = "now",
-        *,
-        conflate: bool = False,
-        queue_max: int | None = None,
-        on_bad: OnBad = "raise",
-    ) -> Callable[[Told], Told]:
-        """Have a function called with each `Change`: `@clone.on("/config/")`; the arguments are those of `watch`.
-
-        All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close; what they raise
-        is logged. One that falls more than `queue_max` changes behind is told all that is held anew, with a warning.
-        It goes on until `off`, or the Clone's end. Raises what `watch` does, and `BadInput` for what can't be called.
-        """
-        opened = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
-
-        def begin(listener: Told) -> None:
-            checks.callback("listener", listener)
-            self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
-
-        return decorator(begin)
+    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: int | str) -> None:
+        self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:
         """Call a function of `on` no more, under any prefix; whether it was called."""
@@ -398,16 +252,6 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         """What is known of each topic, as of `Topic.facts`, by name. `Unanswered` if no server serves so long."""
         return topics_of(self._active_first(), timeout)
 
-    def _active_first(self) -> Sequence[str]:
-        """The servers, as questions about topics try them: one that is gone would be waited for each time."""
-        servers, active = self._servers, self.active
-        if active not in servers or servers[0] == active:
-            return servers
-        ordered = sorted(servers, key=lambda server: server != active)
-        return servers.only(ordered) if isinstance(servers, ClientFile) else ordered
-
-    # -- the end
-
     def close(self, timeout: float = CLOSE_S) -> None:
         """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
 
@@ -415,45 +259,13 @@ class Clone(Reading[V], Worth, MutableMapping[str, V]):
         returns when their callbacks were called, or `timeout` (at least half a second) is over. Open leases are ended,
         and their keys go at once.
         """
-        limit = checks.wait_s(timeout)
-        limit = checks.FOR_EVER_S if limit is None else limit
-        until = monotonic() + limit
-        self._finalizer.detach()
-        _stop(self._mailbox, self._agent, None, limit)
-        self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
+        self._end(timeout)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
-
-    def __reduce__(self) -> str:
-        raise TypeError(
-            "a Clone can't be copied or pickled, its agent is a thread here; use snapshot(), or make another"
-        )
-
-    def __repr__(self) -> str:
-        what = ", ".join(map(repr, self.subtrees)) or "write-only"
-        return f"<Clone {what}: {len(self._shown)} keys, {self.state}, at {self.position[0]}.{self.position[1]}>"
-
-
-def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:
-    """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
-    if mailbox.forked or (pid is not None and pid != os.getpid()):
-        return
-    if agent.thread is current_thread():  # the collector came upon a forgotten Clone here, maybe with the lock held
-        mailbox.stop(timeout)
-        return
-    with mailbox.lock:
-        mailbox.stop(timeout)
-        if mailbox.batch.sleeping:
-            mailbox.batch.wake()
-    agent.ended.wait()
-    agent.thread.join()
 
 
 _SET = Clone.set

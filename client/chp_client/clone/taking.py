@@ -18,9 +18,10 @@ from chp.errors import BadInput
 
 from ..agent.mailbox import Mailbox
 from ..agent.tickets import Ticket
+from ..agent.watch import Watch
 from ..checks import wait_s
 from ..core.events import Ack
-from ..errors import Conflict
+from ..errors import Closed, Conflict
 from .reading import Reading
 from .writer import Writer
 
@@ -45,6 +46,12 @@ class Waits(Protocol):
     async def settled(self, ticket: Ticket) -> object:
         """The same of a set that is made."""
 
+    async def made(self, act: Callable[..., Result]) -> Result:
+        """What `act` comes to, once there is room for it in the window."""
+
+    async def changed(self, watch: Watch, at_most_s: float) -> bool:
+        """Whether a change came in that time; `Closed` if none can come any more."""
+
 
 class Blocking:
     """Waits that keep the thread."""
@@ -68,6 +75,33 @@ class Blocking:
     async def settled(self, ticket: Ticket) -> object:
         """As `Waits`."""
         return ticket.wait(self._left())
+
+    async def made(self, act: Callable[..., Result]) -> Result:
+        """As `Waits`."""
+        return act(timeout=self._left())
+
+    async def changed(self, watch: Watch, at_most_s: float) -> bool:
+        """As `Waits`."""
+        limit = at_most(at_most_s, self._left())
+        try:
+            watch.get(limit)
+        except TimeoutError:
+            return False
+        except StopIteration:
+            raise closed_meanwhile() from None
+        return True
+
+
+def at_most(seconds: float, left: float | None) -> float:
+    """How long to wait once more, of what is left; raises TimeoutError if that is nothing."""
+    if left == 0.0:
+        raise TimeoutError
+    return seconds if left is None else min(left, seconds)
+
+
+def closed_meanwhile() -> Closed:
+    """What whoever waits for a change is told when there is nobody left to tell it."""
+    return Closed("this Clone was closed while something waited for a change; make another")
 
 
 def at_once(course: Coroutine[Any, Any, Result]) -> Result:

@@ -121,21 +121,6 @@ class Worth:
             found = [f"{link.address} refuses {why}" for link in self._core.links if (why := link.refuses)]
         return "; ".join(found)
 
-    def wait_until_synced(self, timeout: float | None = None) -> None:
-        """Return once the copy is complete and current; `TimeoutError` says how the servers look.
-
-        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there; with
-        "access" if the rules keep from its user what it is to hold.
-        """
-        mailbox, core = self._mailbox, self._core
-        with mailbox.lock:
-            mailbox.wait_for(
-                lambda: core.state in (State.SYNCED, State.CLOSED) or bool(core.denied()), timeout, lambda: "not synced"
-            )
-            if core.state is State.CLOSED:
-                raise mailbox.why_not()
-        self.check_admitted()
-
     def check_admitted(self) -> None:
         """Raises `Refused` if no server lets this client in (for the parts of this package)."""
         if self._core.state is not State.SYNCED and (denied := self._core.denied()):
@@ -147,13 +132,7 @@ class Worth:
         checks.callback("listener", listener)
         self._dispatcher.listeners.append(listener)
 
-    def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
-        """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
-
-        Keys that differ are named. It takes as long as a first sync; `contents=False` only counts and sums, at once, as
-        does a Clone that follows nobody, only writes, or follows a server of CHP/1. `TimeoutError` if the snapshot is
-        not here in `timeout` seconds.
-        """
+    def _verified(self, timeout: float | None, contents: bool) -> Check:
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
             ok, keys, revision_sum, compared_at = self._core.holding.verify()
@@ -165,13 +144,7 @@ class Worth:
         ok = ok and not found.differing
         return Check(ok, keys, revision_sum, *numbers, named, len(found.differing), found.left_out)
 
-    def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
-        """The last versions of a key that the servers' log still holds, the oldest first; see `Version`.
-
-        The active is asked for all that the log has of the key's folder, such as /rates/EUR/, so it may take seconds. A
-        key that was not set for long has none. A value that the codec can't take is shown as bytes. Raises `BadKey`,
-        `BadInput`, `Refused`, or `TimeoutError` if no server answers for `timeout` seconds.
-        """
+    def _history(self, key: str, limit: int, timeout: float | None) -> list[Version]:
         decoding = None if self._codec is None else Decoding(self._codec.decode, lambda key, data, error: data)
         return history(self._source, key, decoding, limit, checks.wait_s(timeout))
 

@@ -14,10 +14,11 @@ from typing import Any
 from chp.errors import BadInput, BadValue
 from chp_client.clone.aio import AsyncClone
 from chp_client.clone.clone import Clone
+from chp_client.clone.taking import Waits, at_once
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict
 
-from .steps import Do, Steps, of_kind, take, take_async
+from .places import of_kind
 
 
 def _as_value(codec: Codec | None) -> Callable[[int], Any]:
@@ -47,7 +48,7 @@ class _Counter:
         except (TypeError, ValueError, OverflowError):
             raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
 
-    def _add(self, n: int) -> Steps:
+    async def _add(self, n: int, waits: Waits) -> int:
         if type(n) is not int:
             raise BadInput(f"a counter counts whole numbers, not {n!r:.60}")
         while True:
@@ -55,7 +56,7 @@ class _Counter:
             total = self._number(None if entry is None else entry.value) + n
             revision = 0 if entry is None else entry.revision
             try:
-                yield Do(partial(self._clone.set, self._key, self._encode(total), if_revision=revision))
+                await waits.done(partial(self._clone.writer.set, self._key, self._encode(total), None, revision))
             except Conflict:
                 continue
             return total
@@ -66,7 +67,7 @@ class Counter(_Counter):
 
     def add(self, n: int = 1, timeout: float | None = None) -> int:
         """Add `n`; the sum that this addition made. Raises TimeoutError, and then it may still come to count."""
-        return int(take(self._add(n), timeout))
+        return at_once(self._add(n, self._clone.waits(timeout)))
 
 
 class AsyncCounter(_Counter):
@@ -76,4 +77,4 @@ class AsyncCounter(_Counter):
 
     async def add(self, n: int = 1, timeout: float | None = None) -> int:
         """As of `Counter`."""
-        return int(await take_async(self._add(n), timeout))
+        return await self._add(n, self._clone.waits(timeout))

@@ -10,9 +10,9 @@ from typing import Any, Self
 from chp.numbers import Revision
 from chp_client.clone.aio import AsyncClone
 from chp_client.clone.clone import Clone
+from chp_client.clone.taking import at_once
 
-from .places import Place, name_of
-from .steps import GIVE_BACK_S, of_kind, take, take_async
+from .places import GIVE_BACK_S, Place, name_of, of_kind
 
 TTL_S = 10.0
 
@@ -30,8 +30,8 @@ class _Queue:
     def __init__(
         self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None, limit: int = 1
     ) -> None:
-        clone = of_kind(clone, self._kind)
-        self._place = Place(clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
+        self._clone = of_kind(clone, self._kind)
+        self._place = Place(self._clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
 
     @property
     def held(self) -> bool:
@@ -75,11 +75,11 @@ class Semaphore(_Queue):
 
         Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
         """
-        return bool(take(self._place.acquire(), timeout))
+        return at_once(self._place.acquire(self._clone.waits(timeout)))
 
     def release(self) -> None:
         """Give it back; nothing if it is not held."""
-        take(self._place.release(), GIVE_BACK_S)
+        at_once(self._place.release(self._clone.waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -119,11 +119,11 @@ class AsyncSemaphore(_Queue):
 
     async def acquire(self, timeout: float | None = None) -> bool:
         """As of `Semaphore`."""
-        return bool(await take_async(self._place.acquire(), timeout))
+        return await self._place.acquire(self._clone.waits(timeout))
 
     async def release(self) -> None:
         """As of `Semaphore`."""
-        await take_async(self._place.release(), GIVE_BACK_S)
+        await self._place.release(self._clone.waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
         await self.acquire()

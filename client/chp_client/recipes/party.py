@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, Self
 
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.base import BaseClone
 from chp_client.clone.clone import Clone
+from chp_client.clone.lease import Lease
+from chp_client.clone.taking import Waits, at_once
 
 from .lock import TTL_S, own_name
-from .places import contender_key, is_contender, name_of, nothing
-from .steps import GIVE_BACK_S, Do, Open, Steps, of_kind, take, take_async
+from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, of_kind
 
 
 class _Party:
@@ -20,11 +22,12 @@ class _Party:
     def __init__(
         self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None
     ) -> None:
-        self._clone, self._ttl = of_kind(clone, self._kind), ttl
+        self._clone: BaseClone[Any] = of_kind(clone, self._kind)
+        self._ttl = ttl
         self._value = nothing(clone) if value is None else value
         self.key = contender_key(path, name or own_name())
         self._path = self.key.rpartition("/")[0] + "/"
-        self._lease: Any = None
+        self._lease: Lease | None = None
 
     def members(self) -> dict[str, Any]:
         """The name of each member, and what it shows; of two of one name the later one's."""
@@ -40,15 +43,15 @@ class _Party:
     def __len__(self) -> int:
         return sum(is_contender(key, self._path) for key in self._clone.under(self._path))
 
-    def _join(self) -> Steps:
+    async def _join(self, waits: Waits) -> None:
         if self._lease is None or self._lease.lost:
-            self._lease = yield Open(self._clone, self._ttl)
-        yield Do(partial(self._lease.set, self.key, self._value))
+            self._lease = await waits.made(partial(self._clone.new_lease, self._ttl))
+        await waits.done(partial(self._lease.set, self.key, self._value))
 
-    def _leave(self) -> Steps:
+    async def _leave(self, waits: Waits) -> None:
         lease, self._lease = self._lease, None
-        if lease is not None:
-            yield Do(lease.close, GIVE_BACK_S)
+        if lease is not None and not lease.closed:
+            await waits.done(lease.end)
 
 
 class Party(_Party):
@@ -56,11 +59,11 @@ class Party(_Party):
 
     def join(self, timeout: float | None = None) -> None:
         """Be there, until `leave`; again if the lease was lost."""
-        take(self._join(), timeout)
+        at_once(self._join(self._clone.waits(timeout)))
 
     def leave(self) -> None:
         """Be gone."""
-        take(self._leave(), GIVE_BACK_S)
+        at_once(self._leave(self._clone.waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
         self.join()
@@ -77,11 +80,11 @@ class AsyncParty(_Party):
 
     async def join(self, timeout: float | None = None) -> None:
         """As of `Party`."""
-        await take_async(self._join(), timeout)
+        await self._join(self._clone.waits(timeout))
 
     async def leave(self) -> None:
         """As of `Party`."""
-        await take_async(self._leave(), GIVE_BACK_S)
+        await self._leave(self._clone.waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
         await self.join()

@@ -21,14 +21,28 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
+from chp_client.clone.base import BaseClone
+from chp_client.clone.lease import Lease
+from chp_client.clone.taking import Waits
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
-from .steps import GIVE_BACK_S, Do, Open, Steps, Until
-
+GIVE_BACK_S = 5.0  # waited for what is given back, though the time is over
 HELD = ":held"
 TOKEN_BYTES = 8  # of a contender's key: two of one name never meet
 _CONTENDER = re.compile(rf"[^/:]+:[0-9a-f]{{{2 * TOKEN_BYTES}}}")
+
+
+def of_kind(clone: Any, kind: type[BaseClone[Any]]) -> Any:
+    """A recipe's Clone, if it is of the kind that it waits for; raises BadInput."""
+    if isinstance(clone, kind):
+        return clone
+    if isinstance(clone, BaseClone):
+        names = ("a Clone", "without") if kind.keeps_threads else ("an AsyncClone", "with")
+        raise BadInput(
+            f"this recipe takes {names[0]}; of the other kind it is the one {names[1]} 'Async' before its name"
+        )
+    raise BadInput(f"a recipe takes {kind.__name__}, not {clone!r:.60}")
 
 
 class Lost(ChpError):
@@ -64,7 +78,7 @@ def nothing(clone: Any) -> Any:
 class Place:
     """One contender's place; `clone` is a Clone or an AsyncClone."""
 
-    def __init__(self, clone: Any, path: str, name: str, *, limit: int, ttl: float, value: Any) -> None:
+    def __init__(self, clone: BaseClone[Any], path: str, name: str, *, limit: int, ttl: float, value: Any) -> None:
         if type(limit) is not int or limit < 1:
             raise BadInput(f"the limit is how many may hold it, at least 1, not {limit!r:.60}")
         self._clone, self._limit, self._ttl = clone, limit, ttl
@@ -73,14 +87,15 @@ class Place:
         self.path = self.key.rpartition("/")[0] + "/"
         self.name = name
         self.token: Revision | None = None
-        self._lease: Any = None
+        self._lease: Lease | None = None
 
     # -- what is known here
 
     @property
     def held(self) -> bool:
         """Whether it is had, as far as is known here: the own key is there, and the copy has been current of late."""
-        there = self.token is not None and self.key in self._clone and not self._lease.lost
+        lease = self._lease
+        there = self.token is not None and self.key in self._clone and lease is not None and not lease.lost
         # closed, as a Clone is in a child of a fork: nothing tells any more whether it is lost
         known = there and self._clone.state is not State.CLOSED
         return known and self._clone.staleness_s < self._ttl / 2
@@ -100,17 +115,17 @@ class Place:
             raise BadInput("nothing is held, so nothing can be lost: acquire first")
         self._lease.on_lost(lambda _: listener())
 
-    # -- steps
+    # -- what waits
 
-    def acquire(self) -> Steps:
+    async def acquire(self, waits: Waits) -> bool:
         """Wait for the place; True, or False if the time is over. Raises `Lost`, and what a set raises."""
         if self._lease is not None:
             raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
         try:
-            self._lease = yield Open(self._clone, self._ttl)
-            yield Do(partial(self._lease.set, self.key, self._value))
-            yield from self._until_first()
-            ack = yield Do(partial(self._lease.set, self.key + HELD, self._value))
+            self._lease = lease = await waits.made(partial(self._clone.new_lease, self._ttl))
+            await waits.done(partial(lease.set, self.key, self._value))
+            await self._until_first(waits, lease)
+            ack = await waits.done(partial(lease.set, self.key + HELD, self._value))
         except TimeoutError:
             self._forget()
             return False
@@ -123,18 +138,18 @@ class Place:
         self.token = Revision(ack.revision)
         return True
 
-    def _until_first(self) -> Steps:
+    async def _until_first(self, waits: Waits, lease: Lease) -> None:
         while True:
             order = self.contenders()
-            if self.key not in order or self._lease.lost:
+            if self.key not in order or lease.lost:
                 raise self._lost()
             place = order.index(self.key)
             if place < self._limit:
                 return
-            changes = self._clone.watch(self._looks_at(order, place))
+            changes = self._clone.open_watch(self._looks_at(order, place))
             try:
                 if self.contenders() == order:  # nobody went before the watch was there
-                    yield Until(changes, self._ttl)
+                    await waits.changed(changes, self._ttl)
             finally:
                 changes.close()
 
@@ -145,12 +160,12 @@ class Place:
     def _lost(self) -> Lost:
         return Lost(f"the lease of {self.key!r} ended while it was waited for or held; acquire it again")
 
-    def release(self) -> Steps:
+    async def release(self, waits: Waits) -> None:
         """Give it back, and wait until the servers have it; nothing if it is not held."""
         lease, self._lease, self.token = self._lease, None, None
-        if lease is not None:
+        if lease is not None and not lease.closed:
             try:
-                yield Do(lease.close, GIVE_BACK_S)
+                await waits.done(lease.end)
             except (Refused, Closed, TimeoutError):
                 return  # it is gone already, or goes with its ttl
 

@@ -21,7 +21,7 @@ import zmq
 
 from chp.access import NONCE_BYTES
 
-from ..core.access.gate import Origin, Signed
+from ..core.updates.gate import Origin, Signed
 from .doors import KEY_PROPERTY, NONE
 
 Frames = list[bytes]

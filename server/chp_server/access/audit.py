@@ -23,7 +23,7 @@ from typing import Any
 from chp.numbers import describe
 
 from .. import logs
-from ..core.turn import Fact
+from ..core.updates.turn import Fact
 from ..exits import CannotStart, Exit
 from ..logs import RateLimiter
 

@@ -1,6 +1,6 @@
-"""What a server decides. Everything under this folder is pure: no socket, clock, thread, file or chance.
+"""The decisions of a server. Everything under this folder is pure: no socket, clock, thread, file or chance.
 
-`core` decides who is active and calls its parts, which share a `standing`; `turn` lists the effects, and `performing`
-says in which order they are done. The parts: `updates` (KVSETs to records), `state` (what is held), `pair` (the other
-server), `questions` (port P), `channels`, `listeners` and `subscribing` (port P+1), `room`, `resting`, `ending`.
+The folders have one order, and none imports a later one: `state` (the data), `updates` (from KVSETs to records),
+`pair` (Binary Star), `peer` (the link to the other server) and `questions` (port P). `core` calls them.
+`updates.turn` lists the effects of a turn, and `performing` says in which order a shell does them.
 """

@@ -12,9 +12,9 @@ from __future__ import annotations
 from chp import headers
 from chp.batch import encode
 
-from .channels import alive, greeting
-from .pair.peerlink import SAY_AGAIN_S, PeerLink
+from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .standing import Standing
+from .updates.channels import alive, greeting
 
 HUGZ_S = 1.0  # RFC 12: once a second
 WAITING_SAID_S = 5.0  # after the start, at the latest

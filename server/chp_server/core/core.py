@@ -24,26 +24,26 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
 from . import subscribing
-from .access.changes import Changes
-from .access.gate import with_user
 from .beating import Beating
-from .channels import alive
 from .ending import Endings
 from .pair.arbitration import Members, Wish
 from .pair.binary_star import Event, step
-from .pair.peerlink import PeerLink
 from .pair.pending import by_public_id
 from .pair.pulse import Pulse
+from .peer.peerlink import PeerLink
+from .peer.resting import Resting
+from .questions.changes import Changes
 from .questions.requests import Requests
 from .questions.status import status_of
-from .resting import Resting
-from .room import Measured
+from .releasing import Releasing
 from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
 from .state.journal import cut_short
 from .state.recordlog import Row
 from .state.state import ReplicatedState
-from .turn import Read, Turn
-from .updates.releasing import Releasing
+from .updates.channels import alive
+from .updates.gate import with_user
+from .updates.room import Measured
+from .updates.turn import Read, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")

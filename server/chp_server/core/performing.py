@@ -21,16 +21,16 @@ from typing import Protocol
 from chp.batch import encode
 from chp.headers import Refused, State
 
-from .access.gate import NOWHERE, Origin
-from .channels import greeting
 from .core import ServerCore
-from .pair.meeting import FOREIGN_STORE
+from .peer.meeting import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, Loaded
 from .state.recordlog import Row
-from .turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
 from .updates.acks import Acks
+from .updates.channels import greeting
+from .updates.gate import NOWHERE, Origin
+from .updates.turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
 
 
 class Port(StrEnum):

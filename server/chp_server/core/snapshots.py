@@ -23,8 +23,8 @@ from .core import ServerCore
 from .pair.follow import Loader
 from .state.image import NOT_YET, Image
 from .state.journal import Journal
-from .turn import Append, DropAfter, Fill, JournalOp, Remember, Replace, Trim
 from .updates.committed import Committed
+from .updates.turn import Append, DropAfter, Fill, JournalOp, Remember, Replace, Trim
 
 SMALL = 3  # steps: a chunk, the rest, the end; so a small state is replaced in one turn
 COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on

@@ -23,19 +23,19 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
-from .access.gate import Gate
-from .listeners import Pace
 from .pair.arbitration import Arbitration
 from .pair.binary_star import Event
 from .pair.follow import Follower
 from .pair.pending import Pending
-from .room import Room
 from .state.epochs import Epochs
 from .state.history import Proof
 from .state.state import ReplicatedState
-from .turn import DropAfter, Turn
 from .updates.commit import Committer
 from .updates.committed import Committed
+from .updates.gate import Gate
+from .updates.listeners import Pace
+from .updates.room import Room
+from .updates.turn import DropAfter, Turn
 
 ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE  # each look into the class costs as much as ten into the module
 SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix

@@ -11,8 +11,8 @@ from chp.batch import encode
 from chp.errors import BadFrame
 from chp.keys import STX, topic_subtree
 
-from .channels import greeting, is_session_topic
 from .standing import Standing
+from .updates.channels import greeting, is_session_topic
 
 NO_ROOM = "too many channels, of this connection or of all; subscribe to fewer"
 

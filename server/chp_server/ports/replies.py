@@ -22,7 +22,7 @@ from zmq.backend import Socket as Backend
 from chp.limits import Limits
 
 from .. import logs
-from ..core.turn import Frames
+from ..core.updates.turn import Frames
 from . import connections
 
 if TYPE_CHECKING:

@@ -11,6 +11,10 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 
 from __future__ import annotations
 
+import os
+import select
+import socket as net
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -22,17 +26,106 @@ import zmq
 from zmq.backend import Socket as Backend
 
 from chp import addresses
+from chp.addresses import beside
 from chp.limits import Limits
 
 from ..access import doors
 from ..access.admitting import Admitting, signed, signed_from
 from ..access.doors import Doors
 from ..access.keyring import Keyring
+from ..exits import CannotStart, Exit
 from ..settings.config import Config
-from . import files
 from .subscribers import MESSAGE_BYTES, Subscribers
 from .unfinished import Gate, Unfinished
-from .waiting import POLLIN, Waiting, ask
+
+
+def listen(sockets: list[zmq.Socket[bytes]], address: str) -> list[Path]:
+    """Bind them to `ipc://DIR/P` and those after it; the files, to be unlinked before the sockets are closed.
+
+    The ports are ours by now. `CannotStart` names what is wrong.
+    """
+    directory = Path(address.removeprefix("ipc://")).parent
+    made: list[Path] = []
+    try:
+        _prepare(directory)
+        for offset, each in enumerate(sockets):
+            place = beside(address, offset)
+            file = Path(place.removeprefix("ipc://"))
+            if _is_served(file):
+                raise CannotStart(Exit.PORT_TAKEN, f"another server listens on {file}; end it, or give another --ipc")
+            each.bind(place)
+            made.append(file)
+            file.chmod(0o700)
+    except (OSError, zmq.ZMQError) as error:
+        text = f"the files {address} and those after it can't be made ({error}); give --ipc a directory of this user"
+        raise CannotStart(Exit.PORT_TAKEN, text) from error
+    return made
+
+
+def _prepare(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.stat()
+    if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o022:
+        raise CannotStart(
+            Exit.USAGE, f"--ipc {directory}: others may write there, and put their own files in place of these; "
+            "give a directory of this user alone"
+        )  # fmt: skip
+
+
+def _is_served(file: Path) -> bool:
+    """Whether somebody listens there; the file of one that was killed is nobody's, and libzmq takes it away."""
+    with net.socket(net.AF_UNIX) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(str(file)) == 0
+
+
+POLLIN = int(zmq.POLLIN)
+ask: Any = zmq.zmq_poll  # of a socket alone, at once: in half the time of zmq.Socket.get(zmq.EVENTS)
+
+
+class Waiting:
+    """Sockets and pipes, of which those with something to read are wanted."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._things: dict[int, Any] = {}
+        self.again: set[Any] = set()  # sockets whose descriptors may keep silent though they have something
+
+    def add(self, socket: zmq.Socket[bytes]) -> None:
+        """Wait for a socket too."""
+        self._register(int(socket.get(zmq.FD)), socket)
+        self.again.add(socket)
+
+    def add_pipe(self, descriptor: int) -> None:
+        """Wait for a pipe too; its descriptor stands for it."""
+        self._register(descriptor, descriptor)
+
+    def _register(self, descriptor: int, thing: object) -> None:
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._things[descriptor] = thing
+
+    def all_again(self) -> None:
+        """Much was done with many of them."""
+        self.again.update(thing for thing in self._things.values() if type(thing) is not int)
+
+    def wait(self, timeout_ms: int) -> set[Any]:
+        """Those that may have something to read, after `timeout_ms` at the latest; each is then to be looked at."""
+        again = self.again
+        ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)}
+        told = self._epoll.poll(0 if ready else timeout_ms / 1000)
+        again.clear()
+        again |= ready
+        for descriptor, _ in told:
+            thing = self._things[descriptor]
+            ready.add(thing)
+            if thing is not descriptor:
+                again.add(thing)
+        return ready
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._epoll.close()
+
 
 Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
@@ -153,7 +246,7 @@ class Sockets:
             if self._config.plain_bind is not None:
                 _bind(socket, addresses.beside(self._config.plain_bind, i), self.gates[i])
         if self._config.ipc is not None:
-            self._files = files.listen(clients, self._config.ipc_address)
+            self._files = listen(clients, self._config.ipc_address)
 
     def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
         """If it has another key, or we are `unheard` there, or have not met and it has a name, connect anew; if so.

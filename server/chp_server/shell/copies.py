@@ -31,8 +31,8 @@ from ..core.core import ServerCore
 from ..core.snapshots import COPY, Snapshotter, recovering
 from ..core.state.journal import JournalError, Options
 from ..core.state.state import deletes
-from ..core.turn import Copy
 from ..core.updates.committed import Committed
+from ..core.updates.turn import Copy
 from ..store.opening import sqlite_journal
 from ..store.sql.sql_journal import SqlJournal
 from ..store.sql.sqlite import SqliteDatabase

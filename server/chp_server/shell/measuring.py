@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import logs
-from ..core.room import MIB, Measured
+from ..core.updates.room import MIB, Measured
 from ..store.sql.sqlite_files import database_path
 
 log = logs.get_log(__name__)

@@ -8,6 +8,8 @@ because from then on no acknowledgement would be true.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import secrets
 import time
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -27,6 +30,7 @@ from ..access.admitting import Admitting
 from ..access.audit import Audit
 from ..access.keyring import Keyring
 from ..core.core import CoreConfig, ServerCore
+from ..core.peer.meeting import EVENTS
 from ..core.performing import (
     Port,
     Step,
@@ -45,23 +49,80 @@ from ..core.performing import (
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
 from ..core.state.recordlog import Row
-from ..core.turn import Copy, Fact, JournalOp, Read, Save, Turn
+from ..core.updates.turn import Copy, Fact, JournalOp, Read, Save, Turn
 from ..exits import CannotStart, Exit
+from ..logs import Log
 from ..ports.beats import QUEUED_MAX as BEATS_MAX
 from ..ports.beats import Beats
 from ..ports.replies import Replies
 from ..ports.sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
 from ..settings.config import Config
 from ..settings.readers import without_password
+from ..store.sql.sqlite_files import sync_directory
 from .arbiter import Arbiter
 from .copies import Copies
-from .facts import log_fact
 from .measuring import Gauge, give_back, resident_bytes
 from .metrics import Metrics, readiness
-from .saving import saved
 from .space import Space
 from .supervisor import Supervisor
 from .turnclock import TurnClock, Waits
+
+FORMAT = 1
+
+
+def saved(directory: str, save: Save) -> str:
+    """As `write_updates`; what fails ends the server, as the journal is about to forget them."""
+    try:
+        return write_updates(directory, save)
+    except OSError as error:
+        text = f"{directory}: updates that are not history can't be saved ({error}); mend it, start again"
+        raise JournalError(text) from error
+
+
+def write_updates(directory: str, save: Save) -> str:
+    """Write a suffix as JSON lines into the data directory, durably: its format, a line a key; returns the path."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(json.dumps({"chp": "suffix", "format": FORMAT}) + "\n")
+        for update in save.updates:
+            value = None if update.value is None else base64.b64encode(update.value).decode()
+            line = {
+                "key": update.key,
+                "operation": "delete" if value is None else "set",
+                "value_base64": value,
+                "ttl_ms": update.ttl_ms,
+                "number": describe(update.number),
+                "outcome": update.outcome,
+            }
+            file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(Path(path))  # the journal is about to forget them
+    return path
+
+
+SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
+    {
+        "denied", "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up",
+        "histories parted", "the passive differs", *EVENTS.values(),
+    }
+)  # fmt: skip
+
+
+def log_fact(log: Log, fact: Fact) -> None:
+    """Write it."""
+    if fact.level == "audit":
+        return
+    if fact.event == "garbage":
+        log.limited("garbage on the " + str(fact.fields.pop("port")) + " port", **fact.fields)
+    elif fact.event in SAID_BY_OTHERS:
+        log.limited(fact.event, fact.level, **fact.fields)
+    elif fact.level == "warning":
+        log.warning(fact.event, **fact.fields)
+    else:
+        log.info(fact.event, **fact.fields)
+
 
 log = logs.get_log(__name__)
 HOUSEKEEPING_S = 1.0  # how old a status a scrape may see

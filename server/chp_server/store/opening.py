@@ -77,7 +77,7 @@ def postgres_journal(
     url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
 ) -> SqlJournal[Any]:
     """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
-    from .sql.postgres import PostgresDatabase  # here: psycopg is an extra
+    from .sql.postgres import PostgresDatabase
 
     database = PostgresDatabase(url, options, writable=writable)
     path = Path(beside, f"postgresql-{_place_id(url, database.schema)}") if beside is not None and writable else None

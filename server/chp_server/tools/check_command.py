@@ -160,7 +160,7 @@ def store_url(where: str) -> str:
 def _check_one(url: str, as_json: bool) -> int:
     from ..settings.readers import without_password
     from ..store.sql.sqlite_files import database_path
-    from .journal_tools import verify  # here, so that the list of commands loads no store
+    from .journal_tools import verify
 
     shown, scheme = without_password(url), urlsplit(url).scheme
     if scheme not in _SCHEMES:

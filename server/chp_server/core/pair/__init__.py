@@ -1,4 +1,1 @@
-"""The two servers: Binary Star's table, hearing the peer, meeting it, catching up, replaying, comparing contents.
-
-They share the core's `standing` and change what is held only by records. Pure.
-"""
+"""Binary Star and the link of the pair: the table, the arbiter, following, the pending list, BEAT. Pure."""

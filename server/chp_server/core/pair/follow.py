@@ -29,12 +29,12 @@ from chp.limits import Limits
 from chp.numbers import describe
 from chp.unpacking import WHOLE_STATE
 
+from ..state.filling import packed
 from ..state.history import Proof
 from ..state.image import NOT_YET
 from ..state.recordlog import RecordLog
 from ..state.state import ReplicatedState
-from ..topics.filling import packed
-from ..turn import Frames
+from ..updates.turn import Frames
 
 STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
     b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",

@@ -26,8 +26,8 @@ from chp.limits import Limits
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 
-from ..access.gate import check_batch, check_plain, signer
 from ..state.state import ReplicatedState
+from ..updates.gate import check_batch, check_plain, signer
 
 Frames = list[bytes]
 

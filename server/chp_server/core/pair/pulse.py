@@ -24,7 +24,7 @@ from chp.headers import State
 from chp.unpacking import QUESTION
 
 from ..state.history import Proof
-from ..turn import Frames
+from ..updates.turn import Frames
 
 BEAT = b"BEAT"
 STUCK_S = 10.0  # what takes longer is no turn any more, but an endless loop

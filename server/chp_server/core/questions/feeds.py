@@ -8,7 +8,8 @@ Each is an iterator over messages, as any other stream (syncs.py), and gives an 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from chp import headers
@@ -18,11 +19,48 @@ from chp.errors import BadInput
 from chp.numbers import describe, pack, sequence_of
 
 from ..standing import Standing
-from ..state.recordlog import Record
-from ..turn import Frames
+from ..state.recordlog import Record, Row
 from ..updates.openrecord import HEADER_BYTES_MAX
-from .pages import PAGE_BYTES, Page, Pages
+from ..updates.turn import Frames, Read
 from .syncs import reply, resume_parts
+
+PAGE_BYTES = 4 << 20
+READS_A_TURN = 4  # the others get their sets and heartbeats in between
+
+
+@dataclass(slots=True)
+class Page:
+    """Records that follow on a number; None if what is kept does not reach back to it."""
+
+    waits: bool = True
+    records: list[Record] | None = field(default=None)
+
+
+class Pages:
+    """What was asked for and has not come."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Read, Page] = {}
+
+    def ask(self, after: int, bytes_max: int) -> Page:
+        """A page that will have come when it no longer waits."""
+        return self._asked.setdefault(Read(after, bytes_max), Page())
+
+    def due(self) -> list[Read]:
+        """What was asked for first."""
+        return list(self._asked)[:READS_A_TURN]
+
+    def came(self, read: Read, rows: Sequence[Row] | None) -> None:
+        """What the journal has."""
+        page = self._asked.pop(read, None)
+        if page is not None:  # else whoever asked has left
+            page.waits = False
+            page.records = None if rows is None else [Record(row.first - 1, *row) for row in rows]
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._asked.clear()
+
 
 Messages = Iterator[list[Frames]]
 RECORDS_A_TURN = 1_024  # whose headers a probe looks at: about 5 ms

@@ -28,19 +28,19 @@ from chp.numbers import epoch_of, pack
 from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
-from ..access.changes import Changes
-from ..access.gate import TOPICS
-from ..access.trail import Asked, Trail, named
-from ..pair.peerlink import PeerLink
+from ..peer.peerlink import PeerLink
 from ..standing import Ask, Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
-from ..topics.readers import Readers
-from ..turn import Copy, Frames
-from ..updates.leases import listed
+from ..state.leases import listed
+from ..updates.gate import TOPICS
+from ..updates.turn import Copy, Frames
+from .changes import Changes
 from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
+from .readers import Readers
 from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts
+from .trail import Asked, Trail, named
 
 STATUS = STX + b"status" + ETX
 Options = dict[str, Any]

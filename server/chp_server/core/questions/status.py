@@ -9,8 +9,8 @@ from typing import Any
 
 from chp.numbers import describe, epoch_of, sequence_of
 
-from ..pair.meeting import differences
-from ..pair.peerlink import PeerLink
+from ..peer.meeting import differences
+from ..peer.peerlink import PeerLink
 from ..standing import Standing
 from .requests import Requests
 

@@ -31,7 +31,7 @@ from typing import Protocol
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from ..topics.filling import Spans
+from .filling import Spans
 from .recordlog import Messages, Row
 
 MIB = 1 << 20

@@ -16,25 +16,80 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from chp import columns
-from chp.batch import Segment
+from chp.batch import Segment, array_head, encode, packb
 from chp.hashmap import Hashmap
 from chp.headers import Epoch, StateHead
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
-from ..access.granted import Granted
-from ..topics.topics import Topics
-from ..updates.leases import Leases
-from .ended import Ended
+from .granted import Granted
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
-from .image import Gathering, Image
+from .image import NOT_YET, Gathering, Image
+from .leases import Leases
 from .leaving import Leaving
-from .rest import packing
 from .staging import Staging
+from .topics import Topics
+
+SLICE = 16_384  # items of a list that are packed in one turn: about 2 ms
+
+
+def packing(
+    head: StateHead, first: list[Any], sessions: Sequence[Any], leases: Sequence[Any], last: list[Any]
+) -> Iterator[bytes]:
+    """The body, after `NOT_YET` for each slice before it is whole, of lists that nobody changes."""
+    pieces = [array_head(len(first) + 2 + len(last)), *map(packb, first)]
+    for _ in _list(sessions, pieces):
+        yield NOT_YET
+    pieces.append(array_head(len(leases)))
+    for name, ttl_ms, left_ms, keys, owner in leases:
+        pieces += array_head(5), packb(name), packb(ttl_ms), packb(left_ms)
+        for _ in _list(keys, pieces):
+            yield NOT_YET
+        pieces.append(packb(owner))
+    pieces += map(packb, last)
+    yield encode(head, [b"".join(pieces)])
+
+
+def _list(items: Sequence[Any], pieces: list[bytes]) -> Iterator[None]:
+    """A list onto the pieces, and a rest after each full slice of it."""
+    pieces.append(array_head(len(items)))
+    for start in range(0, len(items), SLICE):
+        some = items[start : start + SLICE]
+        pieces.append(packb(some)[len(array_head(len(some))) :])
+        if len(some) == SLICE:
+            yield
+
+
+KEYS_MAX = 10_000
+
+
+class Ended:
+    """The last ends of keys, and from which number on they are all here."""
+
+    def __init__(self) -> None:
+        self._at: OrderedDict[str, int] = OrderedDict()  # key -> revision of the record that ended it
+        self._since = 0
+
+    def begin(self, number: int) -> None:
+        """What ended up to a number is not known."""
+        self._at.clear()
+        self._since = number
+
+    def note(self, keys: Iterable[str], revision: int) -> None:
+        """A record ended these."""
+        self._at.update(zip(keys, repeat(revision), strict=False))
+        while len(self._at) > KEYS_MAX:
+            self._since = max(self._since, self._at.popitem(last=False)[1])
+
+    def may_have(self, key: str, after: int) -> bool:
+        """Whether a key that is gone may have ended by time after a number."""
+        return self._since > after or self._at.get(key, 0) > after
+
 
 NOBODYS = Tenure()
 FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/0006)

@@ -16,9 +16,9 @@ from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
 from chp.keys import session_topic
 
-from ..channels import greeting
-from ..turn import Frames, Turn
-from .verdicts import Duplicate, Expected, Refuse, Verdict
+from ..state.verdicts import Duplicate, Expected, Refuse, Verdict
+from .channels import greeting
+from .turn import Frames, Turn
 
 Runs = dict[bytes, list[list[int]]]  # of each session: first batch, last batch, revision
 

@@ -9,6 +9,7 @@ record as the bytes they came in. What the server does by itself, as deletes of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -19,19 +20,41 @@ from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
-from ..access.gate import signer
-from ..room import Room
-from ..state.recordlog import Record, grouped
+from ..state.recordlog import Record, grouped, numbered
 from ..state.staging import StagedCommit
 from ..state.state import deletes
-from ..turn import Turn
+from ..state.verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
 from .acks import Acks
 from .committed import Committed
+from .gate import signer
 from .intake import View, judge, newer
 from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
-from .records import in_parts, placed_by
+from .room import Room
+from .turn import Turn
 from .unwritten import NO_ROW, Unwritten
-from .verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
+
+
+def in_parts(
+    groups: list[list[bytes]], items: int, told: list[Any], *, after: Record, wall_ms: int
+) -> Iterator[Record]:
+    """A record that follows on `after`; its last part has what is `told`: whose batches it has, and which is whose."""
+    origins, *whose = told
+    first, digest = after.last + 1, after.digest
+    last = after.last + max(items, len(groups))
+    for (before, start, end), more, group in numbered(groups, after.last, first, last):
+        header = headers.Batch(before, start, end, wall_ms, [] if more else origins, more, *([] if more else whose))
+        body = encode(header, group)
+        digest = link(digest, crc32(body))
+        yield Record(before, start, end, body, digest, more=more)
+
+
+def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
+    """The sizes of the batches of messages that each body placed; where staged ones are among them, none is told."""
+    if len(segments) != len(bodies):
+        return [[]] * len(bodies)
+    placed = ((segment.extras or {}).get(columns.PLACED) for segment in segments)
+    return [[] if column is None else [each[3] for each in column[1]] for column in placed]
+
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
 

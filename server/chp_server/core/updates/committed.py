@@ -22,11 +22,11 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
 
-from ..channels import Channels
 from ..state.history import Proof, holds
 from ..state.recordlog import Record, RecordLog
 from ..state.state import ReplicatedState
-from ..turn import Append, Turn
+from .channels import Channels
+from .turn import Append, Turn
 
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
 # and put into the map then: nobody can look in between, and who waits for it need not wait for that too.

@@ -20,16 +20,11 @@ from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.versions import COLUMN_SINCE, OLDEST, VERSION
 
-from ..access.gate import check_batch, check_plain, claims, signer
-from ..room import Room
+from ..state import leases
+from ..state.leases import Whose
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
-from . import leases
-from .committed import Committed
-from .leases import Whose
-from .openrecord import HEADER_BYTES_MAX, OpenRecord
-from .unwritten import Unwritten
-from .verdicts import (
+from ..state.verdicts import (
     KEY_IN_OPEN_RECORD,
     PARTED,
     UNHEARD,
@@ -44,6 +39,11 @@ from .verdicts import (
     Refuse,
     Verdict,
 )
+from .committed import Committed
+from .gate import check_batch, check_plain, claims, signer
+from .openrecord import HEADER_BYTES_MAX, OpenRecord
+from .room import Room
+from .unwritten import Unwritten
 
 SERVERS_OWN = frozenset(  # sparse columns that only a server may write
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,

@@ -14,9 +14,55 @@ from chp.limits import Limits
 
 from ..state.recordlog import Messages
 from ..state.state import ReplicatedState
-from ..topics.topics import Topics
-from .chp1 import Chp1Sets
-from .verdicts import BatchId
+from ..state.topics import Topics
+from ..state.verdicts import BatchId
+
+
+class Chp1Sets:
+    """The open segment."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._segment = Segment([], [], {columns.UUIDS: []})
+        self.keys = self._segment.keys
+        self._uuids: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._segment.keys)
+
+    def __contains__(self, uuid: bytes) -> bool:
+        return uuid in self._uuids
+
+    def add(self, key: str, value: bytes, uuid: bytes, properties: bytes, ttl_ms: int | None) -> None:
+        """The next one."""
+        segment, place = self._segment, len(self._segment.keys)
+        extras: dict[str, Any] = segment.extras or {}
+        segment.keys.append(key)
+        segment.values.append(value)
+        extras[columns.UUIDS].append(uuid)
+        if uuid:
+            self._uuids.add(uuid)
+        if not value:
+            extras.setdefault(columns.DELETES, []).append(place)
+        if properties:
+            _sparse(extras, columns.PROPERTIES, place, properties)
+            if ttl_ms is not None:
+                _sparse(extras, columns.TTLS, place, ttl_ms)
+
+    def take(self) -> Segment:
+        """The segment; another begins."""
+        segment = self._segment
+        self._begin()
+        return segment
+
+
+def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> None:
+    column = extras.setdefault(name, [[], []])
+    column[0].append(place)
+    column[1].append(value)
+
 
 HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
 ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes

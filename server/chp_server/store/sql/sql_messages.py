@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
+from ...core.state.filling import Spans, spans_of
 from ...core.state.journal import BODY_BYTES_MAX, MIB, JournalDamaged, JournalError
 from ...core.state.recordlog import Messages
-from ...core.topics.filling import Spans, spans_of
 from .database import Database, errors
 
 TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB  # deleted in one sync, about

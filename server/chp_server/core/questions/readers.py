@@ -19,11 +19,11 @@ from chp.batch import encode
 from chp.errors import BadFrame
 from chp.numbers import pack
 
-from ..questions.syncs import reply
 from ..standing import Standing
+from ..state.topics import Topic
 from .delivery import Delivery
 from .sharing import Sharing
-from .topics import Topic
+from .syncs import reply
 
 LISTED_MAX = 500  # in one answer
 

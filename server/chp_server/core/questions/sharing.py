@@ -21,13 +21,13 @@ from chp.errors import ChpError
 from chp.numbers import pack
 from chp.topics import SLOTS, pack_slots, unpack_slots
 
-from ..questions.syncs import reply
 from ..standing import Standing
+from ..state.groups import NOBODY, Group
+from ..state.member import Key, Member, Which
+from ..state.topics import Topic
 from .delivery import PAGES_A_TURN
-from .groups import NOBODY, Group
-from .member import Key, Member, Which
-from .pages import Pages, Row
-from .topics import Topic
+from .message_pages import Pages, Row
+from .syncs import reply
 
 BEAT_S = 1.0
 PAGES_MAX = 16  # that are looked through for one page of a member's

@@ -24,7 +24,7 @@ from chp.access import Rights, Rules
 from chp.batch import Segment
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
 
-from .granted import APPLICATION, Granted
+from ..state.granted import APPLICATION, Granted
 
 CLAIMS_MAX = 100_000  # as sessions_max
 OWN = STX + b"@"

@@ -21,9 +21,9 @@ from chp.numbers import EPOCH_MAX, epoch_of
 from chp.unpacking import QUESTION
 from chp.versions import ACCESS_SINCE, VERSION, spoken, unspoken
 
+from ..pair.follow import STATE
 from ..standing import Misfit, Peer, Standing
 from ..state.history import Proof
-from .follow import STATE
 
 TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,

@@ -26,9 +26,64 @@ from zlib import crc32
 
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
+from chp.headers import State
+from chp.numbers import describe
 
+from ..pair.follow import Follower
+from ..standing import Standing
 from ..state.image import Gathering
 from ..state.state import ReplicatedState
+
+
+class Scrubber:
+    """One server's part in it, whichever it is."""
+
+    def __init__(self, here: Standing) -> None:
+        self._here = here
+        self._scrub = Scrub(here.config.scrub_s, here.config.heartbeat_s)
+
+    def go_on(self, follower: Follower) -> None:
+        """The next slice, if one is due and the passive is, or will be, where we are when it comes."""
+        here = self._here
+        if not follower.in_sync:
+            self._scrub.stop()
+        elif follower.position == here.state.number and not here.state.deferred and self._scrub.due(here.now):
+            said = self._scrub.next(here.state, here.now)
+            if said is not None:
+                here.turn.to_peer.append(said)
+
+    def on_scrub(self, body: bytes) -> bool:
+        """The active's slice; whether our contents are not the active's."""
+        here = self._here
+        if here.bstate is not State.PASSIVE:
+            return False
+        if here.commits.followed != here.state.number:  # parts of a record are here, and its last is not
+            return False
+        answer, found = self._scrub.compare(here.state, body, here.now)
+        if answer is not None:
+            here.turn.to_peer.append(answer)  # before the question for all
+        if found is not None:
+            self._tell(found)
+        return found is not None
+
+    def on_scrubbed(self, body: bytes) -> None:
+        """What the passive made of a slice of ours."""
+        here = self._here
+        found = self._scrub.answered(body, here.now) if here.active else None
+        if found is not None:
+            self._tell(found)
+            self._scrub.stop()
+
+    def _tell(self, found: Found) -> None:
+        here = self._here
+        here.counts["scrub_differences"] += found.differences
+        keys = ", ".join(found.named) or "keys that only one of the two has"
+        here.turn.fact("contents differ", "warning", number=describe(here.state.number), keys=keys, of=found.keys)
+
+    def status(self) -> dict[str, Any]:
+        """For `chp status` and metrics."""
+        return self._scrub.status(self._here.now)
+
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"
 SLICE_KEYS = (64, 4096)  # at least, so that a small map is through in seconds; at most: some milliseconds of a turn

@@ -23,8 +23,8 @@ from typing import Any
 from chp import columns
 from chp.batch import Segment
 
-from .state.state import ReplicatedState
-from .updates.verdicts import Refusal
+from ..state.state import ReplicatedState
+from ..state.verdicts import Refusal
 
 MIB = 1 << 20
 COPIES = 2  # what a set takes beside its bytes: a row and the log of writes ahead of it, a value and its record

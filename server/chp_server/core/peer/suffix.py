@@ -39,9 +39,10 @@ from chp.parts import Parts
 
 from ..state.recordlog import Record
 from ..state.state import ReplicatedState
-from ..updates.verdicts import PARTED, PARTED_TEXT
+from ..state.verdicts import PARTED, PARTED_TEXT
+from ..updates.turn import ALREADY, Update
 
-ALREADY, REPLAYED, CONFLICT = "already", "replayed", "conflict"
+REPLAYED, CONFLICT = "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
@@ -53,17 +54,6 @@ RULES = ""  # no key is empty
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
 Written = Callable[[str], bool]
-
-
-@dataclass(slots=True)
-class Update:
-    """The last update of a key in a suffix, and what becomes of it; `value` is None for a delete."""
-
-    key: str
-    value: bytes | None
-    ttl_ms: int | None
-    number: int
-    outcome: str = ALREADY
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chp.batch import Segment
 
-from ..state.staging import StagedCommit
+from .staging import StagedCommit
 
 PARTED = "parted"  # the code of a batch that another history has done, in part or maybe, and this one not
 PARTED_TEXT = (

@@ -17,7 +17,7 @@ from typing import Any
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
 
-from ..state.recordlog import Messages
+from .recordlog import Messages
 from .topics import Topics
 
 LACK, FILL = b"LACK", b"FILL"

@@ -24,10 +24,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .pair.suffix import Update
-from .state.recordlog import Messages, Row
+from ..state.recordlog import Messages, Row
 
 Frames = list[bytes]
+
+
+ALREADY = "already"
+
+
+@dataclass(slots=True)
+class Update:
+    """The last update of a key in a suffix, and what becomes of it; `value` is None for a delete."""
+
+    key: str
+    value: bytes | None
+    ttl_ms: int | None
+    number: int
+    outcome: str = ALREADY
 
 
 @dataclass(slots=True)

@@ -20,11 +20,11 @@ from chp.errors import ChpError
 from chp.limits import Limits
 from chp.numbers import pack
 
-from ..questions.syncs import reply
+from ..state.filling import Read
 from ..state.recordlog import Messages
-from .filling import Read
-from .pages import item_of
-from .topics import Topic, Topics
+from ..state.topics import Topic, Topics
+from .message_pages import item_of
+from .syncs import reply
 
 BEAT_S = 1.0
 PAGES_A_TURN = 4  # to one reader: a turn takes more of messages than a page

@@ -14,8 +14,8 @@ from itertools import compress
 from chp.batch import array_head, packb, unpackb
 from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
 
+from ..state.filling import Read
 from ..state.recordlog import Messages
-from .filling import Read
 
 KEPT_BYTES = 32 << 20  # of rows, as stored
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored

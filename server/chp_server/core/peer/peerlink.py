@@ -23,19 +23,19 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
-from ..resting import Resting
+from ..pair import follow
+from ..pair.binary_star import Event, peer_event
+from ..pair.follow import Follower, Loader, begins_snapshot
+from ..pair.pulse import BEAT, Beat
 from ..standing import Ask, Asking, Misfit, Peer, RiseAbove, Standing
+from ..state.filling import FILL, LACK
 from ..state.history import Proof, common, from_list, to_list
-from ..topics.filler import Filler
-from ..topics.filling import FILL, LACK
-from ..turn import Remember, Replace
-from . import follow, meeting
-from .binary_star import Event, peer_event
-from .follow import Follower, Loader, begins_snapshot
-from .pulse import BEAT, Beat
+from ..updates.turn import Remember, Replace
+from . import meeting
+from .filler import Filler
 from .replay import Replay
-from .scrub import SCRUB, SCRUBBED
-from .scrubber import Scrubber
+from .resting import Resting
+from .scrub import SCRUB, SCRUBBED, Scrubber
 
 LONG_AGO = -1e9
 ENDS_AFTER_BEATS = 4

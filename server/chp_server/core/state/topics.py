@@ -28,9 +28,9 @@ from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.topics import Counts, Settings, add_counts, check_topic, unpack_messages
 
-from ..updates.leases import Leases, Whose
-from ..updates.verdicts import Refusal
 from .groups import Group, Groups, OfTopic
+from .leases import Leases, Whose
+from .verdicts import Refusal
 
 ALL = (1 << 62) - 1  # above every offset
 

@@ -10,8 +10,8 @@ What may not leave is deferred to a later turn. Pure.
 
 from __future__ import annotations
 
-from ..standing import ACTIVE, Standing
-from ..turn import Frames
+from .standing import ACTIVE, Standing
+from .updates.turn import Frames
 
 
 class Releasing:

@@ -25,10 +25,10 @@ from chp.messages import hugz
 from chp.numbers import U64_MASK, ZERO, pack
 from chp.properties import with_ttl_s
 
+from ..state.image import Image
+from ..state.recordlog import grouped, numbered
+from ..state.shares import Subtrees
 from .listeners import LINGERING_MAX, Listeners
-from .state.image import Image
-from .state.recordlog import grouped, numbered
-from .state.shares import Subtrees
 
 Frames = list[bytes]
 FEW = 4  # channels: up to here each looks at a column, which takes two comparisons

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from chp.headers import State
 
 from ..standing import Standing
+from ..state.filling import Filling, Read, Spans, answer, unpacked
 from ..state.recordlog import Messages
-from ..turn import Fill, Trim, Turn
-from .filling import Filling, Read, Spans, answer, unpacked
+from ..updates.turn import Fill, Trim, Turn
 
 
 class Filler:

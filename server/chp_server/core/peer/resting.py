@@ -6,9 +6,9 @@ can't, it goes on as it can. What it tells of itself in STATE keeps the other fr
 
 from __future__ import annotations
 
-from .pair.binary_star import Event
-from .room import Measured
-from .standing import Standing
+from ..pair.binary_star import Event
+from ..standing import Standing
+from ..updates.room import Measured
 
 FAILURES_MAX = 10  # sets in a row that fail: it is not one of them that is at fault
 PACE_S = 30.0  # after a hand-over, before the next for want of room: both may be near their bounds

@@ -22,8 +22,8 @@ from chp.errors import BadFrame, BadInput
 from chp.limits import Limits
 from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
 
-from ..updates.leases import Leases, Whose
-from ..updates.verdicts import Refusal
+from .leases import Leases, Whose
+from .verdicts import Refusal
 
 NOBODY = b""
 END = -1  # in the place of an offset: behind the last message

@@ -1,0 +1,289 @@
+"""What a Clone and an AsyncClone have in common: the agent, the copy and its questions, watches, the end.
+
+    Clone       the verbs of a thread: a `Ticket` now, `wait` when it matters          (clone.py)
+    AsyncClone  the same verbs, awaited                                                 (aio.py)
+
+`reading` and `worth` are its questions. What is set goes to a `Writer`, which knows the batches and the agent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import secrets
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from threading import current_thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+
+from chp.errors import BadInput, BadTtl
+from chp.keys import CLIENT_BYTES
+from chp.numbers import Revision
+
+from .. import checks
+from ..agent.about import about
+from ..agent.agent import Agent
+from ..agent.changes import Change
+from ..agent.dispatch import Dispatcher, Listener
+from ..agent.listening import decorator
+from ..agent.mailbox import Mailbox
+from ..agent.measured import Measured, Metrics
+from ..agent.watch import Watch, WatchQueue
+from ..clientfile import ClientFile, credentials_of
+from ..codecs import Codec, OnBad, V
+from ..connecting import target
+from ..core.core import ClientCore, Timing
+from ..typed import Typed, codec_of
+from .lease import Lease
+from .reading import Reading
+from .taking import Waits
+from .worth import Worth
+from .writer import Writer
+
+CLOSE_S = 5.0
+FORGOTTEN_S = 1.0
+CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
+_names = itertools.count(1)
+Told = TypeVar("Told", bound=Callable[[Change], object])
+
+
+class Pin(NamedTuple):
+    """All that is held at one moment; see `Clone.pin`."""
+
+    values: dict[str, Any]
+    revision: Revision  # up to which it is complete
+    resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
+
+
+class BaseClone(Reading[V], Worth):
+    """A replicated dictionary; see the module for how it is used.
+
+    servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
+                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair;
+                   or a `ClientFile` (see `from_file`)
+    subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
+    codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, as a
+                   dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a checker of types knows too (see `typed`)
+    window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
+                   full
+    silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
+                   heartbeats; `stale_s` is another name for it
+    max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
+                   read of `state` raises `Lagging`), or a callable that is told the seconds
+    on_state       called with each new `State`, on a thread of its own
+    name           what its agent's thread is called
+    metrics        what is told of acknowledgements, refusals, states and changes; see `Metrics`
+
+    It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
+    """
+
+    keeps_threads = True  # whether its calls wait by keeping the thread
+
+    def __init__(
+        self,
+        servers: str | Iterable[str] | None = None,
+        subtree: str | None = "",
+        *,
+        subtrees: Sequence[str] | None = None,
+        codec: str | Codec | type[V] = "raw",
+        window_bytes: int | None = None,
+        on_full: Literal["block", "raise"] = "block",
+        silence_s: float | None = None,
+        stale_s: float | None = None,
+        max_lag_s: float | None = None,
+        on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
+        on_state: Listener | None = None,
+        name: str | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        endpoints, subtree, codec = target(servers, subtree, codec, several=subtrees is not None)
+        held = checks.subtrees_of(subtree, subtrees)
+        if on_full not in ("block", "raise"):
+            raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
+        if on_lag not in ("resync", "raise") and not callable(on_lag):
+            raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
+        if silence_s is not None and stale_s is not None:
+            raise BadInput("both silence_s and stale_s are given; they are two names of one setting")
+        if on_state is not None:
+            checks.callback("on_state", on_state)
+        silence = checks.seconds("silence_s", silence_s) or checks.seconds("stale_s", stale_s)
+        self.name = name or f"{os.getpid()}-{next(_names)}"
+        self.subtrees = tuple(held)
+        self._codec = codec_of(codec)
+        core = ClientCore(
+            secrets.token_bytes(CLIENT_BYTES) + bytes(4),  # the count of its sessions begins at 0
+            held,
+            [endpoint[0] for endpoint in endpoints],
+            monotonic(),
+            limits=checks.limits_with(window_bytes),
+            timing=Timing(silence_s=silence) if silence else None,
+            max_lag_s=checks.seconds("max_lag_s", max_lag_s),
+            chance=random.random,
+            who=about(self.name, held),
+        )
+        self._dispatcher = Dispatcher()
+        self._blocks = on_full == "block"
+        self._mailbox = mailbox = Mailbox(core, on_full if self.keeps_threads else "raise", self._dispatcher.put)
+        mailbox.credentials = credentials_of(servers)
+        mailbox.metrics = None if metrics is None else Measured(metrics)
+        self._writer = Writer(mailbox, self.subtrees, self._codec)
+        self._shown = core.shown
+        self._core = core
+        self._some = []
+        self._source = servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
+        if callable(on_lag):
+            self._dispatcher.lag = self._dispatcher.later(on_lag)
+        else:
+            self._dispatcher.lag = mailbox.lagged if on_lag == "raise" else mailbox.refetch
+        if on_state is not None:
+            self._dispatcher.listeners.append(on_state)
+        if self._codec is None:
+            self.get = self._shown.get  # type: ignore[method-assign, assignment]  # a dict's own speed
+        self._begin()
+        self._agent = Agent(mailbox, endpoints, self._dispatcher, self.name)
+        self._agent.start()
+        # when nobody has the writer any more: who keeps only `clone.set` goes on setting
+        self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
+        """The same with a client file in place of the servers: their addresses and keys, and this client's.
+
+        Raises `BadInput` for what is wrong with the file. A server that does not let it in is tried on;
+        `wait_until_synced` raises `Refused` with the code "key" if none of them does.
+        """
+        return cls(ClientFile.read(path), *arguments, **named)
+
+    if not TYPE_CHECKING:  # a checker takes Clone[Rate] for what it is
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return Typed(cls, kind)
+
+    def pin(self) -> Pin:
+        """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
+        with self._mailbox.lock:  # the agent applies a record, and moves the number, with this lock held
+            values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
+        return Pin(self.decoded(values), revision, resyncs)
+
+    @property
+    def writer(self) -> Writer:
+        """Where what is set goes (for the parts of this package)."""
+        return self._writer
+
+    def _begin(self) -> None:
+        """Before the agent starts: what the one kind or the other has beside."""
+
+    # -- leases and watches
+
+    def waits(self, timeout: float | None) -> Waits:
+        """How one call waits that begins now (for the parts of this package)."""
+        raise NotImplementedError
+
+    def new_lease(self, ttl: float, timeout: float | None = None) -> Lease:
+        """A lease whose sets give tickets (for the parts of this package)."""
+        ms = checks.ttl_in_ms(ttl)
+        if ms is None:
+            raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
+        return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
+
+    def open_watch(
+        self,
+        prefix: str,
+        start: int | str = "now",
+        conflate: bool = False,
+        queue_max: int | None = None,
+        on_bad: OnBad = "raise",
+    ) -> Watch:
+        checks.prefix_and_queue(prefix, queue_max, self.subtrees)
+        start = checks.start_of(start)
+        decoding = self.decoding(on_bad)
+        limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
+        whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
+        queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
+        mailbox, core = self._mailbox, self._core
+        with mailbox.lock:
+            mailbox.check_open()
+            if start == "snapshot":
+                queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
+            mailbox.add_watch(queue)
+            if isinstance(start, int):
+                core.catch_up(queue, prefix, start)
+                mailbox.command_locked(core.ask_missed)
+        end = partial(mailbox.end_watch, queue)
+        watch = Watch(queue, decoding, end, self)
+        weakref.finalize(watch, mailbox.forget_watch, queue).atexit = False
+        return watch
+
+    def on(
+        self,
+        prefix: str = "",
+        start: int | str = "now",
+        *,
+        conflate: bool = False,
+        queue_max: int | None = None,
+        on_bad: OnBad = "raise",
+    ) -> Callable[[Told], Told]:
+        """Have a function called with each `Change`: `@clone.on("/config/")`; the arguments are those of `watch`.
+
+        All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close. An AsyncClone
+        calls `def` and `async def` by a task of its loop. What they raise is logged. One that falls more than
+        `queue_max` changes behind is told all that is held anew, with a warning.
+        It goes on until `off`, or the Clone's end. Raises what `watch` does, and `BadInput` for what can't be called.
+        """
+        opened: Any = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
+
+        def begin(listener: Told) -> None:
+            checks.callback("listener", listener)
+            self._listen(listener, prefix, opened, start)
+
+        return decorator(begin)
+
+    watch: Callable[..., Any]
+    _listen: Callable[..., None]
+
+    def _active_first(self) -> Sequence[str]:
+        """The servers, as questions about topics try them: one that is gone would be waited for each time."""
+        servers, active = self._source, self.active
+        if active not in servers or servers[0] == active:
+            return servers
+        ordered = sorted(servers, key=lambda server: server != active)
+        return servers.only(ordered) if isinstance(servers, ClientFile) else ordered
+
+    # -- the end
+
+    def _end(self, timeout: float) -> None:
+        limit = checks.wait_s(timeout)
+        limit = checks.FOR_EVER_S if limit is None else limit
+        until = monotonic() + limit
+        self._finalizer.detach()
+        _stop(self._mailbox, self._agent, None, limit)
+        self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+
+    def __reduce__(self) -> str:
+        what = f"a {type(self).__name__} can't be copied or pickled"
+        raise TypeError(f"{what}, its agent is a thread here; use snapshot(), or make another")
+
+    def __repr__(self) -> str:
+        what, (epoch, sequence) = ", ".join(map(repr, self.subtrees)) or "write-only", self.position
+        return f"<{type(self).__name__} {what}: {len(self._shown)} keys, {self.state}, at {epoch}.{sequence}>"
+
+
+def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:
+    """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
+    if mailbox.forked or (pid is not None and pid != os.getpid()):
+        return
+    if agent.thread is current_thread():  # the collector came upon a forgotten Clone here, maybe with the lock held
+        mailbox.stop(timeout)
+        return
+    with mailbox.lock:
+        mailbox.stop(timeout)
+        if mailbox.batch.sleeping:
+            mailbox.batch.wake()
+    agent.ended.wait()
+    agent.thread.join()
