@@ -70,9 +70,7 @@ class Limits:
     image_done_s_max: float = 60.0  # one of which every slice was read, in case a reader failed
     router_queue_max: int = 4096  # messages held for one reader that takes nothing, before it is given up
     requests_max: int = 16  # CHP/1 snapshots one reader may ask for before it has the first
-    publish_mark: int = 1000  # messages libzmq may hold for slow subscribers before it drops (a hole heals); they share
-    # what is held, so this times `turn_bytes_max` bounds it: half a GiB. Beyond the sockets' own buffers of some MiB
-    publish_mark_chp1: int = 200_000  # the same once somebody spoke CHP/1: a message a key, and holes go unnoticed
+    publish_mark: int = 200_000  # messages libzmq may hold for a subscriber; `subscriber_bytes_max` is reached before
     subscriber_bytes_max: int = 48 * MIB  # that wait for one subscriber, which is then cut off: a hole, which heals
     topics_bytes_max: int = 128 << 10  # that one connection may subscribe to: the 64 subtrees of a Clone, and more
     collector_mark: int = 64  # messages that libzmq reads ahead from each client: of 4 MiB, say, so 256 MiB ...

@@ -1,18 +1,19 @@
-"""Subscribers that come and go: the mark of the publisher is raised for CHP/1 while others leave.
+"""Subscribers that come and go, and a server that is paused for moments meanwhile: the server stays.
 
-A process, since what this is about ends one: libzmq 4.3 tells the other end of a connection of a new mark even if that
-end is gone already.
+The server is a process of its own, because the fault ends one: libzmq 4.3 tells the other end of a connection of a new
+high-water mark even if that end is gone already. A paused server finds many such ends at once.
 """
 
 import random
+import signal
 import socket
-from functools import partial
+import threading
+import time
 from pathlib import Path
-from typing import Any
 
-import zmq
+import pytest
 
-from chp_server.testing import TestServer, free_port
+from chp_server.testing import free_port
 
 from .cluster import ServerProcess, wait_for
 
@@ -20,46 +21,71 @@ OLD = b"\x01\x00\x05\x00"  # a peer of ZMTP 1.0, which subscribes to everything,
 TIMES = 150
 
 
+def visit(port: int, noise: random.Random) -> None:
+    """Be a subscriber for a moment: subscribe, read a little, and leave without a word."""
+    with socket.create_connection(("127.0.0.1", port), 5) as peer:
+        try:
+            peer.sendall(OLD + noise.randbytes(64))
+            peer.settimeout(0.02)  # long enough to be a subscriber
+            peer.recv(1)
+            peer.recv(1000)
+        except OSError:
+            pass
+
+
+def lone(directory: Path) -> ServerProcess:
+    """Start a server alone, in memory."""
+    return ServerProcess(directory, "primary", f"tcp://127.0.0.1:{free_port()}", None, "--store", "memory:").start()
+
+
+def assert_lives(server: ServerProcess) -> None:
+    """Assert that the server has not ended and answers."""
+    assert server.process is not None
+    assert server.process.poll() is None, f"it ended with {server.process.returncode}"
+    wait_for("its status", server.status)
+
+
 def test_the_server_outlives_chp1_subscribers_that_leave_at_once(tmp_path: Path) -> None:
     noise = random.Random(5)
-    server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None, "--store", "memory:").start()
+    server = lone(tmp_path)
     try:
         wait_for("the server", server.status)
-        port = int(server.address.rpartition(":")[2])
         for _ in range(TIMES):
-            with socket.create_connection(("127.0.0.1", port + 1)) as peer:
-                peer.sendall(OLD + noise.randbytes(64))
-                peer.settimeout(0.02)  # long enough to be a subscriber
-                try:
-                    peer.recv(1)
-                    peer.recv(1000)
-                except OSError:
-                    pass
-        assert server.process is not None
-        assert server.process.poll() is None, f"it ended with {server.process.returncode}"
-        wait_for("its status", server.status)
+            visit(int(server.address.rpartition(":")[2]) + 1, noise)
+        assert_lives(server)
     finally:
         server.kill()
 
 
-def joined(channels: Any, n: int) -> bool:
-    return bool(channels.chp1_joins == n)
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(5, marks=pytest.mark.slow), *(pytest.param(120, marks=pytest.mark.long) for _ in range(10))],
+)
+def test_the_server_outlives_subscribers_that_leave_while_it_is_paused(tmp_path: Path, seconds: int) -> None:
+    server, done = lone(tmp_path), threading.Event()
 
+    def visits(seed: int) -> None:
+        noise = random.Random(seed)
+        while not done.is_set():
+            try:
+                visit(int(server.address.rpartition(":")[2]) + 1, noise)
+            except OSError:
+                done.wait(0.01)  # the paused server's backlog is full
 
-def marked(sockets: Any, n: int) -> bool:
-    return bool(sockets.chp1_joins == n)
-
-
-def test_the_mark_is_raised_when_nobody_has_left_lately() -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with TestServer() as server, context:
-        host, _, port = server.address.rpartition(":")
-        assert server.server is not None
-        sockets, channels = server.server.sockets, server.server.core.commits.channels
-        for joins in (1, 2):
-            with context.socket(zmq.SUB) as plain:
-                plain.subscribe(b"/")
-                plain.connect(f"{host}:{int(port) + 1}")
-                wait_for("the subscription", partial(joined, channels, joins))
-                wait_for("the mark", partial(marked, sockets, joins))
-            wait_for("its end", lambda: not channels.chp1)
+    visitors = [threading.Thread(target=visits, args=(seed,)) for seed in range(8)]
+    try:
+        wait_for("the server", server.status)
+        for visitor in visitors:
+            visitor.start()
+        chance, end = random.Random(7), time.monotonic() + seconds
+        while time.monotonic() < end and server.process is not None and server.process.poll() is None:
+            done.wait(chance.uniform(0.02, 0.3))
+            server.signal(signal.SIGSTOP)
+            done.wait(chance.uniform(0.02, 0.7))
+            server.signal(signal.SIGCONT)
+        assert_lives(server)
+    finally:
+        done.set()
+        for visitor in visitors:
+            visitor.join()
+        server.kill()

@@ -72,10 +72,14 @@ def has(rules: Document | None, user: str, verb: str, key: str) -> bool:
 class Manual:
     """An XPUB in manual mode, as far as `Admitting` uses it: what it is told counts for the pipe taken from last."""
 
-    def __init__(self, node: ServerNode) -> None:
-        self._node = node
+    def __init__(self, node: ServerNode, conns: dict[int, Conn]) -> None:
+        self._node, self._conns = node, conns
         self.conn: Conn | None = None
         self._last_only = False
+
+    def get(self, _option: int) -> int:
+        """How many topics are subscribed to; or what is to be done, which nobody looks at."""
+        return sum(len(conn.topics) for conn in self._conns.values())
 
     def set(self, option: int, value: Any) -> None:
         """Subscribe or unsubscribe that pipe."""
@@ -108,8 +112,8 @@ class Door:
 
     def __init__(self, node: ServerNode) -> None:
         self._node, core = node, node.core
-        self._manual = Manual(node)
         self._conns: dict[int, Conn] = {}
+        self._manual = Manual(node, self._conns)
         asks = (
             lambda user, topic: admit(core, user, topic),
             lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
@@ -126,9 +130,10 @@ class Door:
             return not frames[0]
         if not conn.up or conn.identity != frames[0]:
             return False  # what a connection had sent that has ended by now
-        self._conns[int(conn.identity[1:])], self._manual.conn = conn, conn
-        event: Any = Event(frames[1], conn)
-        return self._admitting.decides(conn.identity[1:], event)
+        fd, event = int(conn.identity[1:]), Event(frames[1], conn)
+        self._conns[fd], self._manual.conn = conn, conn
+        asked: Any = event
+        return self._admitting.decides(fd, asked)
 
     def look(self) -> None:
         """Cut off who may not hear any more what it hears."""

@@ -375,6 +375,44 @@ def test_who_is_denied_is_told_alone(told: Who) -> None:
         tells_nothing(heard(bob))
 
 
+STRAYS = {
+    "before": [b"\x05stray", b"\x01" + channel_topic("/pub/")],
+    "after": [b"\x01" + channel_topic("/pub/"), b"\x05stray"],
+    "alone": [b"\x05stray"] * 3,
+    "empty": [b"", b"\x00" + channel_topic("/pub/")],
+}
+
+
+@pytest.mark.parametrize("frames", STRAYS.values(), ids=STRAYS)
+def test_what_is_no_subscription_takes_nobody_s_place(told: Who, frames: list[bytes]) -> None:
+    """libzmq counts it among the subscriptions, and so hears our answer to root's as one to bob's."""
+    done, hearings = threading.Event(), []
+
+    def sends() -> None:
+        while not done.is_set():
+            with told.socket(zmq.XSUB, 1) as bob:
+                for _ in range(100):
+                    for frame in frames:
+                        bob.send(frame)
+                hearings.extend(heard(bob, 0.1))
+
+    senders = [threading.Thread(target=sends) for _ in range(2)]
+    for sender in senders:
+        sender.start()
+    try:
+        for _ in range(20):
+            with told.socket(zmq.SUB, 1, ROOT) as root:
+                root.subscribe(channel_topic("/secret/"))
+                until(lambda: root.poll(1000), "root is greeted, sooner or later")
+                writes(told)
+                until(lambda: any(SECRET in frame for frame in root.recv_multipart()), "root hears it")
+    finally:
+        done.set()
+        for sender in senders:
+            sender.join()
+    tells_nothing(hearings)
+
+
 def test_a_user_without_any_rule_hears_that_servers_live_and_nothing_else(who_alone: Who) -> None:
     who_alone.give(NO_RULE)
     with who_alone.socket(zmq.SUB, 1) as sub:

@@ -4,8 +4,13 @@ The publisher is in ZeroMQ's manual mode then: it tells of a subscription and wa
 that it has just told of. So each is decided when it is taken, and not in the core's order of a turn. One that is denied
 gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, and is sent a
 message there, the pipe that was taken from last alone (XPUB_MANUAL_LAST_VALUE for this one message: who is admitted to
-the topic listens to all that begins so). The client's own filter is by prefix, so it hears that. libzmq then forgets
-which pipe was the last, so what is left subscribed is taken off when that connection says something again, or ends.
+the topic listens to all that begins so). The client's own filter is by prefix, so it hears that. If the pipe has ended,
+nothing is sent; if it ends just then, admitted clients hear the refusal, and ignore it. libzmq then forgets which pipe
+was the last, so what is left subscribed is taken off when that connection says something again, or ends.
+
+A frame that is no subscription, as an XSUB can send, takes the pipe of the next one out of libzmq's queue: from there
+until the queue is empty, nobody knows which pipe is meant. Nothing is told libzmq then; who sent the frame is cut off,
+and so is who subscribed or cancelled right behind it, who connects again by itself and subscribes to what it had.
 
 When rules change, whoever holds what it may not have any more is cut off. It connects again by itself, subscribes to
 what it had, and gets what it still may.
@@ -26,6 +31,10 @@ from .doors import KEY_PROPERTY, NONE
 
 Frames = list[bytes]
 _NOBLOCK = int(zmq.NOBLOCK)
+_TOPICS_COUNT = 116  # ZMQ_TOPICS_COUNT: how many topics are subscribed to; pyzmq 26 has no name for it
+_SUBSCRIBES, _CANCELS = b"\x01", b"\x00"
+STRAY = "it sent on P+1 what is no subscription"
+BEHIND_STRAY = "it subscribed right behind what is no subscription; it subscribes again"
 
 
 @dataclass(slots=True)
@@ -79,14 +88,30 @@ class Admitting:
         self._held: dict[bytes, Held] = {}
         self._left: dict[bytes, bytes] = {}  # topics of refusals that are to be taken off, one a connection
         self._rules = 0
+        self._in_step = True  # the pipe that libzmq took from last is the one of the message that was taken last
+        self.to_cut: dict[int, str] = {}  # connections, and why; for whoever takes the messages
 
-    def decides(self, fd: bytes, frame: zmq.Frame) -> bool:
-        """Whether a subscription that was just taken holds; a cancel always does."""
+    def emptied(self) -> None:
+        """Nothing is left to take: from here on, libzmq's pipes are those of its messages again."""
+        self._in_step = True
+
+    def decides(self, fd: int, frame: zmq.Frame) -> bool:
+        """Whether a subscription that was just taken holds; a cancel does, as long as it is known whose it is."""
+        if frame.bytes[:1] not in (_SUBSCRIBES, _CANCELS):
+            self._in_step = False
+            self.to_cut[fd] = f"{STRAY} (user {user_of(frame)})"
+            return False
+        if not self._in_step:
+            self.to_cut.setdefault(fd, BEHIND_STRAY)
+            return False
+        return self._decides(b"%d" % fd, frame)
+
+    def _decides(self, fd: bytes, frame: zmq.Frame) -> bool:
         if (left := self._left.pop(fd, None)) is not None:
             self._socket.set(zmq.UNSUBSCRIBE, left)
         event, user = frame.bytes, user_of(frame)
         topic, held = event[1:], self._held.get(fd)
-        if event[:1] != b"\x01":
+        if event[:1] == _CANCELS:
             if held is not None and topic in held.topics:
                 held.topics.remove(topic)
                 self._socket.set(zmq.UNSUBSCRIBE, topic)
@@ -101,9 +126,13 @@ class Admitting:
         return True
 
     def _tell(self, refusal: Frames) -> bytes:
-        """To the pipe that was taken from last, alone; its topic."""
+        """To the pipe that was taken from last, alone, if it has not ended; its topic."""
         topic = refusal[0] + self._chance(NONCE_BYTES)
+        self._socket.get(zmq.EVENTS)  # lets libzmq see what has ended
+        before = self._socket.get(_TOPICS_COUNT)
         self._socket.set(zmq.SUBSCRIBE, topic)
+        if self._socket.get(_TOPICS_COUNT) == before:  # there is no pipe: libzmq would send it to all who may hear it
+            return topic
         self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 1)
         try:
             self._socket.send_multipart([topic, *refusal[1:]], _NOBLOCK)

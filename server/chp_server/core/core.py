@@ -227,11 +227,6 @@ class ServerCore:
             self._stirred = True
             raise
 
-    @property
-    def chp1_joins(self) -> int:
-        """How many subscriptions of CHP/1 there have been."""
-        return self.commits.channels.chp1_joins
-
     def _collect(self, frames: list[bytes]) -> None:
         here = self.here
         try:

@@ -1,7 +1,8 @@
 """The server's five sockets, their options, and how frames get in and out of them.
 
     snapshot   ROUTER  P     mandatory, so that a full or vanished reader is told to us instead of losing frames
-    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is
+    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is.
+                             Its options stand before it is bound, and never change (docs/decisions/0005)
     collector  SUB     P+2   everything
     peer_in    ROUTER  P+3   what the peer says
     to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beats.py has another
@@ -194,7 +195,6 @@ class Sockets:
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
         self.doors = None if keyring is None else Doors(context, keyring)
-        self.chp1_joins = 0  # by which the mark was set last
         self._look_again_at, self._tries = float("-inf"), 0  # for a peer that does not hear us
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
@@ -278,17 +278,6 @@ class Sockets:
     def to_peer(self, messages: Iterable[Frames]) -> int:
         """Send to the peer, dropping what there is no room for; returns how many were dropped."""
         return 0 if self._peer_out is None else send_all(self._peer_out, messages)
-
-    def mark_for(self, chp1_joins: int, now: float) -> None:
-        """Let more messages wait for each subscriber, as `chp1_joins` subscriptions by now are to get one a key.
-
-        A connection begins with the mark that the socket had when it was bound, so this is said again for every
-        subscription of the kind. The mark is only ever raised, and not until nobody has left for QUIET_S, in which
-        libzmq finishes with a connection (docs/decisions/0005).
-        """
-        if chp1_joins != self.chp1_joins and not self.subscribers.left(now):
-            self.chp1_joins = chp1_joins
-            self.updates.set(zmq.SNDHWM, self._limits.publish_mark_chp1)
 
     def close(self) -> None:
         """Close them all."""
@@ -423,17 +412,17 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 def _with_descriptors(
     socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None
 ) -> Iterator[tuple[int | None, bytes]]:
-    """The first frames of what has arrived and holds, and which connection each came by."""
+    """What has arrived, frame by frame, as each may be a subscription; and which connection each came by."""
     for _ in range(messages_max):
         try:
-            first = frame = socket.recv(_NOBLOCK, False)
-        except zmq.Again:
-            return
-        while frame.more:
             frame = socket.recv(_NOBLOCK, False)
-        fd = _descriptor(first)
-        if admitting is None or fd is None or admitting.decides(b"%d" % fd, first):
-            yield fd, first.bytes
+        except zmq.Again:
+            if admitting is not None:
+                admitting.emptied()
+            return
+        fd = _descriptor(frame)
+        if admitting is None or fd is None or admitting.decides(fd, frame):
+            yield fd, frame.bytes
 
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
@@ -444,10 +433,8 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     _send_frame(socket, last, _NOBLOCK, len(last) < zmq.COPY_THRESHOLD)
 
 
-def take_subscriptions(
-    sockets: Sockets, messages_max: int, now: float, admitting: Admitting | None = None
-) -> Iterator[Frames]:
-    """What came in on P+1: the connection and its event; or the connection alone, once it has ended.
+def take_subscriptions(sockets: Sockets, messages_max: int, admitting: Admitting | None = None) -> Iterator[Frames]:
+    """Take what came in on P+1: the connection and its event; or the connection alone, once it has ended.
 
     A connection is known by its descriptor. libzmq tells of an end before it lets the descriptor go, so its end is told
     first, before all that another connection with the same one may have sent meanwhile. What a connection had sent that
@@ -455,15 +442,20 @@ def take_subscriptions(
     """
     subscribers, gate = sockets.subscribers, sockets.gates[1]
     came = list(_with_descriptors(sockets.updates, messages_max, admitting))
-    subscribers.left(now)
+    subscribers.hear()
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
         if admitting is not None:
             admitting.ended(ended)
         yield [ended]
+    if admitting is not None:
+        while admitting.to_cut:
+            subscribers.cut_off(*admitting.to_cut.popitem())
     for fd, event in came:
         gate.came(fd)
         if fd is None:
             yield [b"", event]
+        elif event[:1] not in (b"\x00", b"\x01"):
+            yield [b"%d" % fd, event]  # it is none
         elif fd not in subscribers.ended:
             subscribers.subscribed(fd, event[1:], more=event[:1] == b"\x01")
             yield [b"%d" % fd, event]

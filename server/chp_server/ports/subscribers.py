@@ -27,7 +27,6 @@ from . import connections
 
 log = logs.get_log(__name__)
 EVENTS_MAX = 10_000  # of one look
-QUIET_S = 0.5  # in which libzmq finishes with a connection
 LOOK_BYTES = 4 << 20  # published between two looks
 IDLE_BYTES, IDLE_S = 1 << 20, 10.0  # so little is looked after no more often, as each reader costs some system calls
 MESSAGE_BYTES = 80  # what a frame takes in libzmq, beside its content
@@ -77,7 +76,6 @@ class Subscribers:
         self._published = 0  # since the last look
         self._looked_at = 0.0
         self._waits = False  # something waited for somebody then
-        self._quiet_at = 0.0
         self.cut = 0
         self.ended: set[int] = set()  # descriptors of connections that have ended, until another has them
         self._untold: list[int] = []
@@ -87,8 +85,8 @@ class Subscribers:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def left(self, now: float) -> bool:
-        """Whether a subscriber has left lately; to be asked now and then, as libzmq keeps what it tells for us."""
+    def hear(self) -> None:
+        """Take what libzmq tells of connections; call this now and then, as libzmq keeps its messages until then."""
         try:
             for _ in range(EVENTS_MAX):
                 event, fd = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
@@ -97,15 +95,13 @@ class Subscribers:
                     self._came(fd)
                 elif event & FAILED:
                     if self._failed is not None:
-                        self._failed(fd)  # no descriptor, but why
+                        self._failed(fd)  # the value is the reason here
                 else:
                     self._readers.pop(fd, None)
                     self.ended.add(fd)
                     self._untold.append(fd)
-                    self._quiet_at = now + QUIET_S
         except zmq.Again:
-            return now < self._quiet_at
-        return True
+            pass
 
     def take_ended(self) -> list[int]:
         """The connections that have ended since the last call."""
@@ -132,7 +128,7 @@ class Subscribers:
 
     def look(self, now: float) -> None:
         """See who has taken what, and cut off who is too far behind."""
-        self.left(now)
+        self.hear()
         self._looked_at, self._waits = now, False
         published, self._published = self._published, 0
         for fd, reader in list(self._readers.items()):
@@ -160,7 +156,9 @@ class Subscribers:
             self._cut(fd, reader, why)
 
     def cut_off(self, fd: int, why: str) -> None:
-        """End a connection."""
+        """End a connection, if it has not ended."""
+        if fd not in self._readers and fd not in self.ended:
+            self._came(fd)  # of which libzmq has not told yet, among so many
         reader = self._readers.get(fd)
         if reader is not None:
             self._cut(fd, reader, why)

@@ -261,9 +261,6 @@ class Server:
             self._space.look(core, now)
         take_inputs(core, self)
         sockets.unfinished.look_if_grown(time.monotonic)
-        joins = core.commits.channels.chp1_joins
-        if joins != sockets.chp1_joins:
-            sockets.mark_for(joins, now)
         if self.replies.holding or self._copies.busy:
             self._go_on()
         turn = core.end_turn()
@@ -355,7 +352,7 @@ class Server:
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         sockets, most = self.sockets, self._limits.turn_messages_max
-        taken = take_subscriptions(sockets, most, self._now, self._admitting)
+        taken = take_subscriptions(sockets, most, self._admitting)
         self._guard(handle, taken)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:

@@ -262,7 +262,12 @@ class Channels:
         return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
 
     def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
-        """What nobody else is sent, on our topic with 8 bytes more: the rules of access keep it from us."""
+        """Take a refusal that was sent to one subscriber: the topic has 8 more bytes behind it.
+
+        A subscription that was greeted holds until its connection ends, so its refusal was meant for another client.
+        """
+        if topic in link.greeted:
+            return
         header, _ = decode(body)
         if isinstance(header, headers.Refused) and header.code == "access":
             link.forbidden[topic] = str(header.detail)[:400]

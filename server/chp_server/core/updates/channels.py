@@ -138,7 +138,6 @@ class Channels:
         self._touched: dict[str, Channel] = {}  # those for which the open record has something
         self.listeners = Listeners(limits)
         self.chp1: dict[bytes, None] = {}
-        self.chp1_joins = 0
         self.writer = b""  # the session whose segments are noted
         self.refused = 0
         self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
@@ -176,7 +175,6 @@ class Channels:
         if not self.listeners.has(who, prefix) and (crowd or not self.listeners.room(who)):
             prefix = b""
         self.chp1[prefix] = None
-        self.chp1_joins += 1
         self.listeners.join(who, prefix)
 
     def let_go(self, now: float, room: int = LINGERING_MAX) -> None:
