@@ -3,6 +3,7 @@
     pair = Cores()                        P is active, B follows and is in sync
     pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      a KVSET to one server, or to "PB"
     pair.linked = False                   nothing passes between the two
+    pair.connection(True)                 the connections between the two stand: silence for long may be slowness
     pair.run(2.0)                         time passes for both; pair.stopped is left out
     pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
 
@@ -46,6 +47,7 @@ class Cores:
         self.turns: dict[str, list[Turn]] = {"P": [], "B": []}
         self.saves: list[Save] = []
         self._mail: dict[str, list[list[bytes]]] = {"P": [], "B": []}
+        self._connection: dict[str, list[bool]] = {"P": [], "B": []}
         self.said: list[tuple[str, list[bytes]]] = []
         self.run(1.0)
         assert self.p.active and self.p.here.in_sync(), "the pair is in sync"
@@ -63,7 +65,8 @@ class Cores:
     def turn(self, name: str) -> Turn:
         """One turn of a server: the peer's messages first."""
         core = self.cores[name]
-        core.begin_turn(self.now, self.now)
+        connection, self._connection[name] = self._connection[name], []
+        core.begin_turn(self.now, self.now, None, connection)
         mail, self._mail[name] = self._mail[name], []
         for frames in mail:
             core.peer_message(frames)
@@ -74,6 +77,11 @@ class Cores:
             self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.opened, *turn.confirm]
         self.turns[name].append(turn)
         return turn
+
+    def connection(self, up: bool) -> None:
+        """Let the connections of both to the other's P+3 stand, or break, as of their next turns."""
+        for events in self._connection.values():
+            events.append(up)
 
     def late(self, name: str) -> None:
         """What its peer said lies in no socket of this server's yet: it comes with the next heartbeat."""

@@ -95,7 +95,7 @@ def test_an_active_that_is_stuck_in_a_turn_is_replaced(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         stuck = pair.active()
         assert isinstance(stuck, DyingServer)
-        stuck.arm("busy 13 before-append")  # a turn of 10 s is no turn any more
+        stuck.arm("busy 20 before-append")  # a turn of 10 s is no turn any more, and its connection stands for 3 s more
         load.go_on()
         wait_for("the other to be the only active", lambda: pair.active() is other(pair, stuck))
         pair.wait_in_sync()

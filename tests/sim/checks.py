@@ -31,6 +31,7 @@ from .topics import TopicChecks
 
 if TYPE_CHECKING:
     from .clients import ClientNode
+    from .network import Conn
     from .servers import ServerNode
     from .world import World
 
@@ -38,6 +39,9 @@ FENCE_S = 0.15  # a delay, a turn and a sync at their longest
 STUCK_S = 12.0  # clocks may run up to 10 % slow
 WELL_S = 8.0  # or fast, and a successor waits for votes
 ALONE_S = 2.2  # of the three seconds of solo_wait_s, by clocks that run fast; half a second without a turn is no stop
+WORD_S = 0.88  # of a second of peer_timeout_s, by clocks that run fast
+PATIENCE_S = 3 * WORD_S  # while the connection stands
+BELIEVED = 64  # epochs above its own of which a server believes a client
 SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
 DURABILITY = ("applied", "journaled", "replicated")
 TTL_EARLY = 0.85  # clocks may run up to 10 % fast
@@ -63,6 +67,8 @@ class Checks:
         self.fenced: dict[str, tuple[int, float]] = {}  # server -> epoch of a successor it was told of, when
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
+        self.words: dict[str, float] = {}  # server -> when its peer was last heard at its P+3
+        self.seen: dict[str, int] = {}  # server -> the highest epoch that a client has told this run of it
         self.saved: set[bytes] = set()  # values that a server wrote to a file of what is not history
         self.replayed: set[bytes] = set()  # values that the active took over out of a history that was parted with
         self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}  # value -> update, who is to replay it, its start
@@ -82,6 +88,8 @@ class Checks:
             return
         self.last_number[node.name] = node.core.state.number
         self.fenced.pop(node.name, None)
+        self.words.pop(node.name, None)
+        self.seen.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
         self._same_as_oracle(node.name, node.core.state)
@@ -98,9 +106,43 @@ class Checks:
         if fact.event == "contents differ":
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
 
+    def word(self, node: ServerNode, conn: Conn, frames: list[bytes]) -> None:
+        """Note that the other server said something, which lies in a server's socket.
+
+        What a stranger says is no word, nor what a server with a new disk says: it can't prove that it is the peer.
+        """
+        known = frames[0] == b"BEAT"
+        if frames[0] == b"STATE":
+            known = msgpack.unpackb(frames[1])["store"] == node.core.state.store
+        if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
+            self.words[node.name] = self.world.time.now
+
+    def asked(self, node: ServerNode, frames: list[bytes]) -> None:
+        """A client asks, and tells the epoch that it has seen."""
+        if len(frames) == 3 and not node.core.config.keyed:
+            options = msgpack.unpackb(frames[2])
+            if options.get("proof", [b""])[0] == node.core.state.store != b"" and options.get("from", 0) > 0:
+                self.seen[node.name] = max(self.seen.get(node.name, 0), epoch_of(options["from"]))
+
+    def _is_there(self, node: ServerNode) -> str:
+        """Why the other server counts as living: it was heard a moment ago, or its connection stands and it was heard.
+
+        A server that has another store, or the wrong role, is no peer.
+        """
+        now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
+        conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
+        if {True} & {one.foreign or one.misplaced for one in (node, other)} or self.roles_mixed_up or word is None:
+            return ""
+        stands = conn is not None and conn.up and conn.up_at < word
+        if now - word < (PATIENCE_S if stands else WORD_S):
+            return f"{other.name} was heard {now - word:.1f} s ago{' by a connection that stands' * stands}"
+        return ""
+
     def _was_silent(self, node: ServerNode) -> None:
         """Who takes over: the other one is gone, was stopped, is cut off, waits, or is stuck; and not only busy."""
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
+        if why := self._is_there(node):
+            self.fail(f"{node.name} takes over, though {why}")
         whole = max(self.world.whole_since(other.name, node.name), *(n.started_at for n in self.world.servers))
         ran = max(self.pauses.get(other.name, 0.0), self.pauses.get(node.name, 0.0), whole) < now - WELL_S
         well = other.running and not other.paused and not other.foreign and not other.misplaced
@@ -114,6 +156,17 @@ class Checks:
         listened = self.world.time.now - node.listens_at
         if listened < ALONE_S:
             self.fail(f"{node.name} begins alone, and has listened for {listened:.1f} s only")
+        if why := self._is_there(node):
+            self.fail(f"{node.name} begins alone, though {why}")
+        other = next(n for n in self.world.servers if n is not node)
+        conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
+        if conn is not None and conn.up and word is None and node.connected_at is not None:
+            stood = self.world.time.now - node.connected_at
+            if stood < PATIENCE_S:
+                self.fail(f"{node.name} begins alone, though its connection to {other.name} stands for {stood:.1f} s")
+        ours, seen = epoch_of(self.last_number[node.name]), self.seen.get(node.name, 0)
+        if self.world.arbiter is None and 0 < seen - ours <= BELIEVED:
+            self.fail(f"{node.name} begins alone above epoch {ours}, though a client told it of epoch {seen}")
 
     def told(self, node: ServerNode, frames: list[bytes]) -> None:
         """A peer message lies in a server's socket."""

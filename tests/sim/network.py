@@ -9,9 +9,10 @@
 
 Order holds within one direction of one connection, and nowhere else. A *cut* direction holds what is sent, as TCP does,
 and delivers it when healed; a *reset* connection loses what is queued in both directions and comes up again later,
-with a new identity, its subscriptions sent anew. Where ZeroMQ drops at a high-water mark (peer, upd down, set up), a
-message may be lost without anybody being told. A process that dies loses what it has not read; of what it sent,
-a first part may still arrive.
+with a new identity, its subscriptions sent anew. The server that made the peers' connection is told when it comes up
+and when it breaks: with a process that dies, never with one that is stopped, nor behind a cut. Where ZeroMQ drops at a
+high-water mark (peer, upd down, set up), a message may be lost without anybody being told. A process that dies loses
+what it has not read; of what it sent, a first part may still arrive.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Conn:
     def __init__(self, kind: str, a: str, b: str) -> None:
         self.kind, self.a, self.b = kind, a, b
         self.up = False
+        self.up_at = 0.0  # when it last came up
         self.connecting = False
         self.identity = b""
         self.topics: dict[bytes, None] = {}  # upd: what the XPUB knows this connection subscribed to
@@ -93,9 +95,11 @@ class Network:
         world = self._world
         if conn.up or not (world.runs(conn.a) and world.runs(conn.b)):
             return
+        if conn.kind == "peer" and not all(world.nodes[name].shakes_hands for name in (conn.a, conn.b)):
+            return
         if self.is_cut(conn.wires["up"]) or self.is_cut(conn.wires["down"]):
             return
-        conn.up = True
+        conn.up, conn.up_at = True, world.time.now
         self._world.troubled(conn)
         self._identities += 1
         conn.identity = b"#%d" % self._identities

@@ -31,6 +31,8 @@ GRANTED = ("", "", "/a/", "/b/", "/lin/", "/l/", "/t/", "/p/", "/.chp/topics/")
 CONSUMERS_SHARE = 0.2  # of the seeds without rules: programs share a topic in groups
 FEED_SHARE = 0.2  # of the seeds without mistakes: somebody reads the feed
 MISTAKE_SHARE = 0.25  # of the seeds: operators make mistakes
+FORCE_SHARE = 0.3  # of the seeds: a person has a server begin that would wait for the other one
+SLOW_SHARE = 0.15  # of the seeds: a busy machine, on which a server gets no time for seconds
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
 
 
@@ -109,9 +111,18 @@ def plan(seed: int) -> Plan:
         made = with_feed(made)
     if random.Random(seed * 104_729 + 67).random() < CONSUMERS_SHARE:
         made = with_consumers(made)
+    made = _with_slowness(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def _with_slowness(made: Plan) -> Plan:
+    """The same, with slow machines or a person's word for some seeds."""
+    if made.commands[0] != "arbiter" and random.Random(made.seed * 104_729 + 73).random() < FORCE_SHARE:
+        made = with_a_persons_word(made)
+    slow = made.temper != "gentle" and random.Random(made.seed * 104_729 + 71).random() < SLOW_SHARE
+    return with_slow_machines(made) if slow else made
 
 
 def _has_mistakes(made: Plan) -> bool:
@@ -238,7 +249,7 @@ def with_arbiter(made: Plan) -> Plan:
                 *([f"trust {name}"] * rng.randint(0, 1)),
             ]
         if rng.random() < 0.04:
-            out += [f"pause {name} at sync", f"tick {rng.choice((0.3, 1.7, 2.5)):.1f}", f"resume {name}"]
+            out += [f"pause {name} at sync", f"tick {rng.choice((0.3, 1.7, 5.0)):.1f}", f"resume {name}"]
         if clients and rng.random() < 0.04 and made.temper in ("cut", "all"):
             out += _some_of_three_links(rng, clients)
     return replace(made, commands=out + made.commands[end:])
@@ -254,7 +265,7 @@ def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
         client = rng.choice(clients)
         out += [f"tick {rng.choice((0.1, 0.6, 1.5)):.1f}", f"cset {client} /lin/x", f"set {client} {rng.choice(KEYS)}"]
     rng.shuffle(chosen)
-    return [*out, f"tick {rng.choice((0.1, 1.5)):.1f}", *(heal for _, heal in chosen)]
+    return [*out, f"tick {rng.choice((0.1, 3.5)):.1f}", *(heal for _, heal in chosen)]
 
 
 def with_full_disks(made: Plan) -> Plan:
@@ -274,6 +285,42 @@ def with_full_disks(made: Plan) -> Plan:
         if rng.random() < 0.05:
             out.append(f"disk {rng.choice('PB')} room")
     return replace(made, commands=[*out, "disk P room", "disk B room", *made.commands[end:]])
+
+
+def with_a_persons_word(made: Plan) -> Plan:
+    """The same, but that a person now and then has a server begin that waits for one of a higher epoch."""
+    rng = random.Random(made.seed * 104_729 + 73)
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    out = []
+    for command in made.commands[:end]:
+        out.append(command)
+        if command in ("start P", "start B") and rng.random() < 0.4:
+            out += [f"tick {rng.choice((1.4, 3.6, 3.6))}", f"force {command[-1]}"]
+    return replace(made, commands=out + made.commands[end:])
+
+
+def with_slow_machines(made: Plan) -> Plan:
+    """The same on a busy machine: a server gets no time for seconds, or starts again beside one that is slow."""
+    rng = random.Random(made.seed * 104_729 + 71)
+    end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
+    out = []
+    for i, command in enumerate(made.commands[:end]):
+        out.append(command)
+        if i > 10 and rng.random() < 0.06:
+            out += _slowness(rng)
+    return replace(made, commands=out + made.commands[end:])
+
+
+def _slowness(rng: random.Random) -> list[str]:
+    name, other = rng.sample("PB", 2)
+    stopped = f"tick {rng.choice((0.7, 1.2, 1.6, 2.0, 3.6))}"
+    stops = [f"pause {name}", stopped, f"resume {name}", f"tick {rng.choice((0.05, 0.3, 1.0))}"]
+    busy = f"busy {other} {rng.choice((2.5, 5.0, 8.0))} at {rng.choice(POINTS[:-1])}"
+    return rng.choice((
+        stops * rng.randint(1, 3),
+        [f"crash {name}", f"tick {rng.choice((0.1, 1.8, 2.5))}", busy, "set c1 /a/1", f"start {name}", "tick 4.0"],
+        [f"crash {name}", "set c1 /a/1", "tick 2.5", f"pause {other}", f"start {name}", "tick 4.5", f"resume {other}"],
+    ))  # fmt: skip
 
 
 def with_mistakes(made: Plan) -> Plan:
@@ -384,7 +431,7 @@ class _Maker:
     # -- what goes wrong
 
     def _wait(self) -> str:
-        return f"tick {self.rng.choice((0.05, 0.3, 0.8, 1.3, 2.5, 4.5)):.2f}"
+        return f"tick {self.rng.choice((0.05, 0.3, 0.8, 1.3, 3.6, 4.5)):.2f}"
 
     def _crash(self) -> list[str]:
         name = self.rng.choice("PB")
@@ -445,7 +492,7 @@ class _Maker:
         return [
             f"lease {client} {lease} 900", f"set {client} {rng.choice(LEASE_KEYS)} lease={lease}",
             f"set {client} {rng.choice(TTL_KEYS)} ttl={rng.choice((700, 1500))}", f"tick {rng.choice((0.05, 0.5)):.2f}",
-            f"pause {name}", self._call(), f"tick {rng.choice((0.8, 1.3, 2.5)):.1f}", self._call(), f"resume {name}",
+            f"pause {name}", self._call(), f"tick {rng.choice((0.8, 1.3, 3.6)):.1f}", self._call(), f"resume {name}",
         ]  # fmt: skip
 
     def _loss(self) -> list[str]:

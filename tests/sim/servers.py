@@ -77,6 +77,8 @@ class ServerNode:
         self._identities: dict[bytes, Conn] = {}
         self._spins = 0
         self._heard = self._hears = False  # a STATE of the peer's, and in this turn
+        self._connection: list[bool] = []  # what became of the connection to the peer's port since the last turn
+        self.connected_at: float | None = None  # when that first stood
 
     # -- starting and ending
 
@@ -151,6 +153,9 @@ class ServerNode:
             for what in resume:
                 what()
             self.schedule(0.0)
+            for conn in self.world.net.of[self.name]:
+                if conn.kind == "peer":
+                    self.world.net.retry(conn)
 
     @property
     def holds_lease(self) -> bool:
@@ -159,16 +164,26 @@ class ServerNode:
 
     # -- what the network says
 
+    @property
+    def shakes_hands(self) -> bool:
+        """Whether its peer can make a connection: a stopped process shakes no hands, though its kernel takes it."""
+        return not (self.paused or self.recovering)
+
     def connected(self, conn: Conn) -> None:
         """A connection came up."""
-        if conn.kind == "req":
+        if conn.kind == "peer" and conn.a == self.name:
+            self._connection.append(True)
+            self.connected_at = self.world.time.now if self.connected_at is None else self.connected_at
+        elif conn.kind == "req":
             self._identities[conn.identity] = conn
         elif conn.kind == "set":
             self.world.net.send(conn, "down", [b"\x01"])  # our SUB subscribes to everything
 
     def disconnected(self, conn: Conn) -> None:
         """A connection broke: the XPUB tells of subscriptions that are gone."""
-        if conn.kind == "upd":
+        if conn.kind == "peer" and conn.a == self.name:
+            self._connection.append(False)
+        elif conn.kind == "upd":
             for topic in list(conn.topics):
                 self.deliver(conn, [b"", b"\x00" + topic])
             self.deliver(conn, [conn.identity])
@@ -181,6 +196,7 @@ class ServerNode:
             frames = self._subscribed(conn, frames)
         elif conn.kind == "peer":
             self._heard |= frames[0] == b"STATE"
+            self.world.checks.word(self, conn, frames)
             self.world.checks.told(self, frames)
         self.inbox[conn.kind].append((conn, conn.identity, frames))  # a later connection has another
         self.schedule(self.world.turn_delay())
@@ -220,7 +236,8 @@ class ServerNode:
         self._took, self.lacked_room, self._hears = 0, False, self._heard
         heard = None if self.line is None else (self.line.until, self.line.members)
         now = self.clock.mono()
-        core.begin_turn(now, self.clock.wall(), heard)
+        self._connection, connection = [], self._connection
+        core.begin_turn(now, self.clock.wall(), heard, connection)
         if now >= self._measure_due:
             self._measure_due = now + MEASURE_S
             core.measured(Measured(disk_free=FREE[self.disk.measured]))
@@ -254,6 +271,8 @@ class ServerNode:
             self._took += 1
             if kind == "upd" and self.door is not None and not self.door.decides(conn, frames):
                 continue
+            if kind == "req":
+                self.world.checks.asked(self, frames)
             if kind in ("req", "peer"):
                 frames = [identity, *frames]
             handle(Signed(frames, user_of(conn)) if kind in ("req", "set") else frames)

@@ -23,6 +23,7 @@ from chp_server.core.core import ServerCore
 from chp_server.core.pair import pending
 from chp_server.core.pair.arbitration import Arbitration
 from chp_server.core.pair.follow import Follower, Loader
+from chp_server.core.pair.liveness import Liveness
 from chp_server.core.pair.pulse import Pulse
 from chp_server.core.peer import meeting
 from chp_server.core.peer.peerlink import PeerLink
@@ -56,7 +57,16 @@ from tests.sim.checks import Checks
 from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan
-from tests.sim.schedule import Plan, plan, with_arbiter, with_feed, with_full_disks, with_mistakes, with_rules
+from tests.sim.schedule import (
+    Plan,
+    plan,
+    with_arbiter,
+    with_feed,
+    with_full_disks,
+    with_mistakes,
+    with_rules,
+    with_slow_machines,
+)
 from tests.sim.world import World
 
 SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
@@ -66,6 +76,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 # Where the rare ones were seen last: tried first, to save a minute; the code may move them, and then all are tried
 SEEN_IN = {
     "busy_and_silent": 125,
+    "lease_not_looked_at_before_acknowledging": 235,
     "marks_not_looked_at": 427,
     "a_copy_goes_on_when_it_is_denied": 12,
     "reissued_epoch": 81,
@@ -401,12 +412,35 @@ def messages_of_another_history_stay(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(MessageShelf, "drop_after", lambda self, number: None)
 
 
+def silence_alone_decides(mp: pytest.MonkeyPatch) -> None:
+    """A passive takes over after peer_timeout_s, though the connection stands: the active may be slow."""
+    mp.setattr(Liveness, "_stands_since", lambda self, heard: False)
+
+
+def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
+    """A server that starts takes a BEAT for nothing, as no STATE came before it."""
+
+    def on_beat(original: Any, self: PeerLink, body: bytes) -> None:
+        if self._here.peer is not None:
+            original(self, body)
+
+    wrap(mp, PeerLink, "_on_beat", on_beat)
+    mp.setitem(PeerLink._HANDLERS, b"BEAT", PeerLink._on_beat)
+
+
+def a_start_ignores_what_clients_have_seen(mp: pytest.MonkeyPatch) -> None:
+    """A server begins alone below the epoch of which a client has told it."""
+    mp.setattr(PeerLink, "outdone", 0)
+
+
 WAYS: dict[Plant, Callable[[Plan], Plan]] = {
     **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session, lease_not_looked_at_before_acknowledging),
                     with_arbiter),
     **dict.fromkeys((empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
                      foreign_store_is_forgotten), with_mistakes),
     refusals_without_a_row_forgotten: with_full_disks,
+    **dict.fromkeys((silence_alone_decides, a_start_ignores_who_is_busy, a_start_ignores_what_clients_have_seen),
+                    with_slow_machines),
 }  # fmt: skip
 
 
@@ -493,6 +527,9 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (beats_vouch_for_an_unfinished_turn, "vouches for"),
         (beats_go_on_while_stuck, "is stuck for"),
         (busy_and_silent, "takes over, and"),
+        (silence_alone_decides, "by a connection that stands"),
+        (a_start_ignores_who_is_busy, "begins alone, though"),
+        (a_start_ignores_what_clients_have_seen, "though a client told it of epoch"),
         (recovery_forgets_the_last_row, "journal"),
         (empty_server_serves, "issued twice"),
         (history_compared_by_number, "foreign store"),

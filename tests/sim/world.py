@@ -21,6 +21,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgpack
+
 from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
@@ -395,6 +397,15 @@ class World:
             admin = Conn("req", "admin", name)
             admin.up, admin.identity = True, b"admin"
             node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x03\xa2id\x01"])
+
+    def _do_force(self, name: str) -> None:
+        """A person has a server begin that waits, as a client has seen an epoch above its own; no other server."""
+        node = self.nodes[name]
+        if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.outdone:
+            admin = Conn("req", "admin", name)
+            admin.up, admin.identity = True, b"admin"
+            options = msgpack.packb({"chp": 3, "id": 1, "force": True})
+            node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", options])
 
     def _do_tick(self, seconds: str) -> None:
         self._run(self.time.now + float(seconds))

@@ -30,7 +30,7 @@ from .given import parts_of
 from .letters import slots_for_one
 from .reader import AGAIN_S, SILENCE_S
 
-SERVES_S = 5.0  # until a server answers at all: a failover takes one
+SERVES_S = 5.0  # until a server answers at all: a failover takes one, or three
 NAME_MAX = 128
 RECEIPT_MAX = 16_384  # of its text: 256 steps
 OFFSET_MAX = 1 << 61

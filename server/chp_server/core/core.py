@@ -100,8 +100,18 @@ class ServerCore:
 
     # -- a turn
 
-    def begin_turn(self, now: float, wall_s: float, arbiter: tuple[float, Members | None] | None = None) -> None:
-        """Every clock reading of the turn, and the arbiter's word. A long gap, and we were silent: we were stopped."""
+    def begin_turn(
+        self,
+        now: float,
+        wall_s: float,
+        arbiter: tuple[float, Members | None] | None = None,
+        connection: Sequence[bool] = (),
+    ) -> None:
+        """Take every clock reading of the turn, the arbiter's word, and what became of the connection to the peer.
+
+        The connection is to its P+3: True where it came to stand, its handshake too, False where it broke. A long gap
+        in which this server was silent means that it was stopped.
+        """
         here, state = self.here, self.commits.state
         if arbiter is not None:
             self.arbitration.hear(*arbiter)
@@ -111,6 +121,11 @@ class ServerCore:
         here.now, here.arrival, here.wall = now, now, wall_s
         if self._woke:  # stopped, or busy with recovering what the journal has
             here.listens_since = now
+            if here.peer is not None:
+                here.liveness.excuse(here.peer.heard, now)
+            self._stirred = True
+        for up in connection:
+            here.liveness.connection(up, now)
             self._stirred = True
         if state.deferred:
             state.catch_up(DEFERRED_A_TURN)
@@ -401,8 +416,9 @@ class ServerCore:
             self.step(Event.FORCED)
         if here.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
-            waited = wait is not None and not here.alive() and here.now - here.listens_since >= wait
-            waited = waited and not self.link.foreign
+            waited = wait is not None and here.now - here.listens_since >= wait
+            waited = waited and not here.liveness.may_be_there(here.now)
+            waited = waited and not (self.link.foreign or self.link.outdone)
             if not self.config.has_peer or (waited and not self.link.bars(wait or 0.0)):
                 self.step(Event.ALONE)
 

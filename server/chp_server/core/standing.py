@@ -26,6 +26,7 @@ from chp.versions import VERSION
 from .pair.arbitration import Arbitration
 from .pair.binary_star import Event
 from .pair.follow import Follower
+from .pair.liveness import Liveness
 from .pair.pending import Pending
 from .state.epochs import Epochs
 from .state.history import Proof
@@ -160,6 +161,7 @@ class Standing:
         self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.peer: Peer | None = None
+        self.liveness = Liveness(config.peer_timeout_s)
         self.posed_at = float("-inf")  # when somebody on P+3 said to be of our store, and was not heard: `may_follow`
         self.follower: Follower | None = None  # on the active: the passive
         self.handover_until: float | None = None  # no sets are taken until then, as the passive is to take over
@@ -188,8 +190,13 @@ class Standing:
         return self.bstate is ACTIVE and self.handover_until is None
 
     def alive(self) -> bool:
-        """Whether the peer was heard within `peer_timeout_s`."""
-        return self.peer is not None and self.now - self.peer.heard <= self.config.peer_timeout_s
+        """Return whether the peer lives, by the rule of `Liveness`; not one that left."""
+        peer = self.peer
+        return peer is not None and not peer.left and self.liveness.is_heard(peer.heard, self.now)
+
+    def is_prompt(self) -> bool:
+        """Return whether the peer was heard within `peer_timeout_s`: the active waits no longer for a confirmation."""
+        return self.alive() and self.peer is not None and self.now - self.peer.heard <= self.config.peer_timeout_s
 
     def may_follow(self, who: Peer | Misfit) -> None:
         """A stranger on P+3 may be the peer's next run, which did not hear us while we stood still.
@@ -201,8 +208,8 @@ class Standing:
             self.epochs.hear(who.epoch)
 
     def is_there(self) -> bool:
-        """Whether the peer was heard within `peer_timeout_s`, or somebody who may be its next run."""
-        return self.alive() or self.now - self.posed_at <= self.config.peer_timeout_s
+        """Return whether the peer lives, or a server that may be its next run."""
+        return self.alive() or self.liveness.is_heard(self.posed_at, self.now)
 
     def hears_us(self) -> bool:
         """Whether the peer says that it hears us."""

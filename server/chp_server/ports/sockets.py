@@ -36,6 +36,7 @@ from ..access.doors import Doors
 from ..access.keyring import Keyring
 from ..exits import CannotStart, Exit
 from ..settings.config import Config
+from .peerwatch import PeerWatch
 from .subscribers import MESSAGE_BYTES, Subscribers
 from .unfinished import Gate, Unfinished
 
@@ -96,6 +97,13 @@ class Waiting:
         """Wait for a socket too."""
         self._register(int(socket.get(zmq.FD)), socket)
         self.again.add(socket)
+
+    def remove(self, socket: zmq.Socket[bytes]) -> None:
+        """Wait for a socket no longer; to be called before it is closed."""
+        descriptor = int(socket.get(zmq.FD))
+        self._epoll.unregister(descriptor)
+        del self._things[descriptor]
+        self.again.discard(socket)
 
     def add_pipe(self, descriptor: int) -> None:
         """Wait for a pipe too; its descriptor stands for it."""
@@ -165,7 +173,7 @@ def only_ipv6(address: str) -> bool:
 def peer_dealer(
     context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: Doors | None, tries: int = 0
 ) -> zmq.Socket[bytes]:
-    """A socket that is being connected to the peer's P+3, with the keys of now, if there are keys; at this try.
+    """Make a socket for the peer's P+3, with the keys of now, if there are keys; it is yet to be connected.
 
     Who has to look for the peer anew makes another one and closes this: where one that still tries is told to
     disconnect and to connect, both connections may come, and every other message goes by the one nobody listens to.
@@ -178,7 +186,6 @@ def peer_dealer(
     socket.ipv6 = addresses.in_turn(peer, tries)
     if locks is not None:
         locks.introduce(socket)
-    socket.connect(peer)
     return socket
 
 
@@ -216,7 +223,10 @@ class Sockets:
         self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, signs=self.doors is not None)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
-        self._peer_out: zmq.Socket[bytes] | None = None  # until the ports are taken, and of a server without a peer
+        # None until the ports are taken, and of a server without a peer
+        self._peer_out: zmq.Socket[bytes] | None = None
+        self._peer_watch: PeerWatch | None = None
+        self._peer_anew = False  # another socket connects in place of the one before
         questions = 16 * limits.question_bytes_max
         gates = [self.unfinished.gate(socket, questions) for socket in (self.snapshot, self.updates)]
         self.gates = [*gates, sets, self.unfinished.gate(self.peer_in, 2 * limits.frame_bytes_max)]  # as the ports are
@@ -239,7 +249,7 @@ class Sockets:
             _bind(socket, self._config.endpoint(i), self.gates[i])
         if peer is not None:
             self._tries = int(only_ipv6(peer))
-            self._peer_out = self.peer_dealer(PEER_OUT_MAX)
+            self._connect_to(peer)
         for i, socket in enumerate(clients):
             if self.doors is not None:
                 self.doors.unlock(socket)
@@ -264,16 +274,37 @@ class Sockets:
                 return False
             self._tries += 1
         self._look_again_at = now + LOOK_AGAIN_S
-        if self._peer_out is not None:
-            self._peer_out.close(0)
-        self._peer_out = self.peer_dealer(PEER_OUT_MAX)
+        self._connect_to(peer)
         return True
 
+    def _connect_to(self, peer: str) -> None:
+        """Watch the socket before it connects: none of what libzmq tells is missed."""
+        if self._peer_out is not None and self._peer_watch is not None:
+            self.waiting.remove(self._peer_watch.events)
+            self._peer_watch.close()
+            self._peer_out.close(0)
+            self._peer_anew = True
+        self._peer_out = peer_dealer(self._context, peer, PEER_OUT_MAX, self.doors, self._tries)
+        self._peer_watch = PeerWatch(self._peer_out)
+        self.waiting.add(self._peer_watch.events)
+        self._peer_out.connect(peer)
+
     def peer_dealer(self, mark: int) -> zmq.Socket[bytes]:
-        """A socket that is being connected to the peer's P+3, for whoever calls this."""
+        """Return another socket that is being connected to the peer's P+3."""
         peer = self._config.peer_endpoint(3)
         assert peer is not None
-        return peer_dealer(self._context, peer, mark, self.doors, self._tries)
+        socket = peer_dealer(self._context, peer, mark, self.doors, self._tries)
+        socket.connect(peer)
+        return socket
+
+    def peer_changes(self, ready: set[Any]) -> list[bool]:
+        """Return what became of the connection to the peer: True where one came to stand, False where it broke."""
+        watch, changes = self._peer_watch, [False] if self._peer_anew else []
+        self._peer_anew = False
+        if watch is not None and watch.events in ready:
+            self.waiting.again.discard(watch.events)
+            changes += watch.changes()
+        return changes
 
     def to_peer(self, messages: Iterable[Frames]) -> int:
         """Send to the peer, dropping what there is no room for; returns how many were dropped."""
@@ -289,6 +320,8 @@ class Sockets:
             self.doors.close()
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in):
             socket.close()
+        if self._peer_watch is not None:
+            self._peer_watch.close()
         if self._peer_out is not None:
             self._peer_out.close()
 

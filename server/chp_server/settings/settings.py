@@ -99,7 +99,8 @@ SETTINGS = (
             "how often the active is heard on each channel, and the peers by each other (HUGZ, for "
             "CHP/1 clients, is once a second)"),
     Setting("peer_timeout_s", _TIME, "SECONDS", 1.0, read.seconds(0.02, 3600),
-            "silence after which the peer counts as gone; at least two heartbeats"),
+            "silence after which the peer counts as gone, three times as long while the connection "
+            "to it stands; at least two heartbeats"),
     Setting("solo_wait_s", _TIME, "SECONDS|never", 3.0, read.seconds_or_never(0, 86_400),
             "how long a starting server waits for its peer before it serves from its own journal; "
             "never waits for ever"),

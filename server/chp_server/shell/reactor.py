@@ -256,7 +256,7 @@ class Server:
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
         now = self._now = time.monotonic()
         clock.begin(now)
-        core.begin_turn(now, time.time(), heard)
+        core.begin_turn(now, time.time(), heard, sockets.peer_changes(ready))
         if now >= self._space.due:
             self._space.look(core, now)
         take_inputs(core, self)

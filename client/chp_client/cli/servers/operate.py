@@ -39,7 +39,8 @@ COPY_S = 300.0  # a backup or restore may take its time
 @click.option(
     "--force",
     is_flag=True,
-    help="Let the one server named serve, whatever the arbiter says, or though it met another pair's store.",
+    help="Let the one server named serve, whatever the arbiter says, or though it met another pair's store, "
+    "or though a client has seen a higher epoch.",
 )
 @shared_for(HAND_OVER_S)
 @pass_settings

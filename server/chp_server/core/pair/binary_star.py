@@ -27,9 +27,9 @@ class Event(IntEnum):
     PEER_AHEAD = 2  # the peer is not active, and it is to go first
     PEER_ACTIVE_HIGHER = 3  # the peer is active, in an epoch above ours
     PEER_ACTIVE_LOWER = 4  # the peer is active, in an epoch below ours
-    VOTE_PEER_SILENT = 5  # a client asks to be served, and the peer has been silent for peer_timeout_s
+    VOTE_PEER_SILENT = 5  # a client asks to be served, and the peer is gone (liveness.py)
     VOTE_PEER_ALIVE = 6  # a client asks to be served, while the peer lives
-    ALONE = 7  # nobody there for solo_wait_s after the start
+    ALONE = 7  # nobody there for solo_wait_s after the start (liveness.py), and no client has seen a higher epoch
     HANDOVER = 8  # the active asks us to take over (`chp switch`)
     LEASE_LOST = 9  # the arbiter's lease is over, or in doubt
     FORCED = 10  # a person says so, whatever the arbiter's set (`chp switch --force`)

@@ -44,6 +44,11 @@ EMPTY = (
     "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
     "start this one with --bootstrap to open a new one"
 )
+OUTDONE = (
+    "a client has seen epoch {seen}, and this server's journal ends in epoch {ours}: the other server served later, "
+    "and may serve yet. Start it, or mend the link between the two. If it is gone for good: `chp switch --force "
+    "--servers` with this server alone"
+)
 EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
 NO_RULES = (
     f"it speaks a version of CHP/2 below {ACCESS_SINCE}, which knows no rules of access, and this server has some; "

@@ -97,6 +97,12 @@ class PeerLink:
         return self.misfit is not None and self._here.now - self.misfit.heard <= timeout_s
 
     @property
+    def outdone(self) -> int:
+        """The epoch above this server's that a client has seen: who opened it may serve yet. 0 if there is none."""
+        here = self._here
+        return 0 if here.arbitration.enabled else here.epochs.seen_above(here.state.epoch)
+
+    @property
     def waits_for(self) -> str:
         """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
         here, config = self._here, self._here.config
@@ -106,6 +112,8 @@ class PeerLink:
             return meeting.FOREIGN_MET.format(theirs=self.foreign.hex(), ours=here.state.store.hex())
         if self.misfit is not None and not here.alive():
             return f"the server at --peer can't be its peer: {self.misfit.text}"
+        if not here.alive() and here.bstate is not State.PASSIVE and (epoch := self.outdone):
+            return meeting.OUTDONE.format(seen=epoch, ours=here.state.epoch)
         return "" if here.state.number or here.alive() else meeting.EMPTY
 
     # -- what comes in
@@ -119,9 +127,11 @@ class PeerLink:
         if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
-        if line != self.line and frames[0] not in (follow.STATE, BEAT):  # a BEAT comes by a connection of its own
-            self._here.counts["strangers"] += 1
-            return
+        if frames[0] not in (follow.STATE, BEAT):
+            if line != self.line:  # a BEAT comes by a connection of its own
+                self._here.counts["strangers"] += 1
+                return
+            self._hear()
         self._messages = frames[2] if len(frames) > 2 else b""
         try:
             yield from handler(self, frames[1]) or ()
@@ -130,8 +140,16 @@ class PeerLink:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise BadFrame(f"a peer message {frames[0]!r} is ill-formed: {error!r}") from None
 
+    def _hear(self) -> None:
+        """Note that something came from the peer: a record, or a confirmation, shows that it lives."""
+        here, peer = self._here, self._here.peer
+        if peer is not None and not peer.left:
+            peer.heard = here.now
+            here.liveness.word(here.now)
+
     def _on_state(self, body: bytes) -> Asking:
         here, who = self._here, meeting.heard(body, self._here)
+        here.liveness.word(here.now)
         if self._is_stranger(who):
             here.counts["strangers"] += 1
             here.may_follow(who)
@@ -169,11 +187,13 @@ class PeerLink:
         self._want_if_behind()
 
     def _on_beat(self, body: bytes) -> None:
-        beat, peer = Beat.of(body), self._here.peer
-        if (
-            peer is not None and (peer.secret or peer.server) == beat.server and not peer.left
-        ):  # what it was then, STATE has told
-            peer.heard, peer.turn_ms = self._here.now, beat.turn_ms
+        beat, here = Beat.of(body), self._here
+        peer = here.peer
+        if peer is None:  # one that was busy since before this server started: its STATE comes when its turn is done
+            here.liveness.word(here.now)
+        elif (peer.secret or peer.server) == beat.server and not peer.left:  # what it was then, STATE has told
+            peer.turn_ms = beat.turn_ms
+            self._hear()
 
     def _is_stranger(self, who: Peer | Misfit) -> bool:
         """Whether another has the peer's place, and was heard just now.
@@ -225,7 +245,8 @@ class PeerLink:
     def _on_leave(self, body: bytes) -> None:
         here, peer = self._here, self._here.peer
         if peer is not None and peer.server == body:  # else of one that has been started again
-            peer.heard, peer.left = min(peer.heard, here.now - here.config.peer_timeout_s - 0.001), True
+            peer.left = True
+            here.liveness.left()
             here.turn.fact("peer left", name=peer.name)
 
     # -- the passive's side
@@ -396,12 +417,23 @@ class PeerLink:
         if self.foreign and not here.arbitration.enabled:
             return (yield from self._force_beside_a_foreign_store())
         if not here.arbitration.enabled:
-            raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
+            return (yield from self._force_below_an_epoch())
         if here.alive() and here.peer is not None and here.peer.state is State.ACTIVE:
             raise BadInput("the other server is active; switch without --force")
         lost = here.arbitration.lost(here.state.number)
         here.arbitration.force(here.now)
         here.turn.fact("forced", "warning", number=describe(here.state.number), lost=lost)
+        return {"forced": True, "number": describe(here.state.number), "lost": lost}
+
+    def _force_below_an_epoch(self) -> Generator[Ask, None, dict[str, Any]]:
+        here, epoch = self._here, self.outdone
+        if here.bstate is State.PASSIVE or not epoch:
+            raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
+        if here.liveness.may_be_there(here.now):
+            raise BadInput("the server at --peer runs; stop it first, or let the two go on together")
+        lost = f"what epoch {epoch} did that this server does not have; it is accounted for if the other one returns"
+        here.turn.fact("forced", "warning", number=describe(here.state.number), lost=lost)
+        yield Event.FORCED
         return {"forced": True, "number": describe(here.state.number), "lost": lost}
 
     def _force_beside_a_foreign_store(self) -> Generator[Ask, None, dict[str, Any]]:
@@ -466,7 +498,7 @@ class PeerLink:
         here = self._here
         here.turn.to_peer += follower.pump(here.commits.log, here.now)
         overdue = follower.in_sync and follower.overdue(here.now, here.config.replica_timeout_s)
-        if follower.lost or overdue or not here.alive():
+        if follower.lost or overdue or not here.is_prompt():
             self._degrade(follower)
         elif here.handing_over:
             here.turn.to_peer.append([follow.HANDOVER, pack(here.state.number)])

@@ -90,6 +90,7 @@ class Requests:
         if self._denies_copy(identity, request_id, subtree):
             return False
         if seen:
+            self._here.epochs.client_saw(seen)
             yield RiseAbove(seen)
         yield Vote()
         return not self._here.serving or not self._denies_copy(identity, request_id, subtree)

@@ -25,6 +25,7 @@ class Epochs:
     def __init__(self, now: float) -> None:
         self.used = 0  # certainly not to be opened, nor any below
         self._heard = 0
+        self._clients_saw = 0
         self._left = float(JUMPS)
         self._at = now
 
@@ -32,6 +33,16 @@ class Epochs:
         """Somebody of the same store tells of an epoch."""
         if self._heard < epoch <= EPOCH_MAX // 2:
             self._heard = epoch
+
+    def client_saw(self, epoch: int) -> None:
+        """A client of the same store tells of the epoch that it has seen."""
+        if self._clients_saw < epoch <= EPOCH_MAX // 2:
+            self._clients_saw = epoch
+
+    def seen_above(self, ours: int) -> int:
+        """Return the highest epoch that a client has seen, if it is above our history's and is believed; else 0."""
+        certain = max(ours, self.used)
+        return self._clients_saw if 0 < self._clients_saw - certain <= JUMPS else 0
 
     def above(self, ours: int, now: float) -> int:
         """The epoch that the next one has to be above."""

@@ -1,0 +1,85 @@
+"""Two cores with thirty busy programs: a pair that is slow, and well, neither changes sides nor forks.
+
+covers: pair/liveness.py; ports/peerwatch.py.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+
+from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .faults import other, wait_active
+
+pytestmark = pytest.mark.long
+
+PROGRAMS, CORES = 30, 2
+WATCHED_S = 90.0
+BYSTANDER_S = 2.0  # of an awaited set, at the 99th percentile
+
+
+@contextmanager
+def crowd() -> Iterator[None]:
+    """As many busy programs on as few cores, which this process and what it starts have to share with them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:CORES])
+    spin = [sys.executable, "-c", "while True: pass"]
+    programs = [subprocess.Popen(spin) for _ in range(PROGRAMS)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+        os.sched_setaffinity(0, before)
+
+
+def awaited(clone: Clone, seconds: float) -> list[float]:
+    """How long each of the sets took that were awaited one after the other for so long."""
+    took: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        clone.set("/bystander", b"%d" % len(took)).wait(GENEROUS_S)
+        took.append(time.monotonic() - began)
+    return took
+
+
+def epochs(pair: ProcessPair) -> list[int]:
+    """The epoch of each server."""
+    return [(server.status(GENEROUS_S) or {})["epoch"] for server in pair.both]
+
+
+def test_two_healthy_servers_keep_their_sides_and_a_set_comes_through(tmp_path: Path) -> None:
+    with crowd(), ProcessPair(tmp_path, heartbeat_s=0.25) as pair, Clone(pair.servers) as clone:
+        active = pair.active()
+        assert active is not None
+        before = epochs(pair)
+        took = awaited(clone, WATCHED_S)
+        p99 = statistics.quantiles(took, n=100)[-1]
+        print(f"{len(took)} awaited sets: median {statistics.median(took):.3f} s, p99 {p99:.3f}, most {max(took):.3f}")
+        print(f"stats {clone.stats}")
+        assert epochs(pair) == before and pair.active() is active
+        assert p99 < BYSTANDER_S
+
+
+def test_a_server_that_is_started_again_beside_the_active_follows_it(tmp_path: Path) -> None:
+    with crowd(), ProcessPair(tmp_path, heartbeat_s=0.25) as pair, Clone(pair.servers) as clone:
+        for _ in range(3):
+            first = pair.active()
+            assert first is not None
+            successor = other(pair, first)
+            first.kill()
+            clone.set("/after", b"1").wait(GENEROUS_S)
+            epoch = wait_active(successor)["epoch"]
+            first.start()
+            wait_for("the pair to be in sync", pair.in_sync)
+            assert epochs(pair) == [epoch, epoch], "it serves beside the one that lives"

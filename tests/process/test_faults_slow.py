@@ -1,0 +1,87 @@
+"""A server that is slow is not replaced, one that is killed is at once; a start beside one that serves does not fork.
+
+covers: pair/liveness.py, ports/peerwatch.py: the connection to the peer's P+3 tells the one from the other.
+"""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from chp_client import Clone
+from chp_client.admin import Admin
+
+from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .faults import other, wait_active
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 2.0
+
+
+def test_an_active_that_stands_still_for_two_timeouts_is_not_replaced(tmp_path: Path) -> None:
+    """A client votes all the while. With one timeout alone the passive took over, and the two changed sides."""
+    with ProcessPair(tmp_path, peer_timeout_s=TIMEOUT_S) as pair, Clone(pair.servers, silence_s=0.3) as clone:
+        clone.set("/before", b"1").wait(GENEROUS_S)
+        slow = pair.active()
+        assert slow is not None
+        epoch = wait_active(slow)["epoch"]
+        slow.signal(signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        votes = other(pair, slow).status()
+        slow.signal(signal.SIGCONT)
+        assert votes is not None and votes["state"] == "passive" and votes["peer"]["alive"]
+        clone.set("/after", b"1").wait(GENEROUS_S)
+        pair.wait_in_sync()
+        assert wait_active(slow)["epoch"] == epoch, "it serves as before"
+
+
+def test_an_active_that_is_killed_is_replaced_after_one_timeout(tmp_path: Path) -> None:
+    timeout_s = 8.0
+    with ProcessPair(tmp_path, peer_timeout_s=timeout_s) as pair, Clone(pair.servers) as clone:
+        clone.set("/before", b"1").wait(GENEROUS_S)
+        active = pair.active()
+        assert active is not None
+        active.kill()
+        began = time.monotonic()
+        clone.set("/after", b"1").wait(GENEROUS_S)
+        assert time.monotonic() - began < 3 * timeout_s, (
+            "its connection was reset: nobody waits for it as for a slow one"
+        )
+
+
+def test_a_server_that_starts_beside_a_stopped_active_waits_as_its_clients_have_seen_more(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
+        first = pair.active()
+        assert first is not None
+        successor = other(pair, first)
+        first.kill()
+        clone.set("/second", b"1").wait(GENEROUS_S)
+        epoch = wait_active(successor)["epoch"]
+        successor.signal(signal.SIGSTOP)
+        first.start()
+        wait_for("it to say why it waits", lambda: f"a client has seen epoch {epoch}" in first.log.read_text())
+        time.sleep(1.0)
+        status = first.status()
+        assert status is not None and status["state"] in ("primary", "backup"), status
+        successor.signal(signal.SIGCONT)
+        pair.wait_in_sync()
+        assert [(server.status() or {})["epoch"] for server in pair.both] == [epoch, epoch]
+        assert clone["/second"] == b"1"
+
+
+def test_a_person_has_it_begin_if_the_other_one_is_gone_for_good(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
+        clone.set("/first", b"1").wait(GENEROUS_S)
+        first = pair.active()
+        assert first is not None
+        first.kill()
+        clone.set("/second", b"1").wait(GENEROUS_S)
+        other(pair, first).kill()
+        first.start()
+        wait_for("it to say what to do", lambda: "chp switch --force" in first.log.read_text())
+        with Admin([first.address]) as admin:
+            assert admin.ask(first.address, "switch", force=True).facts["forced"]
+        clone.set("/third", b"1").wait(GENEROUS_S)
+        assert wait_active(first)["state"] == "active"

@@ -1,0 +1,206 @@
+"""The rule by which a silent peer counts as gone: for a failover and for a start. covers: liveness.py, standing.py"""
+
+from __future__ import annotations
+
+import pytest
+
+from chp.batch import packb
+from chp.errors import BadInput
+from chp.headers import State
+from chp.numbers import epoch_of
+from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.liveness import Liveness
+from chp_server.core.pair.pulse import Beat
+from chp_server.core.state.history import Proof
+from chp_server.core.state.recordlog import Row
+from chp_server.core.updates.turn import Append
+from chp_server.cores import Cores
+
+AT = Proof(b"s" * 16, 7, b"o" * 16, 9)
+
+
+def standing(heard: float = 100.0) -> Liveness:
+    made = Liveness(1.0)
+    made.connection(True, 99.0)
+    made.word(heard)
+    return made
+
+
+def test_without_a_connection_one_timeout_of_silence_is_enough() -> None:
+    made = Liveness(1.0)
+    assert made.is_heard(100.0, 101.0) and not made.is_heard(100.0, 101.1)
+
+
+def test_while_the_connection_stands_it_takes_three() -> None:
+    assert standing().is_heard(100.0, 103.0) and not standing().is_heard(100.0, 103.1)
+
+
+def test_once_it_broke_one_timeout_counts_again_and_a_new_connection_says_nothing_for_the_old_words() -> None:
+    made = standing()
+    made.connection(False, 100.5)
+    assert made.is_heard(100.0, 101.0) and not made.is_heard(100.0, 101.1)
+    made.connection(True, 100.7)
+    assert not made.is_heard(100.0, 101.1), "nothing came by this one yet"
+    assert made.is_heard(100.8, 103.7)
+
+
+def test_a_pause_of_our_own_is_no_silence_of_the_peer_s_but_once() -> None:
+    made = standing()
+    made.excuse(100.0, 110.0)
+    assert made.is_heard(100.0, 113.0)
+    made.excuse(100.0, 112.0)
+    assert not made.is_heard(100.0, 113.1), "a slow server replaces a dead one in the end"
+    made.connection(False, 112.0)
+    assert not made.is_heard(100.0, 112.0)
+
+
+def test_a_start_waits_for_a_connection_that_stands_and_is_mute_but_not_for_ever() -> None:
+    made = Liveness(1.0)
+    assert not made.may_be_there(100.0)
+    made.connection(True, 100.0)
+    assert made.may_be_there(103.0) and not made.may_be_there(103.1)
+    made.connection(False, 104.0)
+    made.connection(True, 105.0)
+    assert not made.may_be_there(105.1), "a peer that ends at each start holds nobody up"
+    made.word(106.0)
+    assert made.may_be_there(109.0) and not made.may_be_there(109.1)
+
+
+# -- a pair of cores
+
+
+@pytest.fixture
+def pair() -> Cores:
+    made = Cores()
+    made.connection(True)
+    made.run(0.5)
+    return made
+
+
+def test_a_slow_active_is_not_replaced_and_a_stopped_one_is_after_three_timeouts(pair: Cores) -> None:
+    pair.stopped = "P"
+    pair.run(2.5)
+    assert not pair.b.vote() and pair.b.status()["peer"]["alive"]
+    pair.run(0.7)
+    assert pair.b.vote() and pair.b.active
+
+
+def test_a_killed_active_is_replaced_after_one(pair: Cores) -> None:
+    pair.stopped = "P"
+    pair.connection(False)
+    pair.run(0.9)
+    assert not pair.b.vote()
+    pair.run(0.2)
+    assert pair.b.vote() and pair.b.active
+
+
+def test_one_that_left_is_replaced_at_once(pair: Cores) -> None:
+    pair.stopped = "P"
+    pair.b.peer_message(pair.p.link.leave_message())
+    assert pair.b.vote() and pair.b.active
+
+
+def test_an_active_does_not_wait_for_a_passive_that_is_slow(pair: Cores) -> None:
+    pair.stopped = "B"
+    pair.run(1.2)
+    assert pair.p.here.alive() and not pair.p.here.in_sync()
+
+
+def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -> None:
+    """Its vote lay in a socket of its own; what the active said meanwhile comes a moment later."""
+    pair.stopped = "B"
+    pair.run(5.0)
+    pair.late("B")
+    pair.stopped = ""
+    pair.b.begin_turn(pair.now, pair.now)
+    assert not pair.b.vote()
+
+
+@pytest.mark.parametrize("kind", ["RECORD", "CONFIRM"])
+def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores, kind: str) -> None:
+    core, other = (pair.b, pair.p) if kind == "RECORD" else (pair.p, pair.b)
+    pair.linked = False
+    pair.run(0.6)
+    before = core.here.peer
+    assert before is not None
+    heard = before.heard
+    pair.put("P", b"x" * 16, 1, {"/k": b"1"})
+    pair.linked = True
+    sent = pair.turn("P").to_peer if kind == "RECORD" else [[b"CONFIRM", packb(list(other.state.proof()))]]
+    core.begin_turn(pair.now, pair.now)
+    for frames in sent:
+        if frames[0].decode() == kind:
+            core.peer_message(frames)
+    assert before.heard == pair.now > heard
+
+
+# -- a start
+
+
+def restarted(**config: object) -> ServerCore:
+    """A primary with a store, that was active alone in epoch 1, and starts again at 100 s."""
+    lone = ServerCore(CoreConfig(primary=True, name="P", bootstrap=True), b"P" * 16, 0.0)
+    lone.begin_turn(0.0, 0.0)
+    rows = [op for op in lone.end_turn().journal if isinstance(op, Append)]
+    made = ServerCore(CoreConfig(primary=True, name="P", has_peer=True), b"Q" * 16, 100.0)
+    for op in rows:
+        row = Row(op.first, op.last, op.body)
+        made.commits.log.append(made.commits.follow(row.body, 100.0, 0.0))
+    return made
+
+
+def waits(core: ServerCore, until: float, *, connected: bool | None = None) -> float:
+    """Take a turn each 0.1 s; when it became active, or infinity."""
+    now = core.here.now
+    while now < until:
+        now += 0.1
+        core.begin_turn(now, now, None, () if connected is None else (connected,))
+        connected = None
+        core.end_turn()
+        if core.active:
+            return now
+    return float("inf")
+
+
+def test_one_that_starts_and_reaches_nobody_serves_after_solo_wait() -> None:
+    assert waits(restarted(), 110.0) == pytest.approx(103.0, abs=0.15)
+
+
+def test_one_whose_connection_stands_waits_for_a_word_of_its_peer() -> None:
+    core = restarted()
+    waits(core, 102.0)
+    assert waits(core, 110.0, connected=True) == pytest.approx(105.2, abs=0.25)
+
+
+def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None:
+    """It is busy with a turn since before this server started: so it said no STATE to it."""
+    core = restarted()
+    waits(core, 100.2, connected=True)
+    for _ in range(4):
+        assert waits(core, core.here.now + 2.0) == float("inf")
+        core.peer_message(Beat(b"P" * 16, 2000, State.ACTIVE, AT).frames())
+    assert waits(core, 120.0) == pytest.approx(core.here.now), "it fell silent"
+
+
+def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person() -> None:
+    core = restarted()
+    ours, store = core.state.epoch, core.state.store
+    waits(core, 100.2)
+    core.here.epochs.client_saw(ours + 1)
+    assert waits(core, 120.0) == float("inf")
+    assert f"epoch {ours + 1}" in core.link.waits_for and "chp switch --force" in core.link.waits_for
+    assert not core.vote(), "a vote does not begin it either"
+    core.here.liveness.word(core.here.now)
+    with pytest.raises(BadInput, match="runs"):
+        core.force()
+    waits(core, 122.0)
+    assert core.force()["forced"]
+    core.end_turn()
+    assert core.active and epoch_of(core.state.number) > ours + 1 and core.state.store == store
+    assert not core.link.waits_for
+
+
+def test_what_a_client_can_t_have_seen_holds_nobody_back() -> None:
+    core = restarted()
+    core.here.epochs.client_saw(core.state.epoch + 65)
+    assert waits(core, 110.0) < 104.0
