@@ -25,6 +25,7 @@ from ..state.leases import Whose
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
+    AGAIN,
     KEY_IN_OPEN_RECORD,
     PARTED,
     UNHEARD,
@@ -111,6 +112,8 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
+    if refusal is not None and refusal[0] == AGAIN:
+        return Duplicate(batch, None, refusal[1])
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
@@ -119,6 +122,7 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
 def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
     body, state, older, owners = frames[4], view.committed.state, 0, None
     size = len(body)
+    earlier: list[BatchId] = []
     try:
         segment = decode_segment(body)
         check_decoded(segment.keys)
@@ -127,6 +131,11 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
         if state.access.rules is not None:
             owners = _check_access(batch[0], segment, signer(frames), state)
         view.room.check(segment, size, state)
+        if segment.extras and columns.AGAIN in segment.extras:
+            earlier = _earlier(segment.extras[columns.AGAIN], batch[0])
+            if _done_earlier(earlier, state):
+                segment = Segment([], [])
+                body = segment.encode()
         if (extras := segment.extras) and columns.ONCE in extras and _was_done(extras, signer(frames), state):
             segment, extras = Segment([], []), None
             body = segment.encode()
@@ -142,7 +151,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             if columns.COMMIT in extras:
                 return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
     except Refusal as error:
-        return Refuse(batch, error.code, error.detail, size)
+        return Refuse(batch, error.code, error.detail, size, earlier)
     except BadInput as error:
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
@@ -214,6 +223,25 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
     if failed:
         unseen = any(state.unseen(revision) for _, revision in expected)
         raise Refusal(PARTED if unseen else "revision", failed)
+
+
+def _earlier(column: list[list[Any]], session_id: bytes) -> list[BatchId]:
+    """Return the numbers that a batch had in earlier sessions; `BadFrame` if one is a session of another client."""
+    client = session_id[:CLIENT_BYTES]
+    if any(earlier[:CLIENT_BYTES] != client for earlier, _ in column):
+        raise BadFrame("'again' names sessions of the batch's own client")
+    return [(earlier, no) for earlier, no in column]
+
+
+def _done_earlier(earlier: list[BatchId], state: ReplicatedState) -> bool:
+    """Return True if a batch was done under one of its earlier numbers; raise `Refusal` if it was refused."""
+    for each in earlier:
+        code, detail = state.refusals.get(each, ("", None))
+        if code and code != AGAIN:
+            raise Refusal(code, detail)
+        if code or state.did(*each):
+            return True
+    return False
 
 
 def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
