@@ -62,7 +62,7 @@ def query(request: Request, *names: str) -> dict[str, str]:
 
 def key_of(request: Request, fields: dict[str, str]) -> str:
     """The key that a request is about; `BadKey` if it is none."""
-    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     inside = path.partition(b"?")[0].removeprefix(b"/v1/keys")
     if not inside:
         if "key" not in fields:
