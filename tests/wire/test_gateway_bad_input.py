@@ -71,6 +71,22 @@ BAD = [
     ("PUT", "/v1/keys/a", {"X": "y" * 9000}, b"x", 431, "head"),
     ("GET", "/health", {"Host": "evil.example"}, b"", 421, "bad-host"),
     ("GET", "/health", {"Host": "[::1"}, b"", 421, "bad-host"),
+    *(
+        ("GET", "/health", {"Host": host}, b"", 421, "bad-host")
+        for host in (
+            "evil.com\\@127.0.0.1:8080",
+            "evil.com@127.0.0.1",
+            "evil.com#@127.0.0.1",
+            "127.0.0.1/../a.html",
+            "127.0.0.1?a",
+            "127.0.0.1:80:80",
+            "127.0.0.1:x",
+            "127.0.0.1,evil.com",
+            "127.0.0.1.evil.com",
+            "0x7f.1",
+            "[::ffff:127.0.0.1]",
+        )
+    ),
     ("GET", "/health", {"Origin": "http://evil.example"}, b"", 403, "bad-origin"),
     ("GET", "/health", {"Origin": "null"}, b"", 403, "bad-origin"),
     ("GET", "/health", {"Sec-Fetch-Site": "cross-site"}, b"", 403, "bad-origin"),
@@ -155,6 +171,12 @@ def test_what_is_no_http_a_head_without_end_and_one_that_is_slow(gateway: Runnin
     raw(gateway, b"PUT /v1/keys/half HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf", end=True)
     assert gateway.client.get("/v1/keys/half").status_code == 404, "half a body is no value"
     assert gateway.client.get("/health").status_code == 200
+
+
+def test_a_second_host_is_refused_whichever_is_good(gateway: RunningGateway) -> None:
+    for hosts in (b"Host: evil.example\r\nHost: 127.0.0.1\r\n", b"Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n"):
+        came = raw(gateway, b"GET /v1/keys/a HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+        assert came.startswith(b"HTTP/1.1 400") and b'"bad-host"' in came
 
 
 def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:
