@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -105,7 +105,11 @@ def _endpoints(text: str) -> list[str]:
         raise ValueError(f"{text!r} {error}") from None
 
 
-class _Word(click.ParamType[Any]):
+# Before click 8.4 a type of parameters takes no argument, at runtime.
+_ParamType = click.ParamType[Any] if TYPE_CHECKING else click.ParamType
+
+
+class _Word(_ParamType):
     """A parameter read by a function that raises ValueError with the remedy."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
