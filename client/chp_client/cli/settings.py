@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -106,10 +106,7 @@ def _endpoints(text: str) -> list[str]:
 
 
 # Before click 8.4 a type of parameters takes no argument, at runtime.
-_ParamType = click.ParamType[Any] if TYPE_CHECKING else click.ParamType
-
-
-class _Word(_ParamType):
+class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A parameter read by a function that raises ValueError with the remedy."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
