@@ -106,7 +106,7 @@ class Gateway:
 
     async def _follow(self) -> None:
         while True:
-            self.keys.follow()
+            await self.keys.follow()
             await asyncio.sleep(FOLLOW_S)
 
     @contextmanager
