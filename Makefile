@@ -5,6 +5,7 @@
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
 # make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site
+# make pins    ops/requirements.txt anew: the newest versions that pyproject.toml allows, with hashes, by the Python of the image
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
 # Needs Linux with glibc, Python 3.11 or newer, and make. Everything else is installed into .venv by the first target you run.
@@ -18,7 +19,7 @@ EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
-.PHONY: demo check test test-fast test-browser test-long docs bench lint sim soak clean
+.PHONY: demo check test test-fast test-browser test-long docs bench lint sim soak pins clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -73,6 +74,13 @@ sim: $(VENV)/.installed
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.process.soak --rounds $(ROUNDS) --output benchmarks/results/soak.json $(ARGS)
+
+pins:
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5'
+	CUSTOM_COMPILE_COMMAND='make pins' $(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --build-deps-for wheel \
+		--extra cli --extra metrics --extra gateway --output-file ops/requirements.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache

@@ -33,10 +33,10 @@ def use(clone: Clone) -> Ack:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def pip(python: str, *args: str) -> None:
+def pip(python: str, *args: str, cwd: Path | None = None) -> None:
     """Run pip; where no index of packages is reached there is nothing to test."""
     argv = [python, "-m", "pip", "--disable-pip-version-check", *args]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=500, cwd=cwd)
     if done.returncode and any(
         word in done.stderr for word in ("No matching distribution", "Connection", "Could not find")
     ):
@@ -69,11 +69,15 @@ def test_the_image_s_steps_make_programs_that_run(tmp_path: Path) -> None:
             *given, to = line.split()[1:]
             for name in given:
                 place = tmp_path / "src" / (to if (ROOT / name).is_dir() else name)
-                place.parent.mkdir(exist_ok=True)
+                place.parent.mkdir(parents=True, exist_ok=True)
                 (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, place)
-    (wanted,) = [line.split("'")[1] for line in steps if "pip install" in line]
+    installs = [line.split("/opt/chp/bin/pip ")[1].split() for line in steps if "/opt/chp/bin/pip " in line]
+    assert ["--require-hashes" in each for each in installs] == [True, False]
+    assert {"--no-deps", "--no-build-isolation"} <= set(installs[1])
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "chp")], check=True, timeout=200)
-    pip(str(tmp_path / "chp/bin/python"), "install", f"{tmp_path}/src{wanted.removeprefix('.')}")
+    for given in installs:
+        pip(str(tmp_path / "chp/bin/python"), *given, cwd=tmp_path / "src")
+    pip(str(tmp_path / "chp/bin/python"), "check")
     for name in ("chp-server", "chp", "chp-gateway"):
         done = subprocess.run(
             [str(tmp_path / "chp/bin" / name), "--help"], capture_output=True, timeout=120, check=False

@@ -6,6 +6,7 @@ Alice may read and write /pub/ and topic `open`, bob nothing; root set a secret,
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -99,6 +100,26 @@ def gateway(keyed: Keyed) -> Iterator[RunningGateway]:
         for topic in ("secret-orders", "open"):
             assert running.client.post(f"/v1/topics/{topic}/messages", content=SECRET.encode()).status_code == 200
         yield running
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/v1/keys/pub/a"), ("POST", "/v1/batch"), ("PUT", "/v1/topics/open"),
+        ("POST", "/v1/topics/open/messages"), ("PUT", "/v1/topics/open/groups/g"),
+        ("POST", "/v1/topics/open/groups/g/receive"),
+        ("POST", "/v1/topics/open/groups/g/ack"), ("POST", "/v1/topics/open/groups/g/nack"),
+        ("POST", "/v1/topics/open/groups/g/extend"),
+    ],
+)  # fmt: skip
+def test_no_byte_of_a_body_is_read_for_a_user_without_rights(gateway: RunningGateway, method: str, path: str) -> None:
+    """The head announces 14 MiB, none of which is sent: the answer does not wait for them."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKENS['bob']}\r\n"
+    head += f"Content-Type: application/x-ndjson\r\nContent-Length: {14 << 20}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as sock:
+        sock.sendall(head.encode())
+        came = sock.recv(65_536)
+    assert came.startswith(b"HTTP/1.1 403") and b'"access"' in came and gateway.gateway.bodies.held == 0
 
 
 def ask(gateway: RunningGateway, name: str, method: str, path: str, **given: Any) -> httpx.Response:

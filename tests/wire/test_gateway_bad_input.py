@@ -68,9 +68,35 @@ BAD = [
     ("PUT", "/v1/keys/a", {"Idempotency-Key": ""}, b"x", 400, "bad-idempotency-key"),
     ("PUT", "/v1/keys/a", {"Idempotency-Key": "k" * 256}, b"x", 400, "bad-idempotency-key"),
     ("PUT", "/v1/keys/a", {}, b"x" * 100_001, 413, "too-large"),
+    ("PUT", "/v1/topics/t", {}, b" " * 65_537, 413, "too-large"),
+    ("PUT", "/v1/topics/t/groups/g", {}, b" " * 65_537, 413, "too-large"),
+    ("POST", "/v1/topics/t/groups/g/receive", {}, b" " * 65_537, 413, "too-large"),
+    ("POST", "/v1/topics/t/groups/g/nack", {}, b" " * 65_537, 413, "too-large"),
+    ("POST", "/v1/topics/t/groups/g/extend", {}, b" " * 65_537, 413, "too-large"),
+    ("POST", "/v1/batch", LINES, b'{"set":"/bad/done","value":"' + b"x" * 70_000 + b'",}', 400, "bad-row"),
+    ("POST", "/v1/batch", PACK, b"\xdd\x00\x01\x00\x00" + b"\x80" * 70_000, 413, "too-large"),
+    ("POST", "/v1/batch", PACK, msgpack.packb([{"set": "/a", "value": {"a": {}}}]), 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, msgpack.packb([{"set": "/bad/done", "value": b""}]) + b"x", 400, "bad-body"),
+    ("POST", "/v1/batch", PACK, msgpack.packb([{"set": "/bad/done", "value": b""}])[:-1], 400, "bad-body"),
     ("PUT", "/v1/keys/a", {"X": "y" * 9000}, b"x", 431, "head"),
     ("GET", "/health", {"Host": "evil.example"}, b"", 421, "bad-host"),
     ("GET", "/health", {"Host": "[::1"}, b"", 421, "bad-host"),
+    *(
+        ("GET", "/health", {"Host": host}, b"", 421, "bad-host")
+        for host in (
+            "evil.com\\@127.0.0.1:8080",
+            "evil.com@127.0.0.1",
+            "evil.com#@127.0.0.1",
+            "127.0.0.1/../a.html",
+            "127.0.0.1?a",
+            "127.0.0.1:80:80",
+            "127.0.0.1:x",
+            "127.0.0.1,evil.com",
+            "127.0.0.1.evil.com",
+            "0x7f.1",
+            "[::ffff:127.0.0.1]",
+        )
+    ),
     ("GET", "/health", {"Origin": "http://evil.example"}, b"", 403, "bad-origin"),
     ("GET", "/health", {"Origin": "null"}, b"", 403, "bad-origin"),
     ("GET", "/health", {"Sec-Fetch-Site": "cross-site"}, b"", 403, "bad-origin"),
@@ -155,6 +181,12 @@ def test_what_is_no_http_a_head_without_end_and_one_that_is_slow(gateway: Runnin
     raw(gateway, b"PUT /v1/keys/half HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf", end=True)
     assert gateway.client.get("/v1/keys/half").status_code == 404, "half a body is no value"
     assert gateway.client.get("/health").status_code == 200
+
+
+def test_a_second_host_is_refused_whichever_is_good(gateway: RunningGateway) -> None:
+    for hosts in (b"Host: evil.example\r\nHost: 127.0.0.1\r\n", b"Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n"):
+        came = raw(gateway, b"GET /v1/keys/a HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+        assert came.startswith(b"HTTP/1.1 400") and b'"bad-host"' in came
 
 
 def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:

@@ -1,15 +1,19 @@
 """covers: the gateway's console: its files and their policy, and the page in a real Chromium, where there is one."""
 
+import asyncio
 import importlib.util
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 
 from chp_client import Clone
-from chp_client.gateway.console import FOLDER, POLICY
+from chp_client.gateway.console import FOLDER, POLICY, SERVED, show_console
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
@@ -37,6 +41,22 @@ def test_its_files_come_with_a_policy_and_no_other_file_does(pair: Pair) -> None
         for name in ("/console/index.html", "/console/", "/console/../console.py", "/console/%2e%2e/app.py"):
             assert gateway.client.get(name).status_code == 404, name
         assert gateway.client.get("/v1/keys").headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+def test_no_host_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Starlette before 1.0.1 made the path of `Request.url` of the Host header too (CVE-2026-48710)."""
+    (tmp_path / "secret.html").write_text("secret")
+
+    def url(request: Request) -> URL:
+        host = dict(request.scope["headers"])[b"host"].decode()
+        return URL(f"http://{host}{request.scope['path']}")
+
+    monkeypatch.setattr(Request, "url", property(url))
+    for path in SERVED:
+        headers = [(b"host", f"127.0.0.1/{tmp_path}/secret.html?".encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+        answer = asyncio.run(show_console(Request(scope)))
+        assert answer.status_code == 200 and answer.body == (FOLDER / SERVED[path]).read_bytes()
 
 
 @pytest.fixture

@@ -87,9 +87,9 @@ WRONG: dict[str, tuple[bytes, set[int]]] = {
 }  # fmt: skip
 OF_BODIES: dict[str, tuple[bytes, set[int]]] = {
     "half a body": (b"{m} {p} HTTP/1.1\r\n{ok}Content-Length: 9\r\n\r\nhalf", {400, 404, 415}),
-    "a chunk that is none": (b"{m} {p} HTTP/1.1\r\n{ok}Transfer-Encoding: chunked\r\n\r\nzz\r\n", {400, 404}),
-    "half a chunk": (b"{m} {p} HTTP/1.1\r\n{ok}Transfer-Encoding: chunked\r\n\r\n9\r\nhalf", {400, 404}),
-    "a body that is too large": (b"{m} {p} HTTP/1.1\r\n{ok}Content-Length: 100001\r\n\r\n", {400, 404, 413}),
+    "a chunk that is none": (b"{m} {p} HTTP/1.1\r\n{ok}Transfer-Encoding: chunked\r\n\r\nzz\r\n", {400, 404, 415}),
+    "half a chunk": (b"{m} {p} HTTP/1.1\r\n{ok}Transfer-Encoding: chunked\r\n\r\n9\r\nhalf", {400, 404, 415}),
+    "a body that is too large": (b"{m} {p} HTTP/1.1\r\n{ok}Content-Length: 100001\r\n\r\n", {400, 404, 413, 415}),
 }
 
 

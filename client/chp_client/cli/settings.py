@@ -105,7 +105,8 @@ def _endpoints(text: str) -> list[str]:
         raise ValueError(f"{text!r} {error}") from None
 
 
-class _Word(click.ParamType[Any]):
+# Before click 8.4 a type of parameters takes no argument, at runtime.
+class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A parameter read by a function that raises ValueError with the remedy."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:

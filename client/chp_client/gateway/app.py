@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from chp.errors import ChpError
 
-from .console import FILES, show_console
+from .console import SERVED, show_console
 from .door import Door, Handler, defect, no_route, problem
 from .gateway import Gateway
 from .openapi import show_openapi
@@ -66,8 +66,7 @@ ROUTES: list[BaseRoute] = [
     Route("/ready", ready, methods=["GET"]),
     Route("/metrics", show_metrics, methods=["GET"]),
     Route("/openapi.json", show_openapi, methods=["GET"]),
-    Route("/", show_console, methods=["GET"]),
-    *(Route(f"/console/{name}", show_console, methods=["GET"]) for name in FILES),
+    *(Route(path, show_console, methods=["GET"]) for path in SERVED),
 ]
 
 

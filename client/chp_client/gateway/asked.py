@@ -31,6 +31,7 @@ class Limits(NamedTuple):
     """What this gateway bears at once, each with its reason."""
 
     body_bytes: int = 17 << 20  # a value of 16 MiB; one batch of the protocol
+    small_bytes: int = 64 << 10  # a body that is neither a value nor rows: settings, receipts
     bodies_bytes: int = 256 << 20  # of all requests under way
     head_bytes: int = 32 << 10  # a key of 1 KiB is three times that when it is percent-encoded
     head_s: float = 10.0  # until the head is there
@@ -62,7 +63,7 @@ def query(request: Request, *names: str) -> dict[str, str]:
 
 def key_of(request: Request, fields: dict[str, str]) -> str:
     """The key that a request is about; `BadKey` if it is none."""
-    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     inside = path.partition(b"?")[0].removeprefix(b"/v1/keys")
     if not inside:
         if "key" not in fields:
@@ -146,17 +147,18 @@ class Bodies:
         return size <= self._limits.body_bytes and self.held + size <= self._limits.bodies_bytes
 
     @asynccontextmanager
-    async def taken(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body; `Problem` if it is too large, does not come in time, or ends too early."""
-        self._announced(request)
+    async def taken(self, request: Request, most: int = 0) -> AsyncIterator[bytes]:
+        """Take the whole body, of at most `most` bytes if that is given; `Problem` if it is too large, late or cut."""
+        most = min(most or self._limits.body_bytes, self._limits.body_bytes)
+        self._announced(request, most)
         parts: list[bytes] = []
         try:
-            await self._read(request, parts)
+            await self._read(request, parts, most)
             yield b"".join(parts)
         finally:
             self.held -= sum(map(len, parts))
 
-    async def _read(self, request: Request, parts: list[bytes]) -> None:
+    async def _read(self, request: Request, parts: list[bytes], most: int) -> None:
         size = 0
         try:
             async with asyncio.timeout(BODY_S):
@@ -164,20 +166,20 @@ class Bodies:
                     size += len(part)
                     self.held += len(part)
                     parts.append(part)
-                    self._bounded(size)
+                    self._bounded(size, most)
         except TimeoutError:
             raise Problem(408, "slow-body", f"the body was not there within {BODY_S:g} s; send it at once") from None
         except ClientDisconnect:
             raise Problem(400, "half-body", "the connection ended before the body did; send it again") from None
 
-    def _announced(self, request: Request) -> None:
+    def _announced(self, request: Request, most: int) -> None:
         text = request.headers.get("content-length", "0")
         if not (text.isascii() and text.isdigit()):
             raise Problem(400, "bad-length", f"Content-Length: {text[:40]} is not a number of bytes")
-        self._bounded(int(text[:20]))
+        self._bounded(int(text[:20]), most)
 
-    def _bounded(self, size: int) -> None:
-        if size > self._limits.body_bytes:
-            raise Problem(413, "too-large", f"the body has more than {self._limits.body_bytes} bytes; send it in parts")
+    def _bounded(self, size: int, most: int) -> None:
+        if size > most:
+            raise Problem(413, "too-large", f"the body has more than {most} bytes; send it in parts")
         if self.held > self._limits.bodies_bytes:
             raise Problem(429, "busy", "too many bodies are under way; send it again in a moment", retry_s=1)

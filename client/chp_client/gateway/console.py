@@ -8,14 +8,19 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from .asked import query
 
 FOLDER = Path(__file__).parent / "console"
-FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".css", ".js"))  # those that the page names
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+PAGE = "index.html"
+# The files that the page names, in the order of their names.
+FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in KINDS and path.name != PAGE)
+# Each path that is served, and its file. No other file can be asked for.
+SERVED = {"/": PAGE, **{f"/console/{name}": name for name in FILES}}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -28,8 +33,13 @@ def _body(name: str) -> bytes:
 
 
 async def show_console(request: Request) -> Response:
-    """GET /, and the files that it names; ?prefix= is for the page itself, which watches no more than that."""
+    """Answer GET / and the files that the page names; ?prefix= is for the page itself, which watches no more than that.
+
+    The path is the one of the request's first line. `request.url` is not used: it is made of the Host header too.
+    """
     query(request, "prefix")
-    name = request.url.path.removeprefix("/console/").removeprefix("/") or "index.html"
+    name = SERVED.get(request.scope["path"])
+    if name is None:
+        raise HTTPException(404)
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
     return Response(_body(name), headers=headers, media_type=KINDS[Path(name).suffix])

@@ -31,6 +31,7 @@ from .paths.fanout import Channels
 from .paths.pages import KeysInOrder
 from .paths.writing import Writes
 from .problems import Problem, problem_of
+from .slices import Slices
 
 READING_MAX = 16  # pages of topics that are read at once: each has a thread and a socket
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
@@ -55,7 +56,7 @@ class Gateway:
         self.callers, self.keyed = Callers(ways or Ways()), bool(ways and ways.keyed)
         self.audit = audit or Audit()
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
-        self.bodies = Bodies(self.limits)
+        self.bodies, self.slices = Bodies(self.limits), Slices()
         self.metrics = Metrics()
         self.under_way = self.readers = self.lines = self.streams = 0
         self.closing = asyncio.Event()
@@ -105,7 +106,7 @@ class Gateway:
 
     async def _follow(self) -> None:
         while True:
-            self.keys.follow()
+            await self.keys.follow()
             await asyncio.sleep(FOLLOW_S)
 
     @contextmanager

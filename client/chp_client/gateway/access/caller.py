@@ -55,6 +55,13 @@ class Caller:
         if (key := rights.read.first_not([keys[i] for i in conditions])) is not None:
             raise self._denied(f"read {key!r:.120}, which there is a condition on")
 
+    def write_anything(self) -> None:
+        """Raise `Problem` if the rules let the user write no key at all: then no body is read."""
+        if (rights := self.rights) is None:
+            return
+        if all(prefix.startswith(rights.write.deny) for prefix in rights.write.allow):
+            raise self._denied("write any key")
+
     def sees_topic(self, name: str) -> bool:
         """Whether a topic may be read."""
         return self.rules is None or self.rules.rights(self.user).read.covers(f"{TOPICS}{name}/")

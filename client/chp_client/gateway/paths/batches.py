@@ -15,22 +15,27 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from chp.errors import BadFrame, ChpError
+import msgpack
+
+from chp.errors import ChpError
 from chp.keys import check_column
 from chp.limits import DEFAULT
-from chp.unpacking import unpack
+from chp.unpacking import TEXT_BYTES_MAX
 
 from ... import checks
 from ..problems import Problem
+from ..slices import SLICE_BYTES, SLICE_ROWS, Steps, blocks, document
 
 NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
 RESERVED = "/.gateway/"  # what gateways keep for themselves
 ROWS_MAX = DEFAULT.batch_items_max - 1  # one more is for an Idempotency-Key
 BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)  # of keys and values, so that it travels as one batch
 VALUE_MAX = DEFAULT.value_bytes_max
+THINGS = 16  # values in one row, with room for members that are not known, which are named
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
 
 
@@ -66,13 +71,12 @@ class Rows:
             self.conditions[0].append(at)
             self.conditions[1].append(condition)
 
-    def plain(self, given: list[Any]) -> bool:
-        """Add rows that set a key to a text, and nothing beside, as columns; whether they were such, and good."""
+    def add_plain(self, given: list[Any]) -> bool:
+        """Add rows that only set a key to a text, as columns; return False, and add none, if one is another or bad."""
         try:
             keys = [row["set"] for row in given]
             values = [row["value"].encode() for row in given]
-            size = sum(map(len, keys)) + sum(map(len, values))
-            if not given or set(map(len, given)) != {2} or size > BYTES_MAX or max(map(len, values)) > VALUE_MAX:
+            if not given or set(map(len, given)) != {2} or max(map(len, values)) > VALUE_MAX:
                 return False
             check_column(keys, {})
             checks.held_column(keys, self._subtrees)
@@ -80,8 +84,15 @@ class Rows:
             return False
         if any(map(str.startswith, keys, repeat(RESERVED))):
             return False
-        self.keys, self.values, self.bytes = keys, values, size
+        self.keys += keys
+        self.values += values
+        self.bytes += sum(map(len, keys)) + sum(map(len, values))
         return True
+
+    def check_bytes(self) -> None:
+        """Raise `Problem` if there are more bytes than travel as one batch."""
+        if self.bytes > BYTES_MAX:
+            raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
 
     def room_for(self, keys: int, size: int) -> bool:
         """Whether so many more, of so many bytes, travel in the same batch."""
@@ -108,19 +119,32 @@ def key_to_set(key: object, subtrees: tuple[str, ...]) -> str:
     return checked
 
 
-def rows_of(kind: str, body: bytes, rows: Rows) -> Rows:
-    """What the body brings, added to `rows`; the `Problem` of one that is wrong names its place."""
-    if kind == NDJSON and rows.plain(plain_lines(body)):
-        return rows
-    given = _unpacked(body) if kind in MSGPACK else _lines(kind, body)
-    if not given:
+def kind_of(text: str) -> str:
+    """Return the kind of a body of rows that a Content-Type names; `Problem` if there is no such kind."""
+    kind = text.partition(";")[0].strip().lower()
+    if kind != NDJSON and kind not in MSGPACK:
+        raise Problem(415, "bad-kind", f"Content-Type {kind[:60]!r} is not known here; send {NDJSON} or {MSGPACK[0]}")
+    return kind
+
+
+def rows_of(kind: str, body: bytes, rows: Rows) -> Steps[Rows]:
+    """Add what the body brings to `rows`; the `Problem` of a row that is wrong names its place."""
+
+    def add_line(line: Any, i: int) -> None:
+        add_row(rows, line, i)
+
+    def add_lines(given: list[Any]) -> bool:
+        return rows.add_plain(given)
+
+    if kind == NDJSON:
+        for _ in read_lines(body, add_lines, add_line):
+            rows.check_bytes()
+            yield
+    else:
+        yield from _unpacked(body, rows)
+    if not rows.keys:
         raise Problem(400, "empty", "the batch has no rows; give one a line")
-    if len(given) > ROWS_MAX:
-        raise Problem(413, "too-large", f"the batch has more than {ROWS_MAX} rows; send it in parts")
-    for i, row in enumerate(given, 1):
-        add_row(rows, row, i)
-    if rows.bytes > BYTES_MAX:
-        raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
+    rows.check_bytes()
     return rows
 
 
@@ -131,18 +155,61 @@ def add_row(rows: Rows, row: Any, i: int) -> None:
     except Problem as problem:
         raise Problem(problem.status, problem.code, f"row {i}: {problem.detail}", row=i) from None
     except (ChpError, ValueError, RecursionError) as error:
-        raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
+        raise bad_row(i, error) from None
 
 
-def plain_lines(body: bytes) -> list[Any]:
-    """All lines as JSON, read as one array; none if one is not as most are: then each is looked at by itself.
+def bad_row(i: int, error: Exception) -> Problem:
+    """Return the `Problem` of the i-th row."""
+    return Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i)
 
-    As every line begins with a brace and ends with one, no row has a line end within, but in an array of maps: who asks
-    takes none of those.
+
+def read_lines(body: bytes, plain: Callable[[list[Any]], bool], one: Callable[[Any, int], None]) -> Steps[None]:
+    """Read NDJSON: give `plain` the rows of a block, and if it takes none of them, give each line to `one`.
+
+    Lines are counted before any is parsed. `one` is given a line as bytes or, if it is long, what it says.
     """
-    text = body.removesuffix(b"\n")
+    if body.count(b"\n") > ROWS_MAX:
+        raise Problem(413, "too-large", f"there are more than {ROWS_MAX} rows; send them in parts")
+    i = 0
+    for block in blocks(body):
+        given = _plain_lines(block)
+        if given and plain(given):
+            i += len(given)
+        else:
+            i = yield from _each_line(block, one, i)
+        if i > ROWS_MAX:
+            raise Problem(413, "too-large", f"there are more than {ROWS_MAX} rows; send them in parts")
+        yield
+
+
+def _each_line(block: bytes, one: Callable[[Any, int], None], i: int) -> Steps[int]:
+    """Give each line of a block to `one`; return how many rows there are by now."""
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        i += 1
+        if len(line) <= SLICE_BYTES:
+            one(line, i)
+        else:
+            try:
+                row = yield from document(line, 1, THINGS)
+            except ValueError as error:
+                raise bad_row(i, error) from None
+            one(row, i)
+        if i % SLICE_ROWS == 0:
+            yield
+    return i
+
+
+def _plain_lines(block: bytes) -> list[Any]:
+    """Return all lines as JSON, read as one array; none if one is not as most are: then each is read by itself.
+
+    Every line begins with a brace and ends with one, so no row has a line end within, but in an array of maps. The
+    callers take no such array.
+    """
+    text = block.removesuffix(b"\n")
     ends = text.count(b"\n")
-    if ends >= ROWS_MAX or not (text.startswith(b"{") and text.endswith(b"}")) or text.count(b"}\n{") != ends:
+    if len(block) > SLICE_BYTES or not (text.startswith(b"{") and text.endswith(b"}")) or text.count(b"}\n{") != ends:
         return []
     try:
         found: list[Any] = json.loads(b"[%b]" % text.replace(b"\n", b","))
@@ -151,22 +218,70 @@ def plain_lines(body: bytes) -> list[Any]:
     return found if len(found) == ends + 1 else []
 
 
-def _lines(kind: str, body: bytes) -> list[Any]:
-    if kind != NDJSON:
-        raise Problem(415, "bad-kind", f"Content-Type {kind[:60]!r} is not known here; send {NDJSON} or {MSGPACK[0]}")
-    if body.count(b"\n") > ROWS_MAX:
+def _unpacked(body: bytes, rows: Rows) -> Steps[None]:
+    """Read an array of rows in msgpack; it says how many there are before the first one."""
+    count, begin = _array_header(body)
+    if count > len(body):
+        raise _not_packed("it ends before its rows do")
+    if count > ROWS_MAX:
         raise Problem(413, "too-large", f"the batch has more than {ROWS_MAX} rows; send it in parts")
-    return [line for line in body.split(b"\n") if line.strip()]
+    reader = _row_reader(body[begin:])
+    for i in range(1, count + 1):
+        try:
+            row = reader.unpack()
+        except (msgpack.OutOfData, ValueError, TypeError, RecursionError) as error:
+            raise _not_packed(f"row {i}: {str(error) or 'it ends before its rows do'}") from None
+        add_row(rows, row, i)
+        if i % SLICE_ROWS == 0:
+            rows.check_bytes()
+            yield
+    if begin + reader.tell() != len(body):
+        raise _not_packed("there is more behind its rows")
 
 
-def _unpacked(body: bytes) -> list[Any]:
-    try:
-        found = unpack(body)
-    except (BadFrame, ValueError, TypeError, RecursionError) as error:
-        raise Problem(400, "bad-body", f"the body is not msgpack that can be taken ({error!s:.200})") from None
-    if not isinstance(found, list):
-        raise Problem(400, "bad-body", f"the body is an array of rows, not {type(found).__name__}")
-    return found
+def _array_header(body: bytes) -> tuple[int, int]:
+    """Return how many things the array in a body has, and where the first one begins.
+
+    msgpack makes room for a whole array when it reads its header, so the rows are read with a small bound on arrays.
+    """
+    first = body[0] if body else 0
+    if first & 0xF0 == 0x90:
+        return first & 0x0F, 1
+    size = {0xDC: 2, 0xDD: 4}.get(first, 0)
+    if not size or len(body) <= size:
+        raise _not_packed("it is an array of rows")
+    return int.from_bytes(body[1 : 1 + size], "big"), 1 + size
+
+
+def _row_reader(body: bytes) -> msgpack.Unpacker:
+    """Return a reader of rows, in which nothing but a row holds anything."""
+    reader = msgpack.Unpacker(
+        max_buffer_size=max(len(body), 1),
+        max_str_len=TEXT_BYTES_MAX,
+        max_array_len=THINGS,
+        max_map_len=THINGS,
+        max_ext_len=0,
+        list_hook=_flat_list,
+        object_pairs_hook=_flat_map,
+    )
+    reader.feed(body)
+    return reader
+
+
+def _flat_list(things: list[Any]) -> list[Any]:
+    if any(type(each) in (list, dict) for each in things):
+        raise ValueError("a row is a map, and holds no array")
+    return things
+
+
+def _flat_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    if any(type(value) in (list, dict) for _, value in pairs):
+        raise ValueError("a row is a map, and holds no other map and no array")
+    return dict(pairs)
+
+
+def _not_packed(why: str) -> Problem:
+    return Problem(400, "bad-body", f"the body is not msgpack that can be taken ({why:.200})")
 
 
 def _add(rows: Rows, row: Any) -> None:

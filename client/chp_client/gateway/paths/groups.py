@@ -8,7 +8,6 @@ by the pair, so one that came by another gateway is as good. Each that waits for
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -31,12 +30,15 @@ from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import write
 from ..problems import Problem
+from ..slices import SLICE_ROWS, Steps, document
 from .batches import BYTES_MAX, ROWS_MAX, Rows, add_row
 from .keys import PAGE, written
 from .topics import FACTS_S, absent, json_answer, message_json, message_of, packed, said, topic_of
 
 TTL_S, TTL_MAX_S = 30.0, 3600.0
 WAIT_MAX_S = 30.0  # proxies end what is silent for a minute
+DEPTH = 3  # the object, a list in it, and a row in that
+THINGS = 6 * ROWS_MAX  # values in a large body
 ACK = frozenset({"receipt", "upto", "except", "sets", "publish"})
 
 
@@ -68,14 +70,15 @@ async def _groups(topic: AsyncTopic) -> list[dict[str, Any]]:
 
 async def make_group(request: Request) -> Response:
     """PUT /v1/topics/{topic}/groups/{group}: it begins at `start`."""
-    await _without_body(request)
     topic, name, fields = topic_of(request), _name(request), query(request, "start", "ack_timeout_s")
+    await _without_body(request)
     timeout = {"ack_timeout_s": number(fields, "ack_timeout_s", 1, 1 << 31)} if "ack_timeout_s" in fields else {}
     return await said(request, begin(topic.name, name, _start(fields.get("start", "end")), **timeout), b"", 201)
 
 
 async def _without_body(request: Request) -> None:
-    async with gateway_of(request).bodies.taken(request) as body:
+    gateway = gateway_of(request)
+    async with gateway.bodies.taken(request, gateway.limits.small_bytes) as body:
         if body:
             raise Problem(400, "bad-body", "this takes no body: what it is told stands in the query")
 
@@ -93,9 +96,9 @@ async def remove_group(request: Request) -> Response:
 
 async def receive(request: Request) -> Response:
     """POST .../receive: what is next for a member, with a receipt; 204 if nothing comes while it waits."""
-    await _without_body(request)
     gateway, topic, group = gateway_of(request), topic_of(request), _name(request)
     fields = query(request, "max", "wait", "member", "ttl")
+    await _without_body(request)
     most, name = number(fields, "max", PAGE, gateway.limits.page), fields.get("member") or token_hex(8)
     ttl_s, wait_s = _seconds(fields, "ttl", TTL_S, TTL_MAX_S), _seconds(fields, "wait", 0.0, WAIT_MAX_S)
     if not ttl_s >= 1 or wait_s > ttl_s / 2:
@@ -136,19 +139,28 @@ async def acknowledge(request: Request) -> Response:
     gateway, topic, group = gateway_of(request), topic_of(request), _name(request)
     query(request)
     async with gateway.bodies.taken(request) as body:
-        told = _told(body, ACK)
-        receipt = Receipt.of(told["receipt"])
-        if "upto" in told:
-            receipt = receipt.upto(_offset(told["upto"]))
-        receipt = receipt.without(map(_left_out, _list(told, "except")))
-        rows = Rows(gateway.subtrees)
-        for i, row in enumerate(_list(told, "sets"), 1):
-            add_row(rows, row, i)
-        acked = receipt.acknowledged(topic.name, group, _member(request, receipt.name))
-        rows.extras = acked | _published(request, _list(told, "publish"), rows)
-        if rows.bytes > BYTES_MAX:
-            raise Problem(413, "too-large", f"keys, values and messages have more than {BYTES_MAX} bytes; do less")
+        rows = await gateway.slices.read(len(body), _acknowledged(request, topic.name, group, body))
         return await written(gateway, request, rows, body)
+
+
+def _acknowledged(request: Request, topic: str, group: str, body: bytes) -> Steps[Rows]:
+    """Read what is acknowledged, set and published together."""
+    told = yield from _told(body, ACK)
+    receipt = Receipt.of(told["receipt"])
+    if "upto" in told:
+        receipt = receipt.upto(_offset(told["upto"]))
+    receipt = receipt.without(map(_left_out, _list(told, "except")))
+    yield
+    rows = Rows(gateway_of(request).subtrees)
+    for i, row in enumerate(_list(told, "sets"), 1):
+        add_row(rows, row, i)
+        if i % SLICE_ROWS == 0:
+            yield
+    acked = receipt.acknowledged(topic, group, _member(request, receipt.name))
+    rows.extras = acked | (yield from _published(request, _list(told, "publish"), rows))
+    if rows.bytes > BYTES_MAX:
+        raise Problem(413, "too-large", f"keys, values and messages have more than {BYTES_MAX} bytes; do less")
+    return rows
 
 
 async def give_back(request: Request) -> Response:
@@ -164,8 +176,9 @@ async def extend(request: Request) -> Response:
 async def _kept(request: Request, name: str, default: float) -> Response:
     topic_of(request), _name(request)
     query(request)
-    async with gateway_of(request).bodies.taken(request) as body:
-        told = _told(body, frozenset({"receipt", name}))
+    gateway = gateway_of(request)
+    async with gateway.bodies.taken(request, gateway.limits.small_bytes) as body:
+        told = await gateway.slices.read(len(body), _told(body, frozenset({"receipt", name})))
         member, seconds = _member(request, Receipt.of(told["receipt"]).name), told.get(name, default)
         if type(seconds) not in (int, float) or not 0 <= seconds <= TTL_MAX_S:
             raise Problem(400, "bad-body", f"{name} is a number of seconds, at most {TTL_MAX_S:g}")
@@ -206,9 +219,9 @@ def _seconds(fields: dict[str, str], name: str, default: float, most: float) -> 
     return seconds
 
 
-def _told(body: bytes, members: frozenset[str]) -> dict[str, Any]:
+def _told(body: bytes, members: frozenset[str]) -> Steps[dict[str, Any]]:
     try:
-        told = json.loads(body)
+        told = yield from document(body, DEPTH, THINGS)
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict) or "receipt" not in told or not told.keys() <= members:
@@ -237,10 +250,12 @@ def _list(told: dict[str, Any], name: str) -> list[Any]:
     return found
 
 
-def _published(request: Request, given: list[Any], rows: Rows) -> dict[str, Any]:
+def _published(request: Request, given: list[Any], rows: Rows) -> Steps[dict[str, Any]]:
     """The column that publishes them; their bytes count with those of the rows."""
     topics: dict[str, tuple[list[str | None], list[bytes]]] = {}
     for i, row in enumerate(given, 1):
+        if i % SLICE_ROWS == 0:
+            yield
         try:
             if not isinstance(row, dict) or "topic" not in row:
                 raise ValueError('a message is such as {"topic": "t", "value": "text", "key": "k"}')

@@ -16,7 +16,7 @@ from ..asked import condition, flag, key_of, number, query, tag, ttl_of
 from ..gateway import Gateway, gateway_of
 from ..once import Done, marker_of, write
 from ..problems import RETRY_S, Problem
-from .batches import Rows, rows_of
+from .batches import Rows, key_to_set, kind_of, rows_of
 from .entries import entry_json
 
 OCTETS = "application/octet-stream"
@@ -66,6 +66,7 @@ async def set_key(request: Request) -> Response:
     gateway, fields = gateway_of(request), query(request, "key", "ttl")
     key, ttl_ms, if_revision = key_of(request, fields), ttl_of(fields), condition(request)
     rows = Rows(gateway.subtrees)
+    caller_of(request).write((key_to_set(key, gateway.subtrees),), () if if_revision is None else (0,))
     async with gateway.bodies.taken(request) as body:
         if len(body) > DEFAULT.value_bytes_max:
             raise Problem(413, "too-large", f"a value has at most {DEFAULT.value_bytes_max} bytes; split it")
@@ -85,9 +86,11 @@ async def batch(request: Request) -> Response:
     """POST /v1/batch: many of them, all or none."""
     gateway = gateway_of(request)
     query(request)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = kind_of(request.headers.get("content-type", ""))
+    caller_of(request).write_anything()
     async with gateway.bodies.taken(request) as body:
-        return await written(gateway, request, rows_of(kind, body, Rows(gateway.subtrees)), body)
+        rows = await gateway.slices.read(len(body), rows_of(kind, body, Rows(gateway.subtrees)))
+        return await written(gateway, request, rows, body)
 
 
 async def written(gateway: Gateway, request: Request, rows: Rows, body: bytes, status: int = 200) -> Response:
@@ -96,7 +99,7 @@ async def written(gateway: Gateway, request: Request, rows: Rows, body: bytes, s
     sets = len(rows.keys) > len(rows.deletes)
     caller_of(request).write(rows.keys, rows.conditions[0])
     try:
-        done = await write(gateway.clone, gateway.writes, rows, marker_of(request, body))
+        done = await write(gateway.clone, gateway.writes, rows, await marker_of(request, body))
     except Problem:
         raise
     except Exception as error:

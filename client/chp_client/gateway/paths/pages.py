@@ -12,8 +12,10 @@ from bisect import bisect_left, bisect_right, insort
 
 from ...agent.watch import WatchQueue
 from ...clone.aio import AsyncClone
+from ...core.events import Changed
 
 FEW = 64  # changes that are cheaper one by one
+SLICE = 4096  # changes that are taken in within a turn of the loop: 1 ms
 CAUGHT_UP_S = 1.0  # that a page waits for what this gateway itself has written
 
 
@@ -26,9 +28,9 @@ class KeysInOrder:
         self._keys: list[str] = []
         self._there: set[str] = set()
         self._seen = self._wanted = 0
+        self._following = asyncio.Lock()
 
     def __len__(self) -> int:
-        self.follow()
         return len(self._there)
 
     def written(self, revision: int) -> None:
@@ -48,25 +50,27 @@ class KeysInOrder:
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + CAUGHT_UP_S
-        self.follow()
+        await self.follow()
         while self._seen < self._wanted and loop.time() < until:
             await asyncio.sleep(0.001)
-            self.follow()
+            await self.follow()
 
-    def follow(self) -> None:
-        """Take in what has changed; now and then also if nobody asks, so that little waits."""
-        added, gone = set[str](), set[str]()
-        while (changed := self._queue.poll()) is not None:
-            self._seen = max(self._seen, *changed.revision_column())
-            for key, value in zip(changed.keys, changed.values, strict=True):
-                if value is None:
-                    gone.add(key)
-                    added.discard(key)
-                else:
-                    added.add(key)
-                    gone.discard(key)
-        self._put(added - self._there)
-        self._take(gone & self._there)
+    async def follow(self) -> None:
+        """Take in what has changed, a slice in each turn of the loop; now and then also between pages."""
+        async with self._following:
+            added, gone, seen = set[str](), set[str](), self._seen
+            while (changed := self._queue.poll()) is not None:
+                revisions = changed.revisions
+                seen = max(seen, *revisions) if isinstance(revisions, list) else max(seen, revisions)
+                for start in range(0, len(changed.keys), SLICE):
+                    if len(changed.keys) > SLICE:
+                        await asyncio.sleep(0)
+                    _note(changed, slice(start, start + SLICE), added, gone)
+            if len(added) > SLICE:
+                await asyncio.sleep(0)
+            self._put(added - self._there)
+            self._take(gone & self._there)
+            self._seen = seen
 
     def _put(self, added: set[str]) -> None:
         self._there |= added
@@ -88,3 +92,14 @@ class KeysInOrder:
     def close(self) -> None:
         """Follow no more."""
         self._watch.close()
+
+
+def _note(changed: Changed, some: slice, added: set[str], gone: set[str]) -> None:
+    """Add some of the changes to the keys that are added and gone."""
+    for key, value in zip(changed.keys[some], changed.values[some], strict=True):
+        if value is None:
+            gone.add(key)
+            added.discard(key)
+        else:
+            added.add(key)
+            gone.discard(key)

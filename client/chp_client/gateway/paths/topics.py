@@ -33,7 +33,8 @@ from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import marker_of, write
 from ..problems import Problem
-from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows, plain_lines
+from ..slices import Steps
+from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows, bad_row, read_lines
 from .keys import PAGE, PAGE_BYTES, written
 from .watching import SEND_S, STREAM
 
@@ -68,7 +69,7 @@ async def make_topic(request: Request) -> Response:
     """PUT /v1/topics/{topic}: make it, with settings as JSON or with the defaults."""
     gateway, topic = gateway_of(request), topic_of(request)
     query(request)
-    async with gateway.bodies.taken(request) as body:
+    async with gateway.bodies.taken(request, gateway.limits.small_bytes) as body:
         settings = _settings(body)
         return await said(request, {columns.TOPIC: [topic.name, Settings.of(settings).to_map()]}, body, 201)
 
@@ -87,11 +88,14 @@ async def publish(request: Request) -> Response:
     async with gateway.bodies.taken(request) as body:
         if kind == NDJSON and "key" in fields:
             raise Problem(400, "bad-query", 'of many messages each has its own "key" in its row')
-        keys, values = _rows(body) if kind == NDJSON else ([fields.get("key")], [body])
+        if kind == NDJSON:
+            keys, values = await gateway.slices.read(len(body), _rows(body))
+        else:
+            keys, values = [fields.get("key")], [body]
         named = any(key is not None for key in keys)
         if named and not all(key is not None for key in keys):
             raise Problem(400, "bad-row", 'give each of the rows a "key", or none of them')
-        if (marker := marker_of(request, body)) is not None:
+        if (marker := await marker_of(request, body)) is not None:
             return await _published_once(gateway, packed(topic.name, keys, values), marker)
         if kind == NDJSON:
             done = await topic.publish_many(values, [key or "" for key in keys] if named else None)
@@ -267,8 +271,27 @@ def _offset(text: str | None) -> int | None:
     return int(text)
 
 
-def _rows(body: bytes) -> tuple[list[str | None], list[bytes]]:
-    return _plain_rows(plain_lines(body)) or _each_row(body)
+def _rows(body: bytes) -> Steps[tuple[list[str | None], list[bytes]]]:
+    """Read the keys and the values of messages; `Problem` for the row that is none."""
+    keys, values = list[str | None](), list[bytes]()
+
+    def plain(given: list[Any]) -> bool:
+        found = _plain_rows(given)
+        if found is not None:
+            keys.extend(found[0])
+            values.extend(found[1])
+        return found is not None
+
+    def one(row: Any, i: int) -> None:
+        try:
+            key, value = message_of(json.loads(row) if isinstance(row, bytes) else row)
+        except (ChpError, ValueError, RecursionError) as error:
+            raise bad_row(i, error) from None
+        keys.append(key)
+        values.append(value)
+
+    yield from read_lines(body, plain, one)
+    return keys, values
 
 
 def _plain_rows(rows: list[Any]) -> tuple[list[str | None], list[bytes]] | None:
@@ -281,18 +304,6 @@ def _plain_rows(rows: list[Any]) -> tuple[list[str | None], list[bytes]] | None:
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
     return (keys, values) if members == {2} and set(map(type, keys)) == {str} else None
-
-
-def _each_row(body: bytes) -> tuple[list[str | None], list[bytes]]:
-    keys, values = list[str | None](), list[bytes]()
-    for i, line in enumerate((line for line in body.split(b"\n") if line.strip()), 1):
-        try:
-            key, value = message_of(json.loads(line))
-            values.append(value)
-            keys.append(key)
-        except (ChpError, ValueError, RecursionError) as error:
-            raise Problem(400, "bad-row", f"row {i}: {str(error)[:300]}", row=i) from None
-    return keys, values
 
 
 def message_of(row: Any) -> tuple[str | None, bytes]:
