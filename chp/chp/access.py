@@ -1,13 +1,17 @@
 """Who may do what: users and roles with their rules, as one value (SPEC.md, section 36).
 
     rules = {"users": {NAME: entry}, "roles": {NAME: entry}}
-    entry = {"roles": [...], "read": [PREFIX, ...], "write": [...], "deny-read": [...], "deny-write": [...],
-             "admin": [COMMAND, ...], "tokens": [SHA-256, ...]}
+    entry = {"roles": [...], "read": [PREFIX, ...], "write": [...], "consume": [...], "deny-read": [...],
+             "deny-write": [...], "deny-consume": [...], "admin": [COMMAND, ...], "tokens": [SHA-256, ...]}
                                         lists that are empty are left out; a role has no "roles" and no "tokens"
 
 A prefix is a subtree: empty (everything), or with a slash at both ends; there are no patterns. What nothing allows is
 not allowed, and what is denied is denied whatever else allows it. A rule is about keys, so a subtree may be read if
 something allows all of it and nothing denies a part of it.
+
+`consume` is the right to a group of a topic, whose prefix is `/.chp/topics/TOPIC/GROUP/`: to make it, to be its member,
+to acknowledge, to begin it anew and to remove it. Rules that never name `consume` mean what they meant before there was
+such a right: `read` of the topic is enough, and for what a group loses by it, `write` of the topic too.
 
 All rules are one value that is replaced as a whole: it is small, and two who change it at once can't mix. Pure.
 """
@@ -25,7 +29,8 @@ from .batch import packb
 from .errors import BadInput
 from .keys import check_subtree
 
-ALLOW, DENY = ("read", "write"), ("deny-read", "deny-write")
+CONSUME, DENY_CONSUME = "consume", "deny-consume"
+ALLOW, DENY = ("read", "write", CONSUME), ("deny-read", "deny-write", DENY_CONSUME)
 LISTS = (*ALLOW, *DENY, "admin")
 COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch")  # later versions may have more
 RULES_BYTES_MAX = 32 << 10  # of all, packed: they are asked for and set in one message, which has 64 KiB
@@ -34,6 +39,9 @@ TOKENS_MAX = 16  # of one user, so that all of them leave room for the rules
 TOKEN_SHOWN = 8  # digits of a token's hash, by which people and an audit name it
 ASK_MAX = 3  # people who are named to whoever is denied
 NONCE_BYTES = 8  # behind a topic of P+1, of what is sent to one subscriber alone
+TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
+BY_READ = "no rule names `consume`: `read` of a topic allows its groups, and `write` allows to remove and reset them"
+BY_CONSUME = "rules name `consume`: it alone allows to make, use, reset and remove the groups of a topic"
 HUGZ = "HUGZ"  # who may read nothing at all hears this topic, and with it all keys that begin so
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
@@ -81,6 +89,7 @@ class Rights:
     read: Sides
     write: Sides
     admin: frozenset[str]
+    consume: Sides = Sides((), ())
 
 
 NOTHING = Rights(Sides((), ()), Sides((), ()), frozenset())
@@ -92,6 +101,8 @@ class Rules:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.rights = lru_cache(maxsize=1024)(self._rights)
+        entries = [entry for kind in ("users", "roles") for entry in document[kind].values()]
+        self.names_consume = any(CONSUME in entry or DENY_CONSUME in entry for entry in entries)
         self._tokens = {
             hashed[:_FOUND_BY]: (hashed, user)
             for user, entry in document["users"].items()
@@ -130,9 +141,31 @@ class Rules:
         if verb == "admin":
             return where in rights.admin
         if verb not in ALLOW:
-            raise BadInput(f"{verb!r:.40} is nothing that a user may; there are read, write and admin")
+            raise BadInput(f"{verb!r:.40} is nothing that a user may; there are read, write, consume and admin")
+        if verb == CONSUME:
+            return self._consumes(rights, where)
         sides = rights.read if verb == "read" else rights.write
         return sides.covers(where) if not where or where.endswith("/") else sides.has(where)
+
+    def unconsumed(self, user: str, topic: str, group: str, *, loses: bool = False) -> str:
+        """Return what a user may not do that consuming by a group needs, or "".
+
+        With `loses`, the group is removed or begun anew: it may be another user's, and what it keeps may go.
+        """
+        rights, of_topic = self.rights(user), f"{TOPICS}{topic}/"
+        if self.names_consume:
+            allowed = rights.consume.covers(f"{of_topic}{group}/")
+            return "" if allowed else f"consume by group {group!r:.200} of topic {topic!r:.200}"
+        if loses and not rights.write.covers(of_topic):
+            return f"write topic {topic!r:.200}"
+        return "" if rights.read.covers(of_topic) else f"read topic {topic!r:.200}"
+
+    def _consumes(self, rights: Rights, where: str) -> bool:
+        """Return whether a prefix of groups may be consumed; without a rule that names it, as its topic is read."""
+        if self.names_consume:
+            return rights.consume.covers(where)
+        topic = where[len(TOPICS) :].partition("/")[0] if where.startswith(TOPICS) else ""
+        return rights.read.covers(f"{TOPICS}{topic}/" if topic else where)
 
     def user_of(self, hashed: str) -> str:
         """Whose the token with this hash is; "" if it is nobody's."""
@@ -152,7 +185,8 @@ class Rules:
         roles = [self.document["roles"][name] for name in entry.get("roles", ())]
         said = {name: _together(name, [entry, *roles]) for name in LISTS}
         write = Sides(said["write"], (*said["deny-write"], HUGZ))
-        return Rights(Sides(said["read"], said["deny-read"]), write, frozenset(said["admin"]))
+        read, consume = Sides(said["read"], said["deny-read"]), (*said[DENY_CONSUME], *said["deny-read"])
+        return Rights(read, write, frozenset(said["admin"]), Sides(said[CONSUME], consume))
 
 
 def _together(name: str, entries: Iterable[Entry]) -> tuple[str, ...]:

@@ -227,7 +227,7 @@ class StateHead(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Rules, as somebody gave them, or whose new sessions are; in journals and between servers only."""
+    """Rules, as a user gave them, owners of new sessions, or the secret; in journals and between servers only."""
 
     prev: int
     first: int
@@ -236,6 +236,7 @@ class Access(NamedTuple):
     user: str  # who gave them
     owners: list[Any]  # [the first part of a public session, user]
     rules: dict[str, Any] | None = None  # None: they are as before
+    secret: bytes = b""  # by which gateways name the members of groups; empty: it is as before
 
     def describe(self, what: str = "") -> str:
         """`ACCESS #2.8`."""

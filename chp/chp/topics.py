@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from hashlib import sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -26,6 +28,7 @@ NAME_MAX = 200
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 KEEPS = ("all", "acknowledged", "size", "time")
 NUMBERS_MAX = 1 << 53  # of a setting: what JSON can say
+HALF = 8  # octets of half the name of a lease
 SLOTS_KNOWN_MAX = 100_000  # keys whose slot is remembered
 
 
@@ -100,6 +103,17 @@ def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
     if keys is not None and len(keys) != len(values):
         raise BadFrame("the keys of messages are as many as the values")
     return keys, values
+
+
+def keyed_lease(secret: bytes, text: bytes) -> bytes:
+    """Return the name of a lease that is made with a secret; its second half proves the first."""
+    half = hmac_digest(secret, text, sha256)[:HALF]
+    return half + hmac_digest(secret, half, sha256)[:HALF]
+
+
+def is_keyed_lease(secret: bytes, lease: bytes) -> bool:
+    """Return whether a lease's name was made with this secret."""
+    return compare_digest(hmac_digest(secret, lease[:HALF], sha256)[:HALF], lease[HALF:])
 
 
 Counts = dict[str, list[int]]  # by topic: messages, and their bytes

@@ -9,7 +9,8 @@
                number, and so are its keys; so nobody hears a name, a value, a count or a digest of what is denied
     writing    a record holds no value of who could not write its key by the rules at the number before it
     changes    what the operator was answered is on the disk, and on both if the passive was in sync; in the end both
-               servers have the rules that the history has at its last number, and so does a replay of each journal
+               servers have the rules that the history has at its last number, and so does a replay of each journal;
+               all of them have one secret by which members of groups are named
 
 The rules are read and judged by a few lines of this file, out of the records alone: none of them is the servers' own.
 """
@@ -305,6 +306,8 @@ class AccessChecks:
                 found = core.state.access.rules
                 if (None if found is None else found.document) != wanted:
                     self._world.checks.fail(f"{node.name} has other rules than those at #{describe(number)}")
+                if found is not None and core.state.access.secret != self._world.servers[0].core.state.access.secret:
+                    self._world.checks.fail(f"{node.name} has another secret for the names of members")
         one, two = (node.core.state.access.owners for node in self._world.servers)
         if dict(one) != dict(two):
             self._world.checks.fail(f"the servers disagree on whose sessions are: {dict(one)}, {dict(two)}")

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chp.batch import Segment, decode, packb, unpackb
 from chp.headers import Refused, Reply
 from chp.keys import ETX, RESERVED_KEY, STX
@@ -138,6 +140,98 @@ def test_a_topic_is_written_and_read_as_the_subtree_of_its_name() -> None:
     assert [told.code for told in answers(cores) if isinstance(told, Refused)] == ["access", "access"]
 
 
+TOPICS = "/.chp/topics/"
+GROUPED: dict[str, Any] = {
+    **RULES["users"],
+    "worker": {"consume": [f"{TOPICS}t/"]},
+    "one": {"consume": [f"{TOPICS}t/own/"]},
+    "reader": {"read": [f"{TOPICS}t/"]},
+    "writer": {"read": [f"{TOPICS}t/"], "write": [f"{TOPICS}t/"]},
+}
+BY_READ = {name: {what: at for what, at in entry.items() if what != "consume"} for name, entry in GROUPED.items()}
+ACK = [["t", "g", b"l" * 16, [[b"\xff" * 32, 0, 1]]]]
+OF_GROUPS: list[tuple[dict[str, Any], str]] = [  # the columns, and who may by rules that name consume, or do not
+    ({"group": ["t", "own", {}]}, "worker one / reader writer"),
+    ({"group": ["t", "g", {}]}, "worker / reader writer"),
+    ({"group": ["t", "g", {"again": True}]}, "worker / writer"),
+    ({"group": ["t", "g", None]}, "worker / writer"),
+    ({"join": ["t", "g", b"l" * 16, "me"]}, "worker / reader writer"),
+    ({"ack": ACK}, "worker / reader writer"),
+]
+
+
+@pytest.mark.parametrize("regime", [0, 1])
+@pytest.mark.parametrize(("extras", "may"), OF_GROUPS)
+def test_what_concerns_a_group_asks_consume_or_what_it_asked_before_rules_named_that(
+    extras: dict[str, Any], may: str, regime: int
+) -> None:
+    cores = ruled({"roles": {}, "users": (GROUPED, BY_READ)[regime]})
+    allowed = may.split("/")[regime].split()
+    for user in ("worker", "one", "reader", "writer"):
+        session = user.encode().ljust(16, b".")
+        cores.p.collect(Signed([RESERVED_KEY, pack(1), session, b"", Segment([], [], extras).encode()], user))
+        cores.run(1.0)
+        ((_, code, *_),) = cores.answers(session)
+        assert (code != "access") is (user in allowed), (user, code)
+
+
+def stream(cores: Cores, user: str, member: bytes, **more: Any) -> list[str]:
+    """Ask as a user for the messages of a member; the codes of what is refused meanwhile."""
+    before = len(answers(cores))
+    asked = {"topic": "t", "group": "g", "member": member, "credit": 8, **more}
+    body = packb({"chp": 4, "id": 9, **asked})
+    cores.p.request(Signed([user.encode(), ICANHAZ, b"", body], user))
+    cores.run(0.3)
+    return [told.code for told in answers(cores)[before:] if isinstance(told, Refused)]
+
+
+@pytest.mark.parametrize("users", [GROUPED, BY_READ | {"worker": GROUPED["reader"]}])
+@pytest.mark.parametrize("opened", [[], [b"anybody:"]])
+def test_a_member_s_messages_are_for_who_may_use_its_lease(opened: list[bytes], users: dict[str, Any]) -> None:
+    lease, users = b"l" * 16, {**users, "other": users["worker"]}
+    cores = ruled({"roles": {}, "users": users})
+    steps: tuple[dict[str, Any], ...] = (
+        {"group": ["t", "g", {"start": 0}]},
+        {"lease": [lease, 60_000, *opened], "join": ["t", "g", lease, "m"]},
+    )
+    for no, extras in enumerate(steps, 1):
+        cores.p.collect(Signed([RESERVED_KEY, pack(no), b"w" * 16, b"", Segment([], [], extras).encode()], "worker"))
+        cores.run(1.0)
+    assert stream(cores, "worker", lease) == []
+    for user in ("other", "one", "reader", "writer", "eve"):
+        for more in ({}, {"facts": False}, {"groups": 7}):
+            assert stream(cores, user, lease, **more) == ["access"], (user, more)
+    assert [name for name, *_ in cores.p.requests.readers.sharing._streams] == [b"worker"], "it goes on"
+
+
+def test_the_pair_has_one_secret_on_both_servers_which_rules_and_failovers_leave_as_it_is() -> None:
+    cores = ruled()
+    secret = cores.p.state.access.secret
+    assert len(secret) == 32 and cores.b.state.access.secret == secret
+    ask(cores.p, "root", rules=RULES | {"roles": {"r": {}}}, on=cores.p.state.access.changed)
+    cores.run(1.0)
+    cores.stopped = "P"
+    cores.run(3.0)
+    cores.vote("B")
+    cores.run(1.0)
+    ask(cores.b, "root")
+    cores.run(1.0)
+    ask(cores.b, "alice")
+    cores.run(1.0)
+    told, denied = answers(cores, "B")
+    assert told.facts["secret"] == secret and isinstance(denied, Refused)
+
+
+def test_rules_of_a_server_that_had_no_secret_get_one_when_a_gateway_asks() -> None:
+    cores = ruled()
+    for core in cores.cores.values():
+        core.state.access.secret = b""
+    ask(cores.p, "root")
+    cores.run(1.0)
+    assert answers(cores)[-1].facts["secret"] == cores.b.state.access.secret != b""
+    assert cores.p.state.proof() == cores.b.state.proof()
+
+
 def test_staged_parts_are_looked_at_again_when_they_are_committed() -> None:
     cores, transaction = ruled(), b"t" * 16
     put(cores, "alice", ALICE, 1, "/pub/a", stage=[transaction, "0"])
@@ -243,6 +337,7 @@ def test_a_journal_brings_them_back_by_rows_and_by_a_snapshot(tmp_path: Path) ->
         journal.close()
         assert core.state.access.rules is not None and core.state.access.rules.document == state.access.rules.document  # type: ignore[union-attr]
         assert (core.state.access.changed, core.state.access.owners) == (state.access.changed, state.access.owners)
+        assert core.state.access.secret == state.access.secret != b""
         assert core.state.proof() == state.proof()
 
 

@@ -59,6 +59,51 @@ def test_a_column_of_keys_is_judged_as_its_keys_are() -> None:
         assert write.first_not(some) == (wrong[0] if wrong else None), some
 
 
+OLD = {"reader": {"read": ["/.chp/topics/t/"]}, "writer": {"read": [""], "write": ["/.chp/topics/t/"]}}
+NEW = {
+    **OLD,
+    "worker": {"consume": ["/.chp/topics/t/g/"]},
+    "all": {"consume": [""], "deny-consume": ["/.chp/topics/x/"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("users", "user", "uses", "loses"),
+    [
+        (OLD, "reader", "", "write topic 't'"),  # no rule names consume: all is as before there was such a right
+        (OLD, "writer", "", ""),
+        (OLD, "eve", "read topic 't'", "write topic 't'"),
+        (NEW, "reader", "consume by group 'g' of topic 't'", "consume by group 'g' of topic 't'"),
+        (NEW, "writer", "consume by group 'g' of topic 't'", "consume by group 'g' of topic 't'"),
+        (NEW, "worker", "", ""),
+        (NEW, "all", "", ""),
+        ({**NEW, "all": {"consume": [""], "deny-consume": ["/.chp/topics/t/g/"]}}, "all", *["consume by group"] * 2),
+        ({**NEW, "all": {"consume": [""], "deny-read": ["/.chp/topics/t/"]}}, "all", *["consume by group"] * 2),
+    ],
+)
+def test_who_may_use_a_group_and_who_may_have_it_lose_what_it_keeps(
+    users: Any, user: str, uses: str, loses: str
+) -> None:
+    rules = Rules.of({"users": users})
+    for wanted, found in (
+        (uses, rules.unconsumed(user, "t", "g")),
+        (loses, rules.unconsumed(user, "t", "g", loses=True)),
+    ):
+        assert found.startswith(wanted) and bool(found) is bool(wanted), found
+    assert rules.may(user, "consume", "/.chp/topics/t/g/") is (uses == "")
+
+
+def test_a_role_names_consume_too_and_one_group_is_not_all_of_a_topic() -> None:
+    rules = Rules.of(
+        {"roles": {"r": {"consume": ["/.chp/topics/t/g/"]}}, "users": {"a": {"roles": ["r"], "read": [""]}}}
+    )
+    assert rules.names_consume and not Rules.of({"users": OLD}).names_consume
+    assert rules.may("a", "consume", "/.chp/topics/t/g/") and not rules.may("a", "consume", "/.chp/topics/t/")
+    assert rules.unconsumed("a", "t", "g2") and not Rules.of({"users": {"a": {"consume": []}}}).names_consume
+    old = Rules.of({"users": {"a": {"read": ["/.chp/topics/"]}}})
+    assert old.may("a", "consume", "/.chp/topics/") and not old.may("a", "consume", "")
+
+
 @pytest.mark.parametrize(
     ("document", "says"),
     [

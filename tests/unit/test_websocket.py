@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from struct import pack
 from typing import Any
 
@@ -14,11 +15,13 @@ from chp.access import Rules
 from chp.batch import Segment, packb
 from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
+from chp.topics import is_keyed_lease
 from chp_client.gateway.access.caller import Caller
 from chp_client.gateway.channels import framing
 from chp_client.gateway.channels.allowed import COLLECTOR, UPDATES, Allowed, P
 from chp_client.gateway.channels.framing import Broken, Reader, accepted, framed, put, taken
 from chp_client.gateway.channels.line import subscribe
+from chp_client.topics.visiting import member_of
 
 MASK = b"\x37\xfa\x21\x3d"
 
@@ -186,6 +189,27 @@ def test_a_user_is_held_to_the_rules() -> None:
     cat = Allowed(("",), True, Caller("cat", secret))
     assert cat.why_not(COLLECTOR, sets("/b")) == "" and cat.why_not(COLLECTOR, sets("/a/x", c=[[0], [0]])) == ""
     assert "condition" in cat.why_not(COLLECTOR, sets("/b", c=[[0], [0]])), "its revision would be told"
+
+
+@pytest.mark.parametrize("secret", [b"", b"of the pair"])
+def test_leases_of_members_of_groups_are_named_by_no_set(secret: bytes) -> None:
+    member = member_of(secret, "t", "g", "ann", "worker")
+    one = Allowed(("",), True, is_member=partial(is_keyed_lease, secret))
+    for columns in ({"lease": [member, 9]}, {"refresh": member}, {"unlease": member}, {"l": member}):
+        assert "open one of your own" in one.why_not(COLLECTOR, sets("/a", **columns)), columns
+    for mine in ({"lease": [SESSION, 9], "l": SESSION}, {"refresh": SESSION}, {"unlease": SESSION}):
+        assert one.why_not(COLLECTOR, sets("/a", **mine)) == "", "the servers know whose it is"
+    assert "open one of your own" in one.why_not(COLLECTOR, sets(lease=[SESSION, 9, b"anybody:"]))
+
+
+def test_the_lease_of_a_member_is_named_by_all_that_it_is_of_and_by_a_secret() -> None:
+    named = {
+        member_of(secret, *names)
+        for secret in (b"", b"one", b"two")
+        for names in (("t", "g", "ann", "m"), ("t", "g", "bob", "m"), ("t", "h", "ann", "m"), ("t", "g", "ann", "n"))
+    }
+    assert len(named) == 12 and {len(lease) for lease in named} == {16}
+    assert [is_keyed_lease(b"one", lease) for lease in named].count(True) == 4
 
 
 def test_who_has_shown_its_session_may_ask_for_it() -> None:

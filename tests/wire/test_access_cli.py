@@ -72,7 +72,9 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
     assert done.output == dry.output, done.output
     assert run("root", "apply", str(base / "rules.toml")).output == "nothing changes\n"
 
-    assert "role reader deny-read /pub/internal/" in run("root", "show").output.splitlines()
+    shown_lines = run("root", "show").output.splitlines()
+    assert "role reader deny-read /pub/internal/" in shown_lines
+    assert shown_lines[-1].startswith("# no rule names `consume`: `read` of a topic allows its groups")
     shown = json.loads(run("root", "show", "bob", "--json").output)
     assert shown["users"] == {"bob": {"roles": ["reader"]}} and shown["number"] > 0
     assert run("root", "test", "bob", "read", "/pub/x").exit_code == 0
@@ -111,6 +113,21 @@ def test_a_file_that_is_none_is_named_with_what_is_wrong(run: Run, tmp_path: Pat
         file.write_text(text)
     result = run("root", "apply", str(file))
     assert result.exit_code == 2 and says in result.output and "wrong.toml" in result.output
+
+
+def test_the_first_rule_that_names_consume_says_that_reading_allows_no_group_any_more(run: Run, base: Path) -> None:
+    (base / "rules.toml").write_text(RULES.replace('read = ["/pub/"]', 'read = ["/pub/", "/.chp/topics/"]'))
+    assert run("root", "apply", str(base / "rules.toml")).exit_code == 0
+    group = "/.chp/topics/orders/billing/"
+    assert run("root", "test", "bob", "consume", group).output == f"bob may consume {group}\n"
+    granted = run("root", "grant", "root", "consume", "/.chp/topics/")
+    assert granted.output.splitlines()[0] == "+ user root consume /.chp/topics/"
+    assert granted.output.splitlines()[1].startswith("# from now on rules name `consume`")
+    assert run("root", "show").output.splitlines()[-1].startswith("# rules name `consume`")
+    assert run("root", "test", "bob", "consume", group).exit_code == 1
+    assert run("root", "test", "root", "consume", group).exit_code == 0
+    assert json.loads(run("root", "show", "--json").output)["names_consume"] is True
+    assert "# from now on no rule names" in run("root", "revoke", "root", "consume", "/.chp/topics/").output
 
 
 def test_an_admin_command_that_there_is_not_is_no_rule(run: Run) -> None:

@@ -360,6 +360,33 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
         told.give(RULES)
 
 
+def test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more(who_alone: Who) -> None:
+    """He takes, acknowledges and resets by his group; he reads no topic, and touches no other group."""
+    users = {**RULES["users"], "bob": {"consume": [f"/.chp/topics/{TOPIC}/his/"]}}
+    users["root"] = {**users["root"], "consume": [""]}
+    who_alone.give({**RULES, "users": users})
+    with who_alone.clone("root", subtree=None) as root, who_alone.clone("bob", subtree=None) as bob:
+        root.topic(TOPIC).publish(b"1").wait(WAIT_S)
+        root.topic(TOPIC).subscribe("kept", "begin")
+        topic = bob.topic(TOPIC)
+        topic.subscribe("his", "begin")
+        with topic.consumer("his") as consumer:
+            batch = consumer.take(WAIT_S)
+            assert batch is not None and batch.values == [b"1"]
+            batch.done().wait(WAIT_S)
+            refused_by(lambda: next(iter(topic.read())))
+        topic.reset("his", "begin")
+        topic.unsubscribe("his")
+        for what in (
+            lambda: topic.unsubscribe("kept"),
+            lambda: topic.reset("kept", "end"),
+            lambda: topic.subscribe("more", "end"),
+            lambda: topic.consumer("kept").take(WAIT_S),
+        ):
+            assert "consume by group" in str(refused_by(what).detail)
+        assert [each["name"] for each in root.topic(TOPIC).groups()] == ["kept"]
+
+
 def test_who_is_denied_is_told_alone(told: Who) -> None:
     with told.socket(zmq.SUB, 1, ROOT) as root, told.socket(zmq.SUB, 1) as bob:
         root.subscribe(channel_topic("/secret/"))

@@ -127,7 +127,8 @@ class Door:
                 429, "busy", f"{gateway.lines} WebSockets are too many for one gateway; ask another", retry_s=5
             )
         from_page = any(name == b"origin" for name, _ in headers)
-        return Allowed(gateway.subtrees, gateway.write or not from_page, in_scope(scope))
+        may_write, caller = gateway.write or not from_page, in_scope(scope)
+        return Allowed(gateway.subtrees, may_write, caller, is_member=gateway.callers.is_member)
 
     def denied(self, caller: Caller, address: str, why: str) -> None:
         """What a WebSocket asked for was not let."""

@@ -1,16 +1,15 @@
 """Members of a group that come by: each step may be another Clone's, in another process, as those of gateways are.
 
 A visitor is a name. The lease that makes it a member is anybody's of its user, refreshed by each step and by nothing
-else, so whoever has the name, or a receipt, goes on with it. Nothing is kept between the steps: the servers know what
-is not acknowledged, and who asks again is given that again. A receipt says what an acknowledgement would move; whether
-it still may is the pair's to say.
+else. The lease's name is made with a secret of the pair: each of its gateways can compute it, and no other user.
+Nothing is kept between the steps: the servers know what is not acknowledged, and give it again to a visitor that asks
+again. A receipt says what an acknowledgement would move; whether it still may is the pair's to say.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
 from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from chp import columns
 from chp.batch import packb
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.headers import Messages
-from chp.topics import pack_slots, unpack_slots
+from chp.topics import keyed_lease, pack_slots, unpack_slots
 from chp.unpacking import unpack
 
 from ..ask.port import LATER, Interrupted, Port
@@ -36,11 +35,11 @@ RECEIPT_MAX = 16_384  # of its text: 256 steps
 OFFSET_MAX = 1 << 61
 
 
-def member_of(topic: str, group: str, user: str, name: str) -> bytes:
-    """The lease of a visitor."""
+def member_of(secret: bytes, topic: str, group: str, user: str, name: str) -> bytes:
+    """Return the lease of a visitor, which only programs with the pair's secret can compute."""
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise BadInput(f"a member's name is 1 to {NAME_MAX} characters that can be printed, not {name!r:.160}")
-    return sha256("\n".join(("chp member", topic, group, user, name)).encode()).digest()[:16]
+    return keyed_lease(secret, "\n".join(("chp member", topic, group, user, name)).encode())
 
 
 def coming(topic: str, group: str, member: bytes, name: str, ttl_ms: int) -> dict[str, Any]:

@@ -46,8 +46,9 @@ Edit = Callable[[Document], Document]
 def access() -> None:
     """Users, roles and their rules. Without any, whoever has a key may do everything; with some, what they allow.
 
-    A rule is read or write of a prefix, which is '' or begins and ends with a slash; deny-read and deny-write win over
-    them. An admin command is allowed by its name. It needs servers with keys, and both of them.
+    A rule is read, write or consume of a prefix, which is '' or begins and ends with a slash; deny-read, deny-write and
+    deny-consume win over them. The prefix of a group of a topic is /.chp/topics/TOPIC/GROUP/. An admin command is
+    allowed by its name. It needs servers with keys, and both of them.
     """
 
 
@@ -63,12 +64,20 @@ def show(settings: Settings, name: str | None) -> None:
         document if name is None else {kind: {k: v for k, v in document[kind].items() if k == name} for kind in NONE}
     )
     if settings.out.json:
-        settings.out.record({**shown, "number": facts["number"]})
+        named = Rules.of(document).names_consume
+        settings.out.record({**shown, "number": facts["number"], "names_consume": named})
         return
     if not facts["number"]:
         settings.out.line("there are no rules: whoever is let in may do everything")
     for line in rules.lines(shown):
         settings.out.line(escape(line))
+    if facts["number"]:
+        settings.out.line(f"# {_of_groups(document)}")
+
+
+def _of_groups(document: Document) -> str:
+    """Return what allows groups of topics, which the whole of the rules decides."""
+    return rules.BY_CONSUME if Rules.of(document).names_consume else rules.BY_READ
 
 
 @access.command(short_help="Add a user, or take one away.")
@@ -88,6 +97,7 @@ def user(settings: Settings, name: str, roles: tuple[str, ...], remove: bool) ->
 @access.command(short_help="Allow or deny something more.", epilog=examples("""
     chp access grant alice read /pub/ /ref/
     chp access grant alice admin status access
+    chp access grant alice consume /.chp/topics/orders/billing/
     chp access grant --role reader deny-read /pub/internal/
     chp access grant alice roles reader
 """))  # fmt: skip
@@ -98,7 +108,10 @@ def user(settings: Settings, name: str, roles: tuple[str, ...], remove: bool) ->
 @shared_for(ACCESS_S)
 @pass_settings
 def grant(settings: Settings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
-    """Add to what a user or a role may, or may not. Done when both servers have it."""
+    """Add to what a user or a role may, or may not. Done when both servers have it.
+
+    The first `consume` that any rule names takes the groups of all topics from users whom only `read` allows them.
+    """
     _change(settings, lambda document: rules.granted(document, _kind(role), name, what, words))
 
 
@@ -160,13 +173,16 @@ def _without_token(document: Document, name: str, beginning: str) -> Document:
 
 @access.command(short_help="Whether a user may do something.")
 @click.argument("name")
-@click.argument("verb", type=click.Choice(["read", "write", "admin"]))
+@click.argument("verb", type=click.Choice([*rules.ALLOW, "admin"]))
 @click.argument("where", metavar="KEY|PREFIX|COMMAND")
 @shared_for(ACCESS_S)
 @pass_settings
 @click.pass_context
 def test(ctx: click.Context, settings: Settings, name: str, verb: str, where: str) -> None:
-    """Say whether a user may read or write a key, or all of a prefix (with a slash at its end). Exit code 1: no."""
+    """Say whether a user may read or write a key, or all of a prefix (with a slash at its end). Exit code 1: no.
+
+    Of `consume` the prefix is that of a group, /.chp/topics/TOPIC/GROUP/, or of several.
+    """
     with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
         document, facts, _ = _read(admin)
     may = not facts["number"] or Rules.of(document).may(name, verb, where)
@@ -185,8 +201,8 @@ def test(ctx: click.Context, settings: Settings, name: str, verb: str, where: st
 def apply(settings: Settings, file: Path, dry_run: bool) -> None:
     """Make the rules what a TOML file says, all of them; shows first what that changes.
 
-    The file has tables [users.NAME] and [roles.NAME] with read, write, deny-read, deny-write, admin, each a list; a
-    user has roles, too. Users that stay keep their tokens, unless the file has them.
+    The file has tables [users.NAME] and [roles.NAME] with read, write, consume, deny-read, deny-write, deny-consume,
+    admin, each a list; a user has roles, too. Users that stay keep their tokens, unless the file has them.
     """
     document = _rules_of(file)
     _change(settings, lambda before: _with_tokens_of(before, document), dry_run=dry_run)
@@ -284,7 +300,8 @@ def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:
 
 def _difference(before: Document, after: Document) -> list[str]:
     diff = difflib.ndiff(rules.lines(before), rules.lines(after))
-    return [line for line in diff if line[:1] in "+-"]
+    found = [line for line in diff if line[:1] in "+-"]
+    return found if _of_groups(before) == _of_groups(after) else [*found, f"# from now on {_of_groups(after)}"]
 
 
 COMMANDS = (access,)

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.types import Scope
 
-from chp.access import NOTHING, Rights, Rules
+from chp.access import NOTHING, TOPICS, Rights, Rules
 
 from ..problems import Problem
-
-TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,11 @@ class Caller:
         """That a topic may be read, or written."""
         if self.rules is not None and not self.rules.may(self.user, verb, f"{TOPICS}{name}/"):
             raise self._denied(f"{verb} topic {name!r:.120}")
+
+    def group(self, topic: str, group: str, *, loses: bool) -> None:
+        """Raise `Problem` unless a group may be consumed by, or with `loses` removed, as the servers have it."""
+        if self.rules is not None and (what := self.rules.unconsumed(self.user, topic, group, loses=loses)):
+            raise self._denied(what)
 
     def may_command(self, name: str) -> bool:
         """Whether an operator's command may be used, or what it tells be seen."""

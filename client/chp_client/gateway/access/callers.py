@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from chp.access import Rules, token_hash
+from chp.topics import is_keyed_lease
 
 from ...admin import AdminError, Reply
 from ...errors import Refused
@@ -44,6 +45,7 @@ class Callers:
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
         self.rules: Rules | None = None
+        self.secret = b""  # the pair's, by which members of groups are named
         self.why = NO_RULES if ways.keyed else ""  # why nobody is let in
         self._number = 0
 
@@ -51,6 +53,10 @@ class Callers:
     def ambient(self) -> bool:
         """Whether a page of another origin could be taken for one of this host: it would have no token."""
         return not self._ways.keyed or bool(self._ways.header or self._ways.anonymous)
+
+    def is_member(self, lease: bytes) -> bool:
+        """Return whether a lease has the name of a member of a group, of any user."""
+        return is_keyed_lease(self.secret, lease)
 
     def of(self, headers: Headers) -> Caller:
         """Whose a request is; `Problem` if it is nobody's."""
@@ -114,6 +120,7 @@ class Callers:
             return refused is not None
         best = max(told, key=lambda reply: (bool(reply.facts.get("serving")), reply.number))
         number, document = best.facts["number"], best.facts.get("rules")
+        self.secret = best.facts.get("secret") or self.secret
         same = not self.why and number == self._number
         if same or (not best.facts.get("serving") and not self.why and number < self._number):
             return False

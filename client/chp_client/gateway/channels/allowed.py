@@ -5,13 +5,17 @@
     P+2    KVSETs of keys that are served, with the columns of ordinary sets; none, if a page may only read
 
 It is the gateway that the servers know, and it has the rights of all who use it: so what goes by is looked at, here and
-not there. What is not allowed ends the connection with a reason. Pure.
+not there. What is not allowed ends the connection with a reason.
+
+A lease belongs to the client that opened it, and the servers refuse it to all others (SPEC.md, section 19). They can't
+tell members of groups apart, which are leases of all that comes through gateways: no WebSocket may name one. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chp import columns
@@ -19,6 +23,7 @@ from chp.batch import decode_segment, unpackb
 from chp.errors import ChpError
 from chp.keys import CLIENT_BYTES, ETX, RESERVED_KEY, STX, check_subtree, public_client
 from chp.messages import ICANHAZ
+from chp.topics import is_keyed_lease
 from chp.unpacking import QUESTION
 
 from ..access.caller import ANYBODY, Caller
@@ -32,20 +37,24 @@ COLUMNS = {
     columns.DELETES, columns.TTLS, columns.CONDITIONS, columns.UNLESS_NEWER, columns.LEASED, columns.LEASE,
     columns.REFRESH, columns.UNLEASE,
 }  # fmt: skip
+IS_MEMBER = partial(is_keyed_lease, b"")  # of a pair without rules, which has no secret
+OF_LEASES = (columns.LEASED, columns.REFRESH, columns.UNLEASE)
 SESSION_BYTES = 16
 SESSIONS_MAX = 64  # of one WebSocket: a client has one, and another when it is told to
 NO_COPY = "only copies are to be had here; operators use chp"
+NOT_ITS_LEASE = "the lease is not of a session of this connection; open one of your own, which is your client's alone"
 NOT_SHOWN = "the session is another's, or was not shown; show it in a frame behind the topic of its channel"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What one WebSocket may; `shown`: clients, by their public names, whose sessions it has shown to be its own."""
+    """The rights of one WebSocket; `shown`: clients, by their public names, whose sessions it showed to be its own."""
 
     subtrees: tuple[str, ...]
     write: bool
     caller: Caller = ANYBODY
     shown: set[bytes] = field(default_factory=set)
+    is_member: Callable[[bytes], bool] = IS_MEMBER
 
     def why_not(self, port: int, frames: Sequence[bytes]) -> str:
         """Why a message does not pass; "" if it does."""
@@ -115,7 +124,13 @@ class Allowed:
             return f"column {min(others)!r} is not for clients of a gateway"
         if (foreign := next((key for key in segment.keys if not key.startswith(self.subtrees)), None)) is not None:
             return f"{foreign!r:.60} is not served here, but {', '.join(self.subtrees):.60}"
-        return self._unruled(segment.keys, segment.extras or {})
+        return self._unowned(segment.extras or {}) or self._unruled(segment.keys, segment.extras or {})
+
+    def _unowned(self, extras: dict[str, Any]) -> str:
+        """Return why a set may not name its leases: one of them is a member's of a group, or would be anybody's."""
+        opened = extras.get(columns.LEASE, [b""])
+        named = [opened[0], *(extras[name] for name in OF_LEASES if name in extras)]
+        return NOT_ITS_LEASE if len(opened) > 2 or any(map(self.is_member, named)) else ""
 
     def _unruled(self, keys: Sequence[str], extras: dict[str, Any]) -> str:
         conditions = [

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chp import columns
+from chp.access import TOPICS
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.topics import check_topic
@@ -25,7 +26,7 @@ from ...topics import visiting
 from ...topics.aiotopic import AsyncTopic
 from ...topics.groups import begin, end, start_of
 from ...topics.visiting import Given, Receipt
-from ..access.caller import TOPICS, caller_of
+from ..access.caller import caller_of
 from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import write
@@ -202,8 +203,8 @@ def _name(request: Request) -> str:
 
 def _member(request: Request, name: str) -> bytes:
     """The lease of a member of the path's group: of each user its own, whoever else has a receipt."""
-    path = request.path_params
-    return visiting.member_of(path["topic"], path["group"], caller_of(request).user, name)
+    path, secret = request.path_params, gateway_of(request).callers.secret
+    return visiting.member_of(secret, path["topic"], path["group"], caller_of(request).user, name)
 
 
 def _seconds(fields: dict[str, str], name: str, default: float, most: float) -> float:

@@ -7,11 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from chp.access import TOPICS
 from chp.keys import check_key
 
 from ...errors import NotRetained
 from ...feed.history import Version
-from ..access.caller import TOPICS, caller_of
+from ..access.caller import caller_of
 from ..asked import number, query
 from ..gateway import gateway_of
 from ..problems import RETRY_S, Problem

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chp import columns
+from chp.access import TOPICS
 from chp.errors import ChpError
 from chp.keys import check_key
 from chp.topics import Settings, check_topic, pack_messages
@@ -28,7 +29,7 @@ from ...errors import NoSuchTopic
 from ...topics.aiotopic import AsyncTopic
 from ...topics.reader import Message, MessageBatch
 from ...topics.topic import LATEST
-from ..access.caller import TOPICS, caller_of
+from ..access.caller import caller_of
 from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import marker_of, write
@@ -241,8 +242,13 @@ def topic_of(request: Request) -> AsyncTopic:
     gateway: Gateway = gateway_of(request)
     name = check_topic(request.path_params["topic"])
     gateway.held(f"{TOPICS}{name}/")
-    reads = request.method == "GET" or "group" in request.path_params  # to have a part in a group is to read
-    caller_of(request).topic("read" if reads else "write", name)
+    caller, group = caller_of(request), request.path_params.get("group")
+    if request.method == "GET":
+        caller.topic("read", name)
+    elif group is None:
+        caller.topic("write", name)
+    else:
+        caller.group(name, check_topic(group), loses=request.method == "DELETE")
     return gateway.clone.topic(name)
 
 

@@ -1,17 +1,21 @@
 """The admin command `access`: what the rules are, and others in their place (SPEC.md, section 36).
 
-    {}                            -> {"rules", "number", "serving"}
+    {}                            -> {"rules", "number", "serving", "secret"}
     {"rules": {...}, "on": n}     -> the same, when both servers have them; refused if they have changed since `n`
 
 Rules are replaced as a whole, on the number that they were read at. So whoever grants or revokes reads, edits and
 gives back, and of two who do it at once one is told to read again. An answer is owed like an acknowledgement: it leaves
-when the passive has confirmed the record, and says no less than that. Pure.
+when the passive has confirmed the record, and says no less than that.
+
+`secret` is the pair's, by which gateways name the members of groups (SPEC.md, section 19). It comes with the first
+rules, is replicated and journaled as they are, and stays the same for good. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 from chp.access import Rules, changes
@@ -34,7 +38,20 @@ class Changes:
         """What there is."""
         granted = self._here.state.access
         document = None if granted.rules is None else granted.rules.document
-        return {"rules": document, "number": granted.changed, "serving": self._here.serving}
+        told = {"rules": document, "number": granted.changed, "serving": self._here.serving}
+        return {**told, "secret": granted.secret} if granted.secret else told
+
+    def make_secret(self) -> None:
+        """Make the secret where there are rules without one: a server without it gave them, or served meanwhile."""
+        here, granted = self._here, self._here.state.access
+        if granted.rules is None or granted.secret or not here.serving or here.room.read_only:
+            return
+        here.commit()
+        here.committer.keep_access(here.turn, here.now, here.wall, secret=self._new_secret())
+
+    def _new_secret(self) -> bytes:
+        """Return a secret made of what this run of the server drew at random."""
+        return sha256(b"chp members" + self._here.config.secret).digest()
 
     def replace(self, identity: bytes, options: dict[str, Any]) -> None:
         """Make these the rules; the answer comes when they are as safe as any set."""
@@ -52,7 +69,10 @@ class Changes:
         changed = changes(None if granted.rules is None else granted.rules.document, rules.document)
         here.committer.write_refusals(here.now)  # by the rules as they were; what does not fit is refused again
         here.commit()
-        here.committer.keep_access(here.turn, here.now, here.wall, user=here.gate.speaker, rules=rules.document)
+        secret = b"" if granted.secret else self._new_secret()
+        here.committer.keep_access(
+            here.turn, here.now, here.wall, user=here.gate.speaker, rules=rules.document, secret=secret
+        )
         here.turn.fact("access changed", "warning", **here.gate.who(), number=here.state.number, changes=changed)
         here.committer.acks.owe(here.state.number)
         self.owed.append((identity, options["id"], self.told()))

@@ -28,6 +28,12 @@ from .syncs import reply
 LISTED_MAX = 500  # in one answer
 
 
+def of_member(options: dict[str, Any]) -> bool:
+    """Return whether a question about topics asks for the messages of a member of a group."""
+    listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
+    return not listed and "topic" in options and "group" in options
+
+
 class Readers:
     """Who asks, and who reads."""
 
@@ -65,7 +71,7 @@ class Readers:
         after, credit, name = options["after"], options["credit"], options.get("group")
         if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
-        elif "group" not in options:
+        elif not of_member(options):
             if why := self.delivery.open(key, topic, after, credit, self._here.now):
                 self._refuse(*key, "busy", why)
         elif type(name) is not str or name not in topic.groups:

@@ -16,9 +16,11 @@ A request for a copy is also the vote of Binary Star: a passive whose peer is si
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 from chp import columns, headers
+from chp.access import TOPICS
 from chp.batch import Segment, encode, unpackb
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
@@ -32,13 +34,12 @@ from ..peer.peerlink import PeerLink
 from ..standing import Ask, Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
 from ..state.leases import listed
-from ..updates.gate import TOPICS
 from ..updates.turn import Copy, Frames
 from .changes import Changes
 from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
-from .readers import Readers
+from .readers import Readers, of_member
 from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts
 from .trail import Asked, Trail, named
 
@@ -82,18 +83,21 @@ class Requests:
                 yield from self._chp1(identity, parse_icanhaz(request))
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
-        if (yield from self._vote(identity, 0, subtree)) and self._here.serving:
+        if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._here.serving:
             self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._here.now, subtree), subtree)
 
-    def _vote(self, identity: bytes, request_id: int, subtree: str, seen: int = 0) -> Generator[Ask, None, bool]:
-        """Whether who asks may read that, and votes, above what it has `seen`; and again: a vote may bring rules."""
-        if self._denies_copy(identity, request_id, subtree):
+    def _vote(self, denied: Callable[[], bool], seen: int = 0) -> Generator[Ask, None, bool]:
+        """Check the caller's rights, cast its vote above the epoch it has `seen`, and check again.
+
+        Becoming active may load new rules.
+        """
+        if denied():
             return False
         if seen:
             self._here.epochs.client_saw(seen)
             yield RiseAbove(seen)
         yield Vote()
-        return not self._here.serving or not self._denies_copy(identity, request_id, subtree)
+        return not self._here.serving or not denied()
 
     def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
         yield from chp1_parts(self._image_of(subtree), subtree, self._here.wall, lambda: self._here.now)
@@ -116,8 +120,7 @@ class Requests:
                 self.syncs.grant(identity, options["id"], more, self._here.now)
                 self.readers.grant(identity, options["id"], more)
         elif "topic" in options or "topics" in options:
-            of = f"{TOPICS}{options['topic']!s:.200}/" if "topic" in options else TOPICS
-            if (yield from self._vote(identity, options["id"], of)):
+            if (yield from self._vote(partial(self._denies_topic, identity, options))):
                 self.readers.ask(identity, options)
         else:
             try:
@@ -141,7 +144,7 @@ class Requests:
             return
         meant, proof = options.get("store"), _proof(options)
         seen = epoch_of(after) if proof[0] == here.state.store != b"" else 0
-        if not (yield from self._vote(identity, request_id, subtree, seen)):
+        if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
             return
         if not here.serving:
             self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
@@ -443,12 +446,23 @@ class Requests:
         if "rules" in options:
             self._changes.replace(identity, options)
         else:
+            self._changes.make_secret()
             self.answer(identity, options["id"], self._changes.told())
 
     def _denies_copy(self, identity: bytes, request_id: int, subtree: str) -> bool:
         gate = self._here.gate
         why = gate.unread(self._here.state.access, gate.speaker, subtree)
         return self._denies(identity, request_id, why, f"read {subtree!r}")
+
+    def _denies_topic(self, identity: bytes, options: Options) -> bool:
+        """Refuse a question about topics that the rules deny; what a member is given asks for its group and lease."""
+        topic, group = (f"{options.get(name, '')!s:.200}" for name in ("topic", "group"))
+        if not of_member(options):
+            return self._denies_copy(identity, options["id"], f"{TOPICS}{topic}/" if "topic" in options else TOPICS)
+        state, member = self._here.state, options.get("member")
+        lease = state.leases.get(member) if type(member) is bytes else None
+        why = self._here.gate.unconsumed(state.access, topic, group, lease)
+        return self._denies(identity, options["id"], why, f"consume by group {group!r} of topic {topic!r}")
 
     def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
         """Whether the rules deny it: then that is said, but to who asks as in CHP/1, which has no word for it."""

@@ -4,6 +4,8 @@
     changed   the number of the record that they came with
     owners    of each client, by the first part of its public session: the user who wrote with it first; of each
               application, by its name after "="
+    secret    by which gateways name the members of groups, so that no user can compute the name of another's; made
+              with the first rules, and told to users who may ask for the rules
 
 Part of the replicated state: the active, its passive, a recovery and a backup have the same at the same number. An
 ACCESS record is in journals and between servers only; nobody who reads the map, the feed or a recording is sent one.
@@ -30,11 +32,13 @@ class Granted:
         self.rules: Rules | None = None
         self.changed = 0
         self.owners: OrderedDict[bytes, str] = OrderedDict()
+        self.secret = b""
 
     def note(self, told: Access) -> None:
         """A record: new rules, or the owners of sessions."""
         if told.rules is not None:
             self.rules, self.changed = _read(told.rules), told.last
+        self.secret = told.secret or self.secret
         for client, user in told.owners:
             self.own(client, user)
 
@@ -56,11 +60,12 @@ class Granted:
         """As a state carries it: nothing, where there have never been rules."""
         if self.rules is None:
             return []
-        return [[self.changed, self.rules.document, list(map(list, self.owners.items()))]]
+        return [[self.changed, self.rules.document, list(map(list, self.owners.items())), self.secret]]
 
     def load(self, rest: list[Any]) -> None:
         """Take over what `to_rest` said."""
-        for changed, document, owners in rest[:1]:
+        for changed, document, owners, *secret in rest[:1]:
+            self.secret = secret[0] if secret else b""
             self.rules, self.changed = _read(document), changed
             self.owners = OrderedDict((client, user) for client, user in owners)
 

@@ -296,13 +296,20 @@ class Committer:
         self.acks.commit(turn, self.committed.state.number)
 
     def keep_access(
-        self, turn: Turn, now: float, wall_s: float, *, user: str = "", rules: dict[str, Any] | None = None
+        self,
+        turn: Turn,
+        now: float,
+        wall_s: float,
+        *,
+        user: str = "",
+        rules: dict[str, Any] | None = None,
+        secret: bytes = b"",
     ) -> None:
-        """Make a record of new rules, if any, and of whose the new sessions are; nothing is open."""
+        """Make a record of new rules or a new secret, if any, and of the new sessions' owners; nothing is open."""
         owners = [[client, whose] for client, whose in self.new_owners.items()]
         self.new_owners = {}
         first = self.revision
-        told = headers.Access(first - 1, first, first, round(wall_s * 1000), user, owners, rules)
+        told = headers.Access(first - 1, first, first, round(wall_s * 1000), user, owners, rules, secret)
         self.committed.keep_access(told, now, turn)
 
     def _commit_open(self, turn: Turn, now: float, wall_s: float) -> None:

@@ -1,12 +1,14 @@
 """What each door asks of the rules: whether who speaks may do what it asks for (SPEC.md, section 36).
 
     P      a copy, a resume, a feed, a probe, an image       read of its subtree      `unread`
+           the messages of a member of a group               consume of the group, and the member's lease  `unconsumed`
            an admin command                                  that command             `undone`
     P+1    a channel, a prefix of CHP/1                      read of all of it        `unheard`
            the channel of a session                          it is the user's own
     P+2    a batch, a set of CHP/1                           write of each key; conditions read it        `check_batch`
            a commit                                          write of what was staged, and of what it replaces
            an application's version, a transaction           it is the user's own
+           a group: made, joined, acknowledged, removed      consume of the group
 
 Each answers with "" or with a text for people: what they may not do, and who may change that. Without rules nothing is
 asked; rules are read at the number that is committed, so a KVSET after a revocation is refused. `speaker` is the user
@@ -20,18 +22,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chp import columns
-from chp.access import Rights, Rules
+from chp.access import TOPICS, Rights, Rules
 from chp.batch import Segment
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
+from chp.topics import is_keyed_lease
 
 from ..state.granted import APPLICATION, Granted
+from ..state.leases import Lease
 
 CLAIMS_MAX = 100_000  # as sessions_max
 OWN = STX + b"@"
 FREE = frozenset({b"HUGZ"})  # of P+1: that a server lives, and nothing of what it holds
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
 OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})  # not for who may write nothing
-TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
 Frames = list[bytes]
 Origin = tuple[str, str]  # the beginning of the key, and the address
 NOWHERE: Origin = ("", "")
@@ -93,6 +96,23 @@ class Gate:
             return ""
         return _denied(rules, user, f"read {subtree or 'everything'!r}")
 
+    def unconsumed(self, granted: Granted, topic: str, group: str, lease: Lease | None) -> str:
+        """Return why the user in hand may not have the messages that a group gives to the member of a lease, or ""."""
+        rules = granted.rules
+        if rules is None:
+            return ""
+        if what := rules.unconsumed(self.speaker, topic, group):
+            return _denied(rules, self.speaker, what)
+        if lease is None or self._may_use(granted, lease.owner):
+            return ""
+        return "the member's lease is another user's; join with a lease of your own"
+
+    def _may_use(self, granted: Granted, owner: bytes) -> bool:
+        """Return whether a lease of this owner is the user's: of one of its clients, or of anybody of its."""
+        if owner.startswith(columns.ANYBODY):
+            return owner == columns.ANYBODY + self.speaker.encode()
+        return self.owns(granted, owner)
+
     def owns(self, granted: Granted, session_id: bytes) -> bool:
         """Whether a session is the speaker's, or nobody's yet."""
         return granted.rules is None or granted.owner_of(session_id) in (None, self.speaker)
@@ -147,10 +167,20 @@ def check_batch(granted: Granted, user: str, session_id: bytes, segment: Segment
     owner, rights = granted.owner_of(session_id), rules.rights(user)
     if owner not in (None, user):
         return "the session is another user's; open one of your own"
-    why = _unwritten(rules, rights, user, segment) or _anothers(granted, user, segment.extras or {}, staging)
+    extras = segment.extras or {}
+    why = _unwritten(rules, rights, user, segment) or _anothers(granted, user, extras, staging)
+    if not why and columns.LEASE in extras:
+        why = _of_gateways(granted.secret, rights, extras[columns.LEASE][0])
     if not why and segment.extras and columns.COMMIT in segment.extras:
         why = _uncommitted(rules, rights, user, segment.extras[columns.COMMIT], staging)
     return why
+
+
+def _of_gateways(secret: bytes, rights: Rights, lease: bytes) -> str:
+    """Return why a lease of this name is not opened: gateways name members so, and readers of all may have seen it."""
+    if not secret or "access" in rights.admin or not is_keyed_lease(secret, lease):
+        return ""
+    return "leases of this name are for members of groups that come by gateways; open one of another name"
 
 
 def check_plain(granted: Granted, user: str, key: str) -> str:
@@ -169,15 +199,12 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
         return _denied(rules, user, "write anything")
     named = [item[0] for item in extras.get(columns.PUBLISH, ())]
     named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
-    group = extras.get(columns.GROUP)
-    if group and (group[2] is None or "again" in group[2]):  # it may be another's, and what it keeps may go
-        named.append(group[0])
     for topic in named:
         if not rights.write.covers(f"{TOPICS}{topic}/"):
             return _denied(rules, user, f"write topic {topic!r:.200}")
-    for topic in _shared(extras):  # to have a part in a group is to read
-        if not rights.read.covers(f"{TOPICS}{topic}/"):
-            return _denied(rules, user, f"read topic {topic!r:.200}")
+    for topic, group, loses in _of_groups(extras):
+        if what := rules.unconsumed(user, topic, group, loses=loses):
+            return _denied(rules, user, what)
     key = rights.read.first_not(_conditions(segment, extras))
     if key is not None:
         return _denied(rules, user, f"read {key!r:.200}, which the batch has a condition on")
@@ -216,10 +243,13 @@ def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
     return found
 
 
-def _shared(extras: dict[str, Any]) -> list[str]:
-    """The topics whose groups a segment concerns."""
-    named = [extras[name][0] for name in (columns.GROUP, columns.JOIN) if name in extras]
-    return named + [item[0] for item in extras.get(columns.ACK, ())]
+def _of_groups(extras: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return topic and name of each group that a segment names, and whether it removes it or begins it anew."""
+    named = [(*extras[columns.JOIN][:2], False)] if columns.JOIN in extras else []
+    if columns.GROUP in extras:
+        topic, group, settings = extras[columns.GROUP]
+        named.append((topic, group, settings is None or "again" in settings))
+    return named + [(topic, group, False) for topic, group, *_ in extras.get(columns.ACK, ())]
 
 
 def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], staging: Standing) -> str:

@@ -1,0 +1,557 @@
+"""The matrix of doors: what removes, ends, refreshes or resets what others made, and who may (SPEC.md, section 36).
+
+covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
+command, route of the gateway, column that a WebSocket may use, and port has a row here, or is named as one that leaves
+other users' things alone. One without a row fails `test_every_door_has_a_row`.
+
+    alice      reads and writes /pub/ and all topics, and consumes by all groups: what is there is hers
+    other      has the same rights
+    mallory    the same, but no consume
+    reader     reads the same, and nothing else
+    root       everything
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import zmq
+
+from chp import access, columns, headers
+from chp.access import TOPICS, token_hash
+from chp.batch import Segment, decode, packb
+from chp.keys import ETX, RESERVED_KEY, STX, public_session, session_topic
+from chp.messages import ICANHAZ
+from chp.numbers import pack
+from chp_client.admin import Admin
+from chp_client.clientfile import ClientFile
+from chp_client.gateway.app import DIRECT, ROUTES
+from chp_client.gateway.channels import allowed
+from chp_client.gateway.channels.framing import BINARY, CLOSE, put
+from chp_client.topics.visiting import Receipt, member_of
+from chp_server.core.questions import readers as questions
+from chp_server.testing import Pair
+from tests.unit.test_websocket import masked
+from tests.wire import keys, test_access, test_access_doors, test_gateway_access
+from tests.wire.gateways import RunningGateway
+from tests.wire.hand import at, until
+from tests.wire.test_gateway_websocket import Stranger
+
+WAIT_S = 30.0
+NAMES = ("gate", "root", "alice", "other", "mallory", "reader")
+KEYS = {name: keys.new_pair() for name in NAMES}
+TOKENS = {name: f"chp_test-{name}" for name in NAMES}
+EVERYTHING: dict[str, Any] = {"read": [""], "write": [""], "consume": [""]}
+BOTH = ["/pub/", TOPICS]
+ALICE = {"read": BOTH, "write": BOTH, "consume": [TOPICS]}
+USERS: dict[str, Any] = {
+    "gate": {**EVERYTHING, "admin": ["access", "status", "clients", "switch"]},
+    "root": {**EVERYTHING, "admin": [*access.COMMANDS, "nonsense"]},
+    "alice": ALICE,
+    "other": ALICE,
+    "mallory": {"read": BOTH, "write": BOTH},
+    "reader": {"read": BOTH},
+}
+USERS = {name: {**entry, "tokens": [token_hash(TOKENS[name])]} for name, entry in USERS.items()}
+ASKERS = ("reader", "mallory", "other", "alice")  # in this order, so that what is hers is there until the last
+ALL = b"\xff" * 32
+NOT_DONE = {"access", "lease", "fenced", "member", "staged"}
+Request = tuple[str, str, dict[str, Any]]
+
+
+class Speaker:
+    """A user by CHP: a session, and answers to its batches and questions."""
+
+    def __init__(self, address: str, server: bytes, name: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.session, self._no, self._id = name.encode().ljust(12, b".") + bytes(4), 0, 0
+        self.why = ""  # the text of the last refusal
+        self._sockets = [keys.socket(context, kind, KEYS[name], server) for kind in (zmq.DEALER, zmq.SUB, zmq.PUB)]
+        self._dealer, self._sub, self._pub = (each.__enter__() for each in self._sockets)
+        for offset, socket in enumerate((self._dealer, self._sub, self._pub)):
+            socket.connect(at(address, offset))
+        self._sub.subscribe(session_topic(public_session(self.session)))
+        self._sub.recv_multipart()
+
+    def set(self, extras: dict[str, Any], key: str = "") -> str:
+        """A batch of a key at most; the code of its refusal, or ""."""
+        self._no += 1
+        body = Segment([key] if key else [], [b"x"] if key else [], extras or None).encode()
+        frames = [RESERVED_KEY, pack(self._no), self.session, b"", body]
+        codes: list[str] = []
+
+        def answered() -> bool:
+            if not self._sub.poll(0):
+                self._pub.send_multipart(frames)
+            while not codes and self._sub.poll(300):
+                header, _ = decode(self._sub.recv_multipart()[4])
+                if isinstance(header, headers.Refused) and header.number == self._no:
+                    codes.append(header.code)
+                    self.why = str(header.detail)
+                elif isinstance(header, headers.Ack) and any(first <= self._no <= last for first, last, _ in header[0]):
+                    codes.append("")
+            return bool(codes)
+
+        until(answered, "an answer")
+        return codes[0]
+
+    def ask(self, subject: bytes = b"", **options: Any) -> str:
+        """A question on P; the code of its refusal, or ""."""
+        self._id += 1
+        self._dealer.send_multipart([ICANHAZ, subject, packb({"chp": 4, "id": self._id, **options})])
+        while True:
+            assert self._dealer.poll(int(WAIT_S * 1000)), options
+            header, _ = decode(self._dealer.recv_multipart()[4])
+            if header[0] == self._id:
+                return header.code if isinstance(header, headers.Refused) else ""
+
+    def close(self) -> None:
+        """Its sockets."""
+        for each in self._sockets:
+            each.__exit__(None, None, None)
+
+
+class Stage:
+    """A pair with these users, and a gateway."""
+
+    def __init__(self, pair: Pair, base: Path, gateway: RunningGateway, file: Path, server: bytes) -> None:
+        self.pair, self.base, self.gateway, self.file = pair, base, gateway, file
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        address = pair.primary.address
+        self.by = {name: Speaker(address, server, name, self.context) for name in NAMES[1:]}
+        self._names = count()
+
+    def unique(self) -> str:
+        """A name that nothing has yet."""
+        return f"n{next(self._names)}"
+
+    def http(self, name: str, method: str, path: str, **given: Any) -> httpx.Response:
+        """A request of a user's."""
+        shown = {"Authorization": f"Bearer {TOKENS[name]}", **given.pop("headers", {})}
+        with httpx.Client(base_url=self.gateway.url, timeout=WAIT_S, trust_env=False) as client:
+            return client.request(method, path, headers=shown, **given)
+
+    def make(self, **extras: Any) -> None:
+        """Something of alice's."""
+        assert self.by["alice"].set(extras) == "", extras
+
+    def give(self, users: dict[str, Any]) -> None:
+        """New rules, which the gateway has learned, too."""
+        with Admin(ClientFile.read(self.file), WAIT_S) as admin:
+            now = admin.ask_active("access").facts["number"]
+            document = admin.ask_active("access", rules={"users": users, "roles": {}}, on=now).facts["rules"]
+        callers = self.gateway.gateway.callers
+        until(lambda: callers.rules is not None and callers.rules.document == document, "the gateway knows them")
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """As an operator sees them, by name."""
+        with Admin(ClientFile.read(self.file), WAIT_S) as admin:
+            return {each["lease"]: each for each in admin.ask_active("leases").facts["leases"]}
+
+    def close(self) -> None:
+        """All sockets."""
+        for each in self.by.values():
+            each.close()
+        self.context.term()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    base = tmp_path_factory.mktemp("matrix")
+    a, b = keys.pair_of_directories(base, *KEYS.items())
+    pair = Pair()
+    for server, folder in ((pair.primary, a), (pair.backup, b)):
+        server.config = replace(server.config, keys=str(folder))
+    with pair:
+        known = {pair.primary.address: keys.public_of(a), pair.backup.address: keys.public_of(b)}
+        gate, root = (keys.client_file(base / f"{name}.toml", KEYS[name], known) for name in ("gate", "root"))
+        with Admin(ClientFile.read(root), WAIT_S) as admin:
+            admin.ask_active("access", rules={"users": USERS, "roles": {}}, on=0)
+        with RunningGateway(pair.servers, "--client-file", str(gate)) as gateway:
+            made = Stage(pair, base, gateway, root, keys.public_of(a))
+            yield made
+            made.close()
+
+
+# -- the rows
+
+
+class Act(NamedTuple):
+    """A row: what is done to alice's things. `may`: who may, by both doors."""
+
+    what: str
+    may: str
+    doors: set[str]  # of which the row is
+    chp: Callable[[Stage, str, Speaker], str] | None = None  # its code
+    http: Callable[[Stage, str], Request] | None = None
+
+
+def lease_of(u: str) -> bytes:
+    return u.encode().ljust(16, b"-")
+
+
+def sets(made: Callable[[Stage, str], None] | None, extras: Callable[[str], dict[str, Any]], key: str = "") -> Any:
+    """A batch upon what alice made."""
+
+    def act(stage: Stage, u: str, speaker: Speaker) -> str:
+        if made is not None:
+            made(stage, u)
+        return speaker.set(extras(u), key and f"{key}{u}")
+
+    return act
+
+
+def asks(subject: bytes, /, **options: Any) -> Any:
+    """A question."""
+    return lambda _stage, _u, speaker: speaker.ask(subject, **options)
+
+
+def command(verb: str, /, **options: Any) -> Any:
+    return asks(STX + verb.encode() + ETX, **options)
+
+
+def request(method: str, path: str, made: Callable[[Stage, str], None] | None = None, **given: Any) -> Any:
+    """A request upon what alice made; {u} is its name."""
+
+    def act(stage: Stage, u: str) -> Request:
+        if made is not None:
+            made(stage, u)
+        return method, path.replace("{u}", u), given
+
+    return act
+
+
+def of_alice(method: str, path: str, **more: Any) -> Any:
+    """A request with the receipt of alice's member w of a group of hers."""
+
+    def act(stage: Stage, u: str) -> Request:
+        group(stage, u)
+        message(stage, u)
+        given = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/receive?member=w&wait=9").json()
+        return method, path.replace("{u}", u), {"json": {"receipt": given["receipt"], **more}}
+
+    return act
+
+
+def topic(stage: Stage, u: str) -> None:
+    stage.make(topic=[u, {}])
+
+
+def group(stage: Stage, u: str) -> None:
+    stage.make(group=[u, "g", {"start": 0}])
+
+
+def message(stage: Stage, u: str) -> None:
+    assert stage.http("alice", "POST", f"/v1/topics/{u}/messages", content=b"1").status_code == 200
+
+
+def lease(stage: Stage, u: str) -> None:
+    stage.make(lease=[lease_of(u), 600_000])
+
+
+def member(stage: Stage, u: str) -> None:
+    """Alice's lease is the member of a group, and holds all slots of a topic with a message."""
+    group(stage, u)
+    stage.make(lease=[lease_of(u), 600_000], join=[u, "g", lease_of(u), "w"])
+    message(stage, u)
+    place = stage.pair.primary.server.core.state.topics.groups.get  # type: ignore[union-attr]
+    until(lambda: (g := place(u, "g")) is not None and g.slots_of(lease_of(u)).bit_count() == 256, "its slots")
+
+
+def staged(stage: Stage, u: str) -> None:
+    assert stage.by["alice"].set({"stage": [lease_of(u), "0.0"]}, f"/pub/{u}") == ""
+
+
+def application(stage: Stage, u: str) -> None:
+    stage.make(once=[u, 1, False])
+
+
+def key(stage: Stage, u: str) -> None:
+    assert stage.by["alice"].set({}, f"/pub/{u}") == ""
+
+
+def join_by_its_own(stage: Stage, u: str, speaker: Speaker) -> str:
+    """A new lease of the user's own becomes a member."""
+    group(stage, u)
+    own = (speaker.session + u.encode())[-16:]
+    return speaker.set({"lease": [own, 9000], "join": [u, "g", own, "m"]})
+
+
+def take_hers(stage: Stage, u: str, speaker: Speaker) -> str:
+    """The messages that alice's member is given are asked for."""
+    member(stage, u)
+    return speaker.ask(topic=u, group="g", member=lease_of(u), credit=1)
+
+
+WRITERS, CONSUMERS = "alice other mallory", "alice other"
+ROWS = {"Content-Type": "application/x-ndjson"}
+G = "/v1/topics/{u}/groups/g"
+ACTS = [
+    # keys: who may write one may overwrite and remove it, whoever set it
+    Act("set a key", WRITERS, {"PUT /v1/keys", "PUT /v1/keys/{key:path}"}, sets(key, lambda u: {}, "/pub/"),
+        request("PUT", "/v1/keys/pub/{u}", key, content=b"2")),
+    Act("set several", WRITERS, {"POST /v1/batch"}, sets(key, lambda u: {}, "/pub/"),
+        request("POST", "/v1/batch", key, content=b'{"set":"/pub/b","value":""}', headers=ROWS)),
+    Act("remove a key", WRITERS, {columns.DELETES, "DELETE /v1/keys", "DELETE /v1/keys/{key:path}", "ws d"},
+        sets(key, lambda u: {"d": [0]}, "/pub/"), request("DELETE", "/v1/keys/pub/{u}", key)),
+    Act("let a key end", WRITERS, {columns.TTLS, "ws t"}, sets(key, lambda u: {"t": [[0], [60_000]]}, "/pub/"),
+        request("PUT", "/v1/keys/pub/{u}?ttl=60", key, content=b"2")),
+    Act("set on a condition", WRITERS, {columns.CONDITIONS, "ws c"}, sets(None, lambda u: {"c": [[0], [0]]}, "/pub/"),
+        request("PUT", "/v1/keys/pub/{u}", content=b"2", headers={"If-None-Match": "*"})),
+    Act("set unless newer", WRITERS, {columns.UNLESS_NEWER, "ws n"},
+        sets(None, lambda u: {"n": [[0], [0]]}, "/pub/")),
+    Act("set if another key is as it was", WRITERS, {columns.EXPECT},
+        sets(None, lambda u: {"expect": [[f"/pub/{u}.no", 0]]}, "/pub/")),
+    # leases are their client's alone
+    Act("open a lease of hers", "alice", {columns.LEASE, "ws lease"},
+        sets(lease, lambda u: {"lease": [lease_of(u), 1000]})),
+    Act("make it anybody's", "", {columns.LEASE}, sets(lease, lambda u: {"lease": [lease_of(u), 9, columns.ANYBODY]})),
+    Act("refresh it", "alice", {columns.REFRESH, "ws refresh"}, sets(lease, lambda u: {"refresh": lease_of(u)})),
+    Act("end it", "alice", {columns.UNLEASE, "ws unlease"}, sets(lease, lambda u: {"unlease": lease_of(u)})),
+    Act("set a key with it", "alice", {columns.LEASED, "ws l"}, sets(lease, lambda u: {"l": lease_of(u)}, "/pub/")),
+    # jobs are their user's alone
+    Act("stage into her transaction", "alice", {columns.STAGE},
+        sets(staged, lambda u: {"stage": [lease_of(u), "1.0"]}, "/pub/")),
+    Act("commit it", "alice", {columns.COMMIT},
+        sets(staged, lambda u: {"commit": [lease_of(u), "", 0, [["0.0", 1]], None]})),
+    Act("abort it", "alice", {columns.ABORT}, sets(staged, lambda u: {"abort": lease_of(u)})),
+    Act("count her application up", "alice", {columns.ONCE}, sets(application, lambda u: {"once": [u, 9, False]})),
+    # topics: who may write one may remove it
+    Act("publish", WRITERS, {columns.PUBLISH, "POST /v1/topics/{topic}/messages"},
+        sets(topic, lambda u: {"publish": [[u, 1, packb([None, [b"1"]])]]}),
+        request("POST", "/v1/topics/{u}/messages", topic, content=b"1")),
+    Act("make a topic", WRITERS, {columns.TOPIC, "PUT /v1/topics/{topic}"}, sets(None, lambda u: {"topic": [u, {}]}),
+        request("PUT", "/v1/topics/{u}")),
+    Act("remove a topic", WRITERS, {columns.TOPIC, "DELETE /v1/topics/{topic}"},
+        sets(topic, lambda u: {"topic": [u, None]}), request("DELETE", "/v1/topics/{u}", topic)),
+    # groups
+    Act("make a group", CONSUMERS, {columns.GROUP, "PUT /v1/topics/{topic}/groups/{group}"},
+        sets(topic, lambda u: {"group": [u, "g", {"start": 0}]}), request("PUT", f"{G}?start=begin", topic)),
+    Act("begin a group anew", CONSUMERS, {columns.GROUP},
+        sets(group, lambda u: {"group": [u, "g", {"start": 0, "again": True}]})),
+    Act("remove a group", CONSUMERS, {columns.GROUP, "DELETE /v1/topics/{topic}/groups/{group}"},
+        sets(group, lambda u: {"group": [u, "g", None]}), request("DELETE", G, group)),
+    Act("join a group", CONSUMERS, {columns.JOIN, "POST /v1/topics/{topic}/groups/{group}/receive"},
+        join_by_its_own,
+        request("POST", f"{G}/receive?member=m", group)),
+    Act("join by her lease", "alice", {columns.JOIN}, sets(member, lambda u: {"join": [u, "g", lease_of(u), "m"]})),
+    Act("acknowledge what she has", "alice", {columns.ACK, "POST /v1/topics/{topic}/groups/{group}/ack"},
+        sets(member, lambda u: {"ack": [[u, "g", lease_of(u), [[ALL, 0, 1]]]]}), of_alice("POST", f"{G}/ack")),
+    Act("give back what she has", "alice", {"POST /v1/topics/{topic}/groups/{group}/nack"},
+        sets(member, lambda u: {"refresh": lease_of(u), "unlease": lease_of(u)}), of_alice("POST", f"{G}/nack")),
+    Act("keep what she has", "alice", {"POST /v1/topics/{topic}/groups/{group}/extend"},
+        sets(member, lambda u: {"refresh": lease_of(u)}), of_alice("POST", f"{G}/extend", ttl=30)),
+    Act("take the messages of her member", "alice", {"option member", "option have", "option proof", "option group"},
+        take_hers),
+    # operators
+    Act("see the pair", "", {"admin status"}, command("status"), request("GET", "/v1/pair")),
+    Act("hand over", "", {"admin switch", "option force", "POST /v1/pair/switch"}, command("switch", force=True),
+        request("POST", "/v1/pair/switch?from=x")),
+    Act("see clients", "", {"admin clients"}, command("clients"), request("GET", "/v1/clients")),
+    Act("end any lease", "", {"admin leases", "option end"}, command("leases", end=b"x" * 16)),
+    Act("change the rules", "", {"admin access", "option rules", "option on"}, command("access", rules={}, on=0)),
+    Act("make a backup", "", {"admin backup", "option name", "option path"}, command("backup", name="b")),
+    Act("restore one", "", {"admin restore"}, command("restore", name="b")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.what)
+def test_who_may_by_chp_and_by_http(stage: Stage, act: Act) -> None:
+    done_by(stage, act, act.may)
+
+
+BY_READ = {  # who may where no rule names consume: as before there was such a right
+    "make a group": "alice other mallory reader", "join a group": "alice other mallory reader",
+    "begin a group anew": WRITERS, "remove a group": WRITERS,
+}  # fmt: skip
+
+
+def test_rules_that_never_name_consume_mean_by_both_doors_what_they_meant(stage: Stage) -> None:
+    without = {name: {what: at for what, at in entry.items() if what != "consume"} for name, entry in USERS.items()}
+    stage.give(without)
+    try:
+        for act in ACTS:
+            if act.what in BY_READ:
+                done_by(stage, act, BY_READ[act.what])
+    finally:
+        stage.give(USERS)
+
+
+def done_by(stage: Stage, act: Act, may: str) -> None:
+    """Each user tries it by each door that there is, and all doors say the same."""
+    for name in ASKERS:
+        wanted, found = name in may.split(), dict[str, bool]()
+        if act.chp is not None:
+            code = act.chp(stage, stage.unique(), stage.by[name])
+            assert code in NOT_DONE or not code, f"{name} by CHP: {code}"
+            found["CHP"] = not code
+        if act.http is not None:
+            method, path, given = act.http(stage, stage.unique())
+            answer = stage.http(name, method, path, **given)
+            fenced = answer.status_code == 409 and answer.json()["code"] == "fenced"
+            assert answer.is_success or answer.status_code == 403 or fenced, f"{name} by HTTP: {answer.text}"
+            found["HTTP"] = answer.is_success
+        assert found and set(found.values()) == {wanted}, (name, act.what, found)
+
+
+# -- no door without a row
+
+READS = {  # what these ask for they read, and leave as it is; tests/wire/test_gateway_access.py has who may read
+    "GET /v1/keys", "GET /v1/keys/{key:path}", "GET /v1/watch", "GET /v1/topics", "GET /v1/topics/{topic}",
+    "GET /v1/topics/{topic}/messages", "GET /v1/topics/{topic}/groups", "GET /v1/topics/{topic}/groups/{group}",
+    "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
+    "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",
+    *(f"option {name}" for name in (
+        "after", "at", "chp", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts", "prefix",
+        "probe", "session_s", "store", "topic", "topics", "until",
+    )),
+}  # fmt: skip
+SERVERS: dict[str, Any] = {  # columns that no client may write: refused for each user, whatever its rights
+    columns.REVISIONS: [[1, 1]], columns.UUIDS: [b"u" * 16], columns.PROPERTIES: [[0], [b""]],
+    columns.DONE: [b"t" * 16, "a", 1], columns.ENDED: True, columns.REFUSED: [], columns.KEY_BYTES: [6],
+    columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
+    columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
+}  # fmt: skip
+ELSEWHERE: dict[str, Callable[..., object]] = {  # rows that other files have, by the test that is one
+    "option image": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
+    "option part": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
+    "option session": test_access_doors.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
+    "port P+1": test_access.test_the_channel_of_another_s_session_is_not_to_be_heard,
+    "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
+    "port WebSocket": test_gateway_access.test_a_websocket_is_held_to_the_rules,
+}
+OWN = {"option more"}  # grants room to the questions of its own connection, and of no other
+OPTION = re.compile(r'options(?:\.get\(|\[)"(\w+)"|_number\(options, "(\w+)"|"(\w+)" (?:not )?in options')
+
+
+def every_door() -> set[str]:
+    """What there is, read from the code itself."""
+    named = {value for name, value in vars(columns).items() if name.isupper() and type(value) is str}
+    routes = {f"{method} {re.sub('console/.*', 'console/', route.path)}"  # type: ignore[attr-defined]
+              for route in ROUTES for method in route.methods - {"HEAD"}}  # type: ignore[attr-defined]  # fmt: skip
+    core = Path(str(questions.__file__)).parents[2]
+    texts = [path.read_text() for path in [*core.rglob("*.py"), *(core / "shell").rglob("*.py")]]
+    options = {f"option {next(filter(None, found))}" for text in texts for found in OPTION.findall(text)}
+    commands = {f"admin {name}" for name in access.COMMANDS}
+    of_lines = {f"ws {name}" for name in allowed.COLUMNS} | {f"option {name}" for name in allowed.OPTIONS}
+    ports = {"port P+1", "port P+2 of CHP/1", "port WebSocket"}
+    return named | routes | options | commands | of_lines | ports
+
+
+def test_every_door_has_a_row() -> None:
+    rows = set[str]().union(*(act.doors for act in ACTS), READS, SERVERS, ELSEWHERE, OWN)
+    there = every_door()
+    assert there - rows == set(), "give it a row: who may, and who may not"
+    assert rows - there == set(), "there is no such door any more"
+    assert {f"{method} {path.removesuffix('/')}" for method, path in DIRECT} <= there
+
+
+def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage) -> None:
+    with Admin(ClientFile.read(stage.file), WAIT_S) as admin, pytest.raises(Exception, match="is not known") as refused:
+        admin.ask(stage.pair.primary.address, "nonsense")
+    assert ", ".join(sorted(access.COMMANDS)) in str(refused.value)
+
+
+@pytest.mark.parametrize("column", sorted(SERVERS))
+def test_a_column_of_the_servers_is_nobody_s_to_write(stage: Stage, column: str) -> None:
+    root = stage.by["root"]
+    assert root.set({column: SERVERS[column]}, "/pub/x") == "bad"
+    assert "server's to write" in root.why or "knows no column" in root.why, root.why
+    assert stage.by["reader"].set({column: SERVERS[column]}, "/pub/x") == "access"
+
+
+# -- members of groups that come by HTTP
+
+
+def of_member(stage: Stage) -> tuple[str, str, str]:
+    """A topic with a message that alice's member w has in hand; its receipt, and its lease as operators see it."""
+    u, before = stage.unique(), set(stage.leases())
+    group(stage, u)
+    message(stage, u)
+    given = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/receive?member=w&wait=9&ttl=60").json()
+    (found,) = set(stage.leases()) - before
+    return u, given["receipt"], found
+
+
+@pytest.mark.parametrize("column", [columns.LEASE, columns.REFRESH, columns.UNLEASE, columns.LEASED, "anybody"])
+@pytest.mark.parametrize("name", ["mallory", "alice"])
+def test_no_websocket_ends_or_keeps_the_member_of_a_group(stage: Stage, name: str, column: str) -> None:
+    u, receipt, found = of_member(stage)
+    lease_id, before = bytes.fromhex(found), stage.leases()[found]["ttl_ms"]
+    shapes: dict[str, dict[str, Any]] = {
+        columns.LEASE: {"lease": [lease_id, 36_000_000]},
+        "anybody": {"lease": [lease_id, 36_000_000, columns.ANYBODY]},
+        columns.LEASED: {"l": lease_id},
+    }
+    extras = shapes.get(column, {column: lease_id})
+    stranger = Stranger(stage.gateway, Sec_WebSocket_Protocol=f"chp, bearer.{TOKENS[name]}")
+    sent = b""
+    for no, each in enumerate((extras, {"lease": [lease_id, 9]}, extras), 1):
+        body = Segment(["/pub/ws"], [b"x"], each).encode()
+        sent += masked(BINARY, put(0, 2, [RESERVED_KEY, pack(no), b"of a websocket..", b"", body]))
+    stranger.socket.sendall(sent)
+    said = stranger.hear(CLOSE)
+    assert int.from_bytes(said[:2], "big") == 1008 and b"open one of your own" in said
+    assert stage.leases()[found]["ttl_ms"] == before == 60_000
+    done = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/ack", json={"receipt": receipt})
+    assert done.status_code == 200, done.text
+
+
+def test_nobody_can_take_the_lease_of_the_next_member(stage: Stage) -> None:
+    """Its name is made of a secret, as well as of what all may know; the name of before was the hash of that."""
+    u = stage.unique()
+    group(stage, u)
+    message(stage, u)
+    public = "\n".join(("chp member", u, "g", "alice", "w")).encode()
+    guesses = [sha256(public).digest()[:16], *(stage_member(secret, u) for secret in (b"", b"chp members"))]
+    for guess in guesses:
+        assert stage.by["mallory"].set({"lease": [guess, 600_000]}) == ""
+    given = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/receive?member=w&wait=9")
+    assert given.status_code == 200 and [each["value"] for each in given.json()["messages"]] == ["1"], given.text
+    for guess in guesses:
+        assert stage.by["mallory"].set({"unlease": guess}) == ""
+
+
+def stage_member(secret: bytes, u: str) -> bytes:
+    return member_of(secret, u, "g", "alice", "w")
+
+
+@pytest.mark.parametrize("name", ["reader", "mallory", "other", "root"])
+def test_the_messages_of_a_member_by_http_are_no_other_user_s(stage: Stage, name: str) -> None:
+    u, receipt, found = of_member(stage)
+    assert stage.by[name].ask(topic=u, group="g", member=bytes.fromhex(found), credit=8) == "access"
+    assert stage.by[name].set({"ack": [[u, "g", bytes.fromhex(found), Receipt.of(receipt).moves]]}) in NOT_DONE
+    done = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/ack", json={"receipt": receipt})
+    assert done.status_code == 200, done.text
+
+
+@pytest.mark.parametrize("opened", [[], [columns.ANYBODY]])
+def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage: Stage, opened: list[bytes]) -> None:
+    """Whoever reads everything sees it in records; and the member comes again under the same one."""
+    u, receipt, found = of_member(stage)
+    assert stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/nack", json={"receipt": receipt}).status_code == 200
+    assert found not in stage.leases()
+    for name in ASKERS:
+        assert stage.by[name].set({"lease": [bytes.fromhex(found), 600_000, *opened]}) == "access"
+    given = stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/receive?member=w&wait=9")
+    assert given.status_code == 200 and found in stage.leases(), given.text
+
+
+def test_a_member_is_the_same_after_a_failover_and_by_another_gateway(stage: Stage) -> None:
+    u, receipt, _ = of_member(stage)
+    with Admin(ClientFile.read(stage.file), WAIT_S) as admin:
+        admin.ask(stage.pair.primary.address, "switch")
+    file = stage.base / "gate.toml"
+    until(lambda: stage.pair.active is stage.pair.backup, "the other server serves")
+    with RunningGateway(stage.pair.servers, "--client-file", str(file)) as second, httpx.Client(
+        base_url=second.url, timeout=WAIT_S, trust_env=False, headers={"Authorization": f"Bearer {TOKENS['alice']}"}
+    ) as client:  # fmt: skip
+        done = client.post(f"/v1/topics/{u}/groups/g/ack", json={"receipt": receipt})
+        assert done.status_code == 200, done.text
