@@ -47,7 +47,7 @@ from .headers import (
     header_of,
 )
 from .limits import DEFAULT
-from .unpacking import BODY, LONG_TEXT, SEGMENT, TEXT_BYTES_MAX, TooMuch, unpack
+from .unpacking import BODY, HAVE, LIGHT, LONG_TEXT, QUESTION, SEGMENT, TEXT_BYTES_MAX, TooMuch, entry, unpack
 
 __all__ = [
     "ACK",
@@ -141,6 +141,38 @@ def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int
             raise BadFrame(f"{what} has text of more than {text_max} bytes, such as no key may have") from None
         # msgpack raises ValueError, its subclasses, and OverflowError for ill-formed input
         raise BadFrame(f"{what} is not one msgpack object ({type(error).__name__}: {error}); see SPEC.md") from None
+
+
+OPTIONS = "the options of ICANHAZ?"
+
+
+def decode_options(body: bytes) -> Any:
+    """Return the options of a request; the ranges that a member has in hand are weighed by themselves."""
+    if len(body) <= LIGHT or (have := _entry(body, "have")) is None:
+        return unpackb(body, OPTIONS, QUESTION)
+    begin, end = have
+    options = unpackb(body[:begin] + b"\xc0" + body[end:], OPTIONS, QUESTION)  # with nil in its place
+    return {**options, "have": unpackb(body[begin:end], "the 'have' of ICANHAZ?", HAVE)}
+
+
+def peek_id(body: bytes) -> int | None:
+    """Return the id of a request, whatever its other options hold; None if that can't be told."""
+    place = _entry(body, "id")
+    if place is None:
+        return None
+    try:
+        found = unpackb(body[place[0] : place[1]], OPTIONS, QUESTION)
+    except BadFrame:
+        return None
+    return found if type(found) is int else None
+
+
+def _entry(body: bytes, name: str) -> tuple[int, int] | None:
+    """Return the place of an option's value; None if there is none, or if the options are no map of msgpack."""
+    try:
+        return entry(body, name)
+    except Exception:  # msgpack raises as in `unpackb`, which says what is wrong
+        return None
 
 
 ITEMS_MAX = DEFAULT.batch_items_max

@@ -94,6 +94,7 @@ class Limits:
     topic_marks_max: int = 1000  # places where a topic may be cut off: what it keeps is exact to a 500th
     groups_max: int = 1000  # of one topic; each is some hundred bytes of every state, and of the answer about the topic
     members_max: int = 256  # of one group: each has a slot at least
+    have_max: int = 1000  # ranges in hand that a member tells: a frame of P holds so many, and joined they are 256
     messages_kept_bytes: int = 16 * MIB  # of the latest messages, in memory, for the passive; all are in the journal
     messages_page_bytes: int = MIB // 4  # of one message to a reader, or one batch
     readings_max: int = 1024  # of topics at once; as of snapshots

@@ -35,6 +35,7 @@ LONG_TEXT = "max_str_len"  # what msgpack says of text that is longer
 
 # weights: the entries of all containers, and CONTAINER for each of these
 QUESTION = 1000  # a dozen options
+HAVE = CONTAINER + (1 + 3 + CONTAINER) * DEFAULT.have_max  # the ranges that a member has in hand, beside its options
 SEGMENT = 16 * DEFAULT.batch_items_max  # keys, values and sparse columns have at most nine entries an item
 WHOLE_STATE = None  # not weighed: of a journal, or of the peer that was asked for it
 BODY = 20 * DEFAULT.batch_items_max  # a record of several segments (`Committer.full`), a slice, a feed's records
@@ -63,6 +64,21 @@ def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTE
     for _ in _FILLING:
         (thing,) = thing
     return thing
+
+
+def entry(body: bytes, name: str) -> tuple[int, int] | None:
+    """Return where the value of a key begins and ends, in the map that `body` is; None if the key is not there.
+
+    It builds the keys of the map alone: what a value holds is passed over.
+    """
+    unpacker = msgpack.Unpacker(max_array_len=0, max_map_len=0, max_ext_len=0, ext_hook=_no_extension)
+    unpacker.feed(body)
+    for _ in range(unpacker.read_map_header()):
+        key, begin = unpacker.unpack(), unpacker.tell()
+        unpacker.skip()
+        if key == name:
+            return begin, unpacker.tell()
+    return None
 
 
 def _unpack(body: bytes, weight_max: int, text_max: int, array_len_max: int) -> Any:

@@ -131,6 +131,37 @@ def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpf
         pair.wait_in_sync()
 
 
+@pytest.mark.parametrize("left", [MIB // 4, 0])
+def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_done(
+    tmp_path: Path, tmpfs: Mount, left: int
+) -> None:
+    pair = ProcessPair(tmp_path)
+    disks = [Disk(tmpfs, server.data) for server in pair.both]
+    with pair, Clone(pair.servers, subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.subscribe("g", "begin")
+        orders.publish_many([b"%d" % i for i in range(11)], [f"k{i}" for i in range(11)]).wait(GENEROUS_S)
+        with orders.consumer("g") as consumer:
+            batch = next(consumer)
+            for disk in disks:
+                disk.fill(left)
+            for i in range(40):  # of which the journal may find out before it is measured
+                clone.set(f"/{i}", bytes(MIB // 4))
+            refused = batch.done()
+            wait_for("the refusal", lambda: refused.done)
+            assert isinstance(refused.error, Refused)
+            for disk in disks:
+                disk.free()
+
+            def all_done() -> bool:
+                if (batch := consumer.take(0.2)) is not None:
+                    batch.done()
+                return bool(orders.groups()[0]["lag"] == 0)
+
+            wait_for("the group to be done, by the same consumer", all_done)
+            assert consumer.fenced > 0
+
+
 def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(
     tmp_path: Path, tmpfs: Mount
 ) -> None:

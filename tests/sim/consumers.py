@@ -9,7 +9,7 @@ What must hold once all is healed:
     effects    each offset of t has one effect a group at most, and, if no disk was lost, each has one: nothing is lost,
                and nothing done twice, whoever was stopped, killed, cut off or taken for dead meanwhile
     order      the effects of a slot are in the order of its offsets
-    drained    a group with a member that lives comes to the end
+    drained    a group with a member that lives comes to the end, also after full disks refused what it acknowledged
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Member:
             self.joined = True
             self._ask(now)
             return False
-        if "access" in codes:
+        if "access" in codes or "full" in codes:
             self._not_before = now + 1.0
         if "lease" in codes:
             self._new_lease()
@@ -134,11 +134,13 @@ class Member:
                 self._new_lease()
             self.act(now)
         else:
-            self._not_before = now + (1.0 if code == "access" else 0.0)
+            self._not_before = now + (1.0 if code in ("access", "full") else 0.0)
             self._heard = float("-inf")
 
     def _in_hand(self) -> list[list[Any]]:
-        return [move for moves in (*self._acking, *(moves for moves, _ in self._chunks)) for move in moves]
+        """What it has in hand; now and then it tells steps that follow on as one."""
+        steps = [move for moves in (*self._acking, *(moves for moves, _ in self._chunks)) for move in moves]
+        return _ranges(steps) if self._request % 2 else steps
 
     def _work(self, moves: list[list[Any]], found: list[tuple[int, int, bytes]]) -> None:
         """What it was given is done, and acknowledged with what came of it."""
@@ -178,6 +180,22 @@ class Member:
         self._proof = proof
 
 
+def _ranges(steps: list[list[Any]]) -> list[list[Any]]:
+    of_slots: dict[int, list[list[int]]] = {}
+    for slots, after, upto in steps:
+        for slot in (i for i in range(256) if slots[i // 8] >> i % 8 & 1):
+            ranges = of_slots.setdefault(slot, [])
+            if ranges and ranges[-1][1] == after:
+                ranges[-1][1] = upto
+            else:
+                ranges.append([after, upto])
+    told: dict[tuple[int, int], int] = {}
+    for slot, ranges in of_slots.items():
+        for after, upto in ranges:
+            told[after, upto] = told.get((after, upto), 0) | 1 << slot
+    return [[some.to_bytes(32, "little"), after, upto] for (after, upto), some in sorted(told.items())]
+
+
 def _messages(first: int, n: int, bodies: list[bytes], mask: bytes) -> list[tuple[int, int, bytes]]:
     keys: list[str] = []
     values: list[bytes] = []
@@ -200,7 +218,7 @@ def _code(op: Op) -> str:
     if result[0] == "ack":
         return ""
     said = " ".join(map(str, result[1:]))
-    words = ("fenced", "lease", "member", "group", "access", "there")
+    words = ("fenced", "lease", "member", "group", "access", "there", "full")
     found = next((word for word in words if f"({word})" in said or word == result[1]), "fenced")
     if result[1] == "Fenced":
         found = "fenced"

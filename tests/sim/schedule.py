@@ -29,6 +29,7 @@ DISK_SHARE = 0.2  # of the seeds: other programs fill the disks
 ACCESS_SHARE = 0.3  # of the seeds: clients have keys, and an operator grants and revokes
 GRANTED = ("", "", "/a/", "/b/", "/lin/", "/l/", "/t/", "/p/", "/.chp/topics/")
 CONSUMERS_SHARE = 0.2  # of the seeds without rules: programs share a topic in groups
+REFUSED_GROUPS_SHARE = 0.05  # of the seeds without rules: at the end what groups acknowledge is refused, disks are full
 FEED_SHARE = 0.2  # of the seeds without mistakes: somebody reads the feed
 MISTAKE_SHARE = 0.25  # of the seeds: operators make mistakes
 FORCE_SHARE = 0.3  # of the seeds: a person has a server begin that would wait for the other one
@@ -109,8 +110,7 @@ def plan(seed: int) -> Plan:
         made = with_rules(made)
     elif not _has_mistakes(made) and random.Random(seed * 104_729 + 37).random() < FEED_SHARE:
         made = with_feed(made)
-    if random.Random(seed * 104_729 + 67).random() < CONSUMERS_SHARE:
-        made = with_consumers(made)
+    made = _with_some_groups(made)
     made = _with_slowness(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
@@ -123,6 +123,14 @@ def _with_slowness(made: Plan) -> Plan:
         made = with_a_persons_word(made)
     slow = made.temper != "gentle" and random.Random(made.seed * 104_729 + 71).random() < SLOW_SHARE
     return with_slow_machines(made) if slow else made
+
+
+def _with_some_groups(made: Plan) -> Plan:
+    if random.Random(made.seed * 104_729 + 67).random() < CONSUMERS_SHARE:
+        made = with_consumers(made)
+    if random.Random(made.seed * 104_729 + 79).random() < REFUSED_GROUPS_SHARE:
+        made = with_refused_groups(made)
+    return made
 
 
 def _has_mistakes(made: Plan) -> bool:
@@ -321,6 +329,26 @@ def _slowness(rng: random.Random) -> list[str]:
         [f"crash {name}", f"tick {rng.choice((0.1, 1.8, 2.5))}", busy, "set c1 /a/1", f"start {name}", "tick 4.0"],
         [f"crash {name}", "set c1 /a/1", "tick 2.5", f"pause {other}", f"start {name}", "tick 4.5", f"resume {other}"],
     ))  # fmt: skip
+
+
+def with_refused_groups(made: Plan) -> Plan:
+    """The same with programs that share a topic, and then, once all is healed, disks that are full for a moment.
+
+    What members acknowledge then is refused by both servers. Nothing else happens that would have it given again.
+    """
+    made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 71)
+    members = [command.split()[1] for command in made.commands if command.startswith("consume ")]
+    out = list(made.commands)
+    for _ in range(rng.randint(2, 4) if members else 0):
+        out += [f"publish {rng.choice(members)} t {rng.choice((1, 5))}" for _ in range(rng.randint(1, 3))]
+        out += [f"tick {rng.choice((0.1, 0.2)):.1f}", *_full_at_both(rng), f"settle {SETTLE_S}"]
+    return replace(made, commands=out)
+
+
+def _full_at_both(rng: random.Random) -> list[str]:
+    state = rng.choice(("low", "little", "read-only"))
+    filled = [f"disk {name} {state}" for name in "PB"]
+    return [*filled, f"tick {rng.choice((0.6, 1.5)):.1f}", "disk P room", "disk B room"]
 
 
 def with_mistakes(made: Plan) -> Plan:

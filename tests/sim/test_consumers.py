@@ -6,8 +6,10 @@ import pytest
 
 from chp_server.core.state.groups import Group
 
+from . import consumers
+from .clients import Op
 from .run import run_plan
-from .schedule import TEMPERS, plan, with_consumers
+from .schedule import TEMPERS, plan, with_consumers, with_refused_groups
 
 SEEDS = (
     0,
@@ -22,11 +24,25 @@ SEEDS = (
     24,
 )  # in the last two, groups passed over what only the other server had, and stuck
 TRIED = 100
+REFUSED_SEEDS = (10, 12, 14, 24)  # in which full disks refuse what a member acknowledges
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_seeds_with_consumers_run_clean(seed: int) -> None:
     assert run_plan(with_consumers(plan(seed))).error == ""
+
+
+@pytest.mark.parametrize("seed", REFUSED_SEEDS)
+def test_what_full_disks_refuse_is_done_once_there_is_room(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, code = list[str](), consumers._code
+
+    def counted(op: Op) -> str:
+        refused.append(code(op))
+        return refused[-1]
+
+    monkeypatch.setattr(consumers, "_code", counted)
+    assert run_plan(with_refused_groups(plan(seed))).error == ""
+    assert "full" in refused, "the seed is of use"
 
 
 def test_a_share_of_the_ordinary_seeds_has_consumers_and_faults_of_every_kind() -> None:
@@ -49,3 +65,15 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         if "twice" in said[-1]:
             return
     raise AssertionError(f"it was not found in {TRIED} seeds, which said {set(said)}")
+
+
+def refusals_unheeded(mp: pytest.MonkeyPatch) -> None:
+    """A member takes what it acknowledged for done, whatever the servers say."""
+    code = consumers._code
+    mp.setattr(consumers, "_code", lambda op: "" if code(op) in ("full", "fenced") else code(op))
+
+
+def test_a_member_that_leaves_what_was_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals_unheeded(monkeypatch)
+    said = [run_plan(with_refused_groups(plan(seed))).error for seed in REFUSED_SEEDS]
+    assert any("group g of t is at" in each or "group h of t is at" in each for each in said), said

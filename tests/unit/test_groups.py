@@ -10,8 +10,11 @@ import pytest
 
 from chp.batch import decode, packb, unpackb
 from chp.errors import BadFrame
+from chp.headers import Refused
 from chp.limits import DEFAULT
+from chp.messages import ICANHAZ
 from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
+from chp.versions import VERSION
 from chp_server.core.state.groups import NOBODY, Group
 from chp_server.core.state.leases import Whose
 from chp_server.core.state.topics import Topics
@@ -281,6 +284,85 @@ def test_a_member_that_comes_by_another_connection_goes_on_behind_what_it_was_gi
     talk.turn(0.1)
     talk.turn(0.1)
     assert [m[0] for m in one.got[110:]] == list(range(110)), "of another history it says nothing"
+
+
+def in_hand_of(talk: GroupTalk, n: int) -> list[list[Any]]:
+    """So many ranges of the messages that are there: one slot, an offset each."""
+    return [[pack_slots(1 << (i % 256)), i // 256, i // 256 + 1] for i in range(n)]
+
+
+def test_a_thousand_ranges_in_hand_are_answered() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    talk.publish("t", *keyed(100))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    most = in_hand_of(talk, 1000)
+    widest = [[slots, (1 << 61) + after, (1 << 61) + upto] for slots, after, upto in most]
+    for have in (most[:107], most, widest):
+        one.got.clear()
+        one.refused.clear()
+        one.ask(have=have, proof=one.proof)
+        talk.publish("t", *keyed(10, 100))
+        talk.turn(0.1)
+        talk.turn(0.1)
+        assert one.got and not one.refused
+    assert len(packb({"have": widest})) < DEFAULT.question_bytes_max - 1000, "they fit a frame of P"
+
+
+@pytest.mark.parametrize(
+    ("have", "why"),
+    [
+        (lambda talk: in_hand_of(talk, 1001), "too much"),
+        (lambda talk: [[1 << 20]] * 1001, "1,001 ranges, and at most 1,000"),
+        (lambda talk: [[[[]] * 100] * 100] * 10, "too much"),
+    ],
+)
+@pytest.mark.parametrize("id_first", [True, False])
+def test_more_than_that_is_refused_with_the_id_of_the_question(have: Any, why: str, *, id_first: bool) -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    told = {"chp": VERSION, "topic": "t", "group": "g", "member": one.lease, "credit": 8, "have": have(talk)}
+    told = {"id": 4711, **told} if id_first else {**told, "id": 4711}
+    talk.core.request([one.identity, ICANHAZ, b"", packb({**told, "proof": [1, b"", b""]})])
+    answers = [decode(frames[4])[0] for _, replies in talk.turn(0.0).replies for frames in replies]
+    (refused,) = [each for each in answers if isinstance(each, Refused)]
+    assert (refused.number, refused.code) == (4711, "bad") and why in str(refused.detail)
+
+
+def test_the_other_options_are_weighed_without_the_ranges() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    for other, refused in ([bytes(5000), [0] * 800], []), ([bytes(5000), [0] * 1000], ["bad"]):
+        one.refused.clear()
+        one.ask(have=in_hand_of(talk, 500), proof=[1, b"", b""], other=other)
+        talk.turn(0.1)
+        assert one.refused == refused
+
+
+def test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowledged() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    for n in range(3):
+        talk.publish("t", *keyed(10, 10 * n))
+        talk.turn(0.1)
+        talk.turn(0.1)
+    joined = [[EVERY, 0, 30]]
+    for expected in (0, 10):
+        group = talk.core.state.topics.groups.get("t", "g")
+        assert group is not None and group.floor() == expected
+        one.got.clear()
+        one.identity += b"'"
+        one.ask(have=joined, proof=one.proof)
+        talk.turn(0.1)
+        talk.turn(0.1)
+        assert one.got == [], "it has them all in hand"
+        if not expected:
+            assert one.ack() == ""
+    talk.publish("t", *keyed(1, 30))
+    talk.turn(0.1)
+    talk.turn(0.1)
+    assert [m[0] for m in one.got] == [30]
 
 
 def test_what_was_acknowledged_and_is_lost_comes_again() -> None:

@@ -3,15 +3,18 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chp.batch import ACK, REFUSED, Segment
 from chp.messages import kvset
+from chp_server.core.state.journal import JournalFull
 from chp_server.core.updates.room import MIB, Measured, Room
 from chp_server.shell import measuring
 from chp_server.shell.measuring import Gauge
+from chp_server.shell.space import NO_ROOM_S, Space
 
 from .server_talk import Talk
 
@@ -183,3 +186,51 @@ def test_a_journal_whose_file_was_removed_is_noticed_and_nothing_is_written_any_
     assert "file was removed" in room.read_only and "chp dump" in room.why_not(1)
     file.write_bytes(b"another")
     assert gauge.measure(journal_full=False).gone
+
+
+# -- a journal that had no room
+
+
+class Disk(Gauge):
+    """A gauge of which a test says how much of the disk is free."""
+
+    free = 0
+
+    def __init__(self) -> None:
+        super().__init__(0, 64 * MIB, "memory:")
+
+    def _disk_free(self) -> int:
+        return self.free * MIB
+
+
+class Told:
+    """A core that remembers what it was told of the room."""
+
+    def measured(self, seen: Measured, *, aside: bool = False) -> str:
+        self.seen = seen
+        return ""
+
+
+@pytest.mark.parametrize(("free_then", "held"), [(0, False), (30, False), (500, True)])
+def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_believed(
+    monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool
+) -> None:
+    now, told, disk = [100.0], Told(), Disk()
+    monkeypatch.setattr("chp_server.shell.space.time", SimpleNamespace(monotonic=lambda: now[0]))
+    core: Any = told
+    space = Space(disk, now[0])
+    disk.free = free_then
+    space.no_room(core, JournalFull(""), now[0])
+    assert told.seen.read_only and told.seen.journal_full
+    now[0] += 0.1
+    space.look(core, now[0])
+    assert told.seen.read_only
+    disk.free = 70
+    space.look(core, now[0])
+    assert told.seen.read_only, "the reserve that is let go is no room"
+    disk.free = 500
+    space.look(core, now[0])
+    assert (told.seen.read_only, told.seen.journal_full) == (held, held), "a quota is not seen"
+    now[0] += NO_ROOM_S
+    space.look(core, now[0])
+    assert not told.seen.read_only and not told.seen.journal_full

@@ -236,5 +236,17 @@ class Batch:
         """Whether an acknowledgement of it was refused."""
         return self._ticket is not None and self._ticket.done and self._ticket.ack is None
 
+    @property
+    def acknowledged(self) -> bool:
+        """True if the servers have done the last acknowledgement of it."""
+        return self._ticket is not None and self._ticket.ack is not None
+
+    def refusal(self) -> tuple[Exception | None, bool]:
+        """Return why its last acknowledgement failed, and whether the application was told."""
+        if self._ticket is None:
+            return None, True
+        told = self._ticket.told
+        return self._ticket.error, told
+
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} messages of {self.whose[0]}{', done' if self.is_done else ''}>"

@@ -7,6 +7,10 @@
 It is a lease, which the Clone's agent refreshes however long a handler takes, and a reading of port P, by the thread
 that iterates. Over a failover it goes on with what comes behind the messages that it has. If it was taken for dead,
 stopped for longer than its ttl, what it commits then is refused as `Fenced`; it joins anew by itself, and goes on.
+
+If an acknowledgement is refused, all that is not acknowledged is given again. That holds however it was sent, and
+whether or not the application waits for it: the consumer looks at the batches in hand before it hands out the next
+one, and about once a second while none comes.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from chp import columns
 from chp.batch import Segment
 from chp.errors import BadFrame, BadInput
 from chp.headers import Messages
+from chp.limits import DEFAULT
 from chp.topics import dead_topic
 
 from .. import checks
@@ -37,7 +42,7 @@ from ..clone.writer import Writer
 from ..errors import AlreadyThere, Closed, NoSuchGroup, NoSuchTopic, Refused
 from .aside import PAUSE_MAX_S, PAUSE_S, put_aside
 from .batch import Batch
-from .given import parts_of
+from .given import joined, parts_of
 from .groups import begin, naming
 from .letters import reason
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
@@ -45,7 +50,10 @@ from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
 CREDIT = 8  # chunks, of about 256 KiB, that are on their way or in hand
 TTL_S = 10.0
 TRIES = 5
-HAVE_MAX = 1000  # steps in hand that are told to a server: they fit a question
+REFUSED_PAUSE_S = 2.0  # the longest pause before all is given again: what is handled then may be refused again
+POLL_S = 1.0  # between two looks at whether the consumer is closed
+AT_ONCE = ("fenced", "revision", "parted")  # codes of refusals after which all is given again without a pause
+NO_ROOM = ("full", "busy", "lease", "parted")  # codes with which a member that comes back is not taken now
 BACKOFF_S = 0.1  # before a message is tried again, and twice as long each time
 _log = logging.getLogger("chp_client.topics")
 
@@ -68,7 +76,7 @@ class Consumer:
         self.dead_topic = dead_topic(topic, group)  # where that goes which can't be handled
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.lag = 0  # how many messages of the topic are behind the last one given, of whatever slot
-        self.fenced = 0  # how often what it acknowledged was not its own any more
+        self.fenced = 0  # how often an acknowledgement was refused, so that all was given again
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
         self._start = start
@@ -76,8 +84,10 @@ class Consumer:
         self._hand: list[Batch] = []  # what was given, and is not known to be acknowledged
         self._proof: list[Any] | None = None
         self._batch: Batch | None = None  # that was handed out last
+        self._early: Batch | None = None  # that is handed out once it is acknowledged (ack="before")
         self._anew = False  # it is to begin at what the servers have
-        self._pause_s = 0.0  # before that, as an acknowledgement was refused
+        self._pause_s = 0.0  # the last pause before that, as an acknowledgement was refused, and when it ends
+        self._not_before = 0.0
         self._stopped = Event()
         self._found: Generator[Batch | None, None, None] | None = None
         self._left: Iterator[Message] = iter(())  # for `get`
@@ -88,6 +98,7 @@ class Consumer:
 
     def _join(self) -> None:
         """Become a member, and make the group if it is not there."""
+        until = monotonic() + PATIENCE_S
         while True:
             if self._lease is None or self._lease.lost:
                 self._lease = Lease(self._writer, token_bytes(16), self._ttl_ms)
@@ -98,10 +109,12 @@ class Consumer:
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
             except Refused as refused:
-                if refused.code != "lease":
+                if refused.code != "lease" or monotonic() >= until:
                     raise
                 self._lease.abandon()
                 self._lease = None
+                if self._stopped.wait(AGAIN_S):  # there may be no room for a lease now
+                    raise
 
     def _be_member(self, lease: Lease) -> None:
         """With this lease; of a member, it changes nothing."""
@@ -122,57 +135,77 @@ class Consumer:
         return batch
 
     def take(self, timeout: float | None = None) -> Batch | None:
-        """The next batch, once the one before is acknowledged or on its way to be; None if none comes in time.
+        """Return the next batch, once the one before is acknowledged or on its way to be; None if none comes in time.
 
         Raises `StopIteration` after `close`, `NoSuchGroup` and `NoSuchTopic` if it was removed, `Unanswered` if no
-        server has served for half a minute.
+        server has served for half a minute. It does not raise if an acknowledgement was refused: what is still the
+        group's to do is given again, after a pause if there may be no room for it yet.
         """
         limit = checks.wait_s(timeout)
         until = None if limit is None else monotonic() + limit
         self._finish()
         while not self.closed:
-            if self._found is None:
-                self._found = self._reading()
-            found = next(self._found)
-            if found is not None:
-                self._batch = found
-                if self._before:
-                    found.before = True
-                    found.done().wait()
-                return found
+            batch = self._early or self._next_read()
+            if batch is not None and self._may_hand_out(batch, until):
+                self._batch = batch
+                return batch
             if until is not None and monotonic() >= until:
                 return None
         raise StopIteration
 
-    def _finish(self) -> None:
-        """The batch before is done, unless an acknowledgement of it was refused: then it is given anew."""
-        batch, self._batch = self._batch, None
-        if batch is None:
-            return
-        if batch.failed:
-            self._anew = True
-        elif not batch.is_done:
-            batch.done().on_settled(self._settled)
-        if self._anew and self._found is not None:
-            self._found.close()
-            self._found = None
+    def _next_read(self) -> Batch | None:
+        """Read the next batch; None if none comes for about a second."""
+        if self._found is None:
+            self._found = self._reading()
+        try:
+            return next(self._found, None)
+        except Exception:
+            self._found = None  # the next call reads anew
+            raise
 
-    def _settled(self, ticket: Ticket) -> None:
-        if isinstance(ticket.error, Refused):
-            self._lost()
-            if ticket.error.code != "fenced":  # it may be refused again, and all that is given comes again
-                self._pause_s = min(max(2 * self._pause_s, PAUSE_S), PAUSE_MAX_S)
-            _log.warning("group %s of topic %s: %s", self.group, self.topic, ticket.error)
-        elif ticket.error is None:
+    def _may_hand_out(self, batch: Batch, until: float | None) -> bool:
+        """Return True if a batch may be seen: with `ack="before"` once it is acknowledged, which takes a while."""
+        if not self._before:
+            return True
+        batch.before, self._early = True, batch
+        left = POLL_S if until is None else min(POLL_S, max(0.0, until - monotonic()))
+        if not batch.failed:
+            with suppress(Refused, TimeoutError):
+                batch.done().wait(left)
+        if not batch.failed and not batch.acknowledged:
+            return False
+        self._early = None
+        self._look_at_hand()
+        return not batch.failed
+
+    def _finish(self) -> None:
+        """Acknowledge the batch before, unless that was refused: then it is given again."""
+        batch, self._batch = self._batch, None
+        if batch is not None and not batch.failed and not batch.is_done:
+            batch.done()
+        self._look_at_hand()
+
+    def _look_at_hand(self) -> None:
+        """Have all be given again if an acknowledgement of a batch in hand was refused."""
+        if self._anew:
+            return
+        if any(batch.acknowledged for batch in self._hand):
             self._pause_s = 0.0
+        refused = next((batch for batch in self._hand if batch.failed), None)
+        if refused is None:
+            return
+        error, told = refused.refusal()
+        self._pause(error)
+        if not told:
+            _log.warning("group %s of topic %s: %s; its messages are given again", self.group, self.topic, error)
+        self._lost()
 
     def _lost(self) -> None:
         self.fenced += 1
         self._anew = True
 
     def _pausing(self) -> Iterator[None]:
-        until = monotonic() + self._pause_s
-        while (left := until - monotonic()) > 0 and not self._stopped.wait(min(1.0, left)):
+        while (left := self._not_before - monotonic()) > 0 and not self._stopped.wait(min(1.0, left)):
             yield None
 
     def _reading(self) -> Generator[Batch | None, None, None]:
@@ -194,24 +227,29 @@ class Consumer:
         whose = self.topic, self.group, self._lease.id
         options: dict[str, Any] = {"topic": self.topic, "group": self.group, "member": self._lease.id}
         if self._proof is not None:
-            have = [step for batch in self._hand for step in batch.in_hand()]
-            options |= {"have": have[:HAVE_MAX], "proof": self._proof}
+            have = joined(step for batch in self._hand for step in batch.in_hand())
+            options |= {"have": have[: DEFAULT.have_max], "proof": self._proof}
         for header, items in port.stream("", credit=self._prefetch, **options):
             if not isinstance(header, Messages):
                 raise BadFrame("a server answers a consumer with something else; is it of an older version?")
             if not header.spans:
                 yield None
-            else:
+            elif not self._is_lost():
                 self.lag = header.topic_next - header.upto
                 self._proof = header.proof
                 for part in parts_of(header, items):
                     batch = Batch(self._writer, whose, part)
-                    self._hand = [*(each for each in self._hand if each.in_hand()), batch]
+                    self._hand = [*(each for each in self._hand if each.in_hand() or each.failed), batch]
                     yield batch
-                    if self._anew or self.closed:
+                    if self._is_lost() or self.closed:
                         return
-            if self._anew or self.closed:
+            if self._is_lost() or self.closed:
                 return
+
+    def _is_lost(self) -> bool:
+        """Return True if the member is to begin at what the servers have."""
+        self._look_at_hand()
+        return self._anew
 
     def _refused(self, refused: Refused, port: Port) -> None:
         if refused.code == "member":
@@ -219,13 +257,28 @@ class Consumer:
             if self._lease is not None:  # what it has in hand must not stand again
                 self._lease.abandon()
                 self._lease = None
-            self._join()
+            self._join_again()
         elif refused.code in ("topic", "group"):
             self._look_again(port)
         elif refused.code not in LATER:
             raise refused
         else:
             Event().wait(AGAIN_S)
+
+    def _join_again(self) -> None:
+        """Become a member anew; the next answer leads here again if there is no room for one yet."""
+        try:
+            self._join()
+        except Refused as refused:
+            if not self.closed and refused.code not in NO_ROOM:
+                raise
+            self._pause(refused)
+
+    def _pause(self, refused: Exception | None) -> None:
+        """Wait longer before all is given again: what was refused may be refused again."""
+        if not isinstance(refused, Refused) or refused.code not in AT_ONCE:
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_S), REFUSED_PAUSE_S)
+            self._not_before = monotonic() + self._pause_s
 
     def _look_again(self, port: Port) -> None:
         """One server has no such group: it may have been stopped, or cut off, before there was one.
@@ -252,9 +305,11 @@ class Consumer:
             last, offset = self._got
             self._got = None
             if not last.failed:
-                last.upto(offset + 1).done().on_settled(self._settled)
-        message = None if self._anew else next(self._left, None)
+                last.upto(offset + 1).done()
+        message = None if self._is_lost() else next(self._left, None)
         if message is None:
+            if self._anew:  # what nobody has seen of it is not done
+                self._batch = None
             found = self.take(timeout)
             while found is not None and not len(found):  # its messages are all put aside
                 found = self.take(timeout)
@@ -294,7 +349,7 @@ class Consumer:
                 for failed in [each for share in tried for each in share.result()]:
                     batch.reject(*failed)
                 if self.put_aside(batch, _log.warning) and not batch.is_done:
-                    batch.done().on_settled(self._settled)
+                    batch.done()
 
     def _handle(
         self, handler: Callable[[Message], object], messages: Iterable[Message], tries: int, backoff_s: float

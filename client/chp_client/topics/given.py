@@ -7,13 +7,13 @@ than a part is handed out as several batches: what is acknowledged of the one is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, pairwise
 from typing import Any, NamedTuple
 
 from chp.headers import Messages
 from chp.numbers import Revision
-from chp.topics import unpack_messages
+from chp.topics import pack_slots, unpack_messages, unpack_slots
 
 PART_MESSAGES, PART_BYTES = 8192, 3 << 20  # keys and values, unless one message is larger
 
@@ -41,6 +41,31 @@ def parts_of(header: Messages, items: list[Any]) -> list[Part]:
         return [whole]
     places = [0, *_cuts(whole), len(whole.values)]
     return [_slice(whole, start, end) for start, end in pairwise(places)]
+
+
+def joined(steps: Iterable[list[Any]]) -> list[list[Any]]:
+    """Return the steps in hand as ranges: steps of a slot that follow on are one.
+
+    A slot is in one range, but where the server moved it on between two steps. So there are about 256 at most.
+    """
+    chains: dict[int, dict[int, int]] = {}  # end -> beginning -> slots
+    for slots, after, upto in steps:
+        left, new = unpack_slots(slots), chains.get(after, {})
+        for begin, held in list(new.items()):
+            if follows := held & left:
+                _put(new, begin, held & ~follows)
+                _put(chains.setdefault(upto, {}), begin, chains[upto].get(begin, 0) | follows)
+                left &= ~follows
+        if left:
+            _put(chains.setdefault(upto, {}), after, chains[upto].get(after, 0) | left)
+    return [[pack_slots(slots), begin, end] for end, of in sorted(chains.items()) for begin, slots in of.items()]
+
+
+def _put(where: dict[int, int], begin: int, slots: int) -> None:
+    if slots:
+        where[begin] = slots
+    else:
+        where.pop(begin, None)
 
 
 def _columns(items: list[Any]) -> tuple[Any, ...]:

@@ -154,7 +154,8 @@ class Topic:
 
         start     where a group begins that is made by this: "begin", "end", or an offset
         ttl       seconds for which its process may be stopped, or gone, before its messages go to others
-        ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before"
+        ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":
+                  at most once. A refused acknowledgement does not end the loop in either mode
         prefetch  how many chunks, of about 256 KiB, it is given ahead
         name      what others are shown of it
 

@@ -55,7 +55,8 @@ class Ballast:
 
 
 MEASURE_S = 0.1  # between two looks; what sets take between them is added up
-NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun
+NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun; less if the
+# disk was seen to be full then, and is seen to have room again: only a quota can't be seen
 GONE = (
     "its file was removed, or another stands in its place, so it keeps nothing; the active has all that it had: see "
     "what became of --data, and start this server again, which catches up"
@@ -74,6 +75,7 @@ class Space:
         self._lighter = False  # some room has just been made
         self.due = now  # when to look again
         self._journal_full_until = self._read_only_until = now
+        self._was_short = False  # the disk was full when the journal had no room
 
     def look(self, core: ServerCore, now: float) -> None:
         """Tell the core what there is. `JournalError` if the journal's file is gone and the other server has all."""
@@ -85,6 +87,13 @@ class Space:
         self.due = now + MEASURE_S
 
     def _measured(self, now: float) -> Measured:
+        seen = self._measure(now)
+        if self._was_short and _has_room(seen, self._gauge.disk_free_min):
+            self._was_short, self._journal_full_until, self._read_only_until = False, now, now
+            seen = self._measure(now)
+        return seen
+
+    def _measure(self, now: float) -> Measured:
         return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
 
     def no_room(self, core: ServerCore, error: JournalFull, now: float) -> None:
@@ -92,15 +101,27 @@ class Space:
         self.full = error
         self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
         self._read_only_until = self._journal_full_until
+        self._look_at_cause(now)
         core.measured(self._measured(now), aside=True)
         self._lighter = self._ballast.let_go()
 
     def no_room_to_clean(self, now: float) -> float:
         """The journal could not be cleaned up; until when it need not be tried again."""
         self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self._look_at_cause(now)
         return self._journal_full_until
+
+    def _look_at_cause(self, now: float) -> None:
+        """See whether the disk is full, so that room on it can be seen too."""
+        free = self._measure(now).disk_free
+        self._was_short = free is not None and free < self._gauge.disk_free_min
 
     @property
     def wait_s(self) -> float:
         """How long a turn that waits for room does so."""
         return 0.0 if self._lighter else NO_ROOM_RETRY_S
+
+
+def _has_room(seen: Measured, disk_free_min: int) -> bool:
+    """Return True if the disk has more than what is to stay free, by a margin."""
+    return seen.disk_free is not None and seen.disk_free >= disk_free_min + disk_free_min // 4

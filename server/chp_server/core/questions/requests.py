@@ -21,13 +21,12 @@ from typing import Any
 
 from chp import columns, headers
 from chp.access import TOPICS
-from chp.batch import Segment, encode, unpackb
+from chp.batch import Segment, decode_options, encode, peek_id
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import epoch_of, pack
-from chp.unpacking import QUESTION
 from chp.versions import spoken, unspoken
 
 from ..peer.peerlink import PeerLink
@@ -103,7 +102,12 @@ class Requests:
         yield from chp1_parts(self._image_of(subtree), subtree, self._here.wall, lambda: self._here.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> Asking:
-        options = unpackb(options_frame, "the options of ICANHAZ?", QUESTION)
+        try:
+            options = decode_options(options_frame)
+        except BadFrame as error:
+            if (request_id := peek_id(options_frame)) is not None:
+                self.refuse(identity, request_id, str(error))
+            raise
         if type(options) is not dict or type(options.get("id")) is not int:
             raise BadFrame("the options of ICANHAZ? are a msgpack map with an 'id', a number")
         version = options.get("chp")

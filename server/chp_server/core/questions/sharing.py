@@ -31,7 +31,6 @@ from .syncs import reply
 
 BEAT_S = 1.0
 PAGES_MAX = 16  # that are looked through for one page of a member's
-HAVE_MAX = 1000  # steps that a member may say it has in hand: they fit a question
 Frames = list[bytes]
 
 
@@ -65,6 +64,9 @@ class Sharing:
         here, member = self._here, options.get("member")
         if type(member) is not bytes or member not in group.members:
             return "member", f"you are no member of group {group.name} of topic {topic.name}; join it"
+        have = options.get("have", [])
+        if type(have) is list and len(have) > here.limits.have_max:
+            return "bad", f"'have' has {len(have):,} ranges, and at most {here.limits.have_max:,}; join what follows on"
         if len(self._streams) >= here.limits.readings_max:
             return "busy", f"{len(self._streams)} members of groups read here; ask again when one is done"
         which, credit = (topic.name, group.name), min(options["credit"], here.limits.sync_credit_max)
@@ -87,7 +89,7 @@ class Sharing:
             return []
         if not self._here.state.is_ours(proof[0], proof[1:]):
             return []
-        good = [each for each in have[:HAVE_MAX] if type(each) is list and list(map(type, each)) == [bytes, int, int]]
+        good = [each for each in have if type(each) is list and list(map(type, each)) == [bytes, int, int]]
         return [(unpack_slots(slots[:32]), after, upto) for slots, after, upto in good]
 
     def grant(self, identity: bytes, request_id: int, more: int) -> None:

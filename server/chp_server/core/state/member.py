@@ -86,14 +86,15 @@ class Member:
             self.given.pop(where, None)
 
     def resume(self, have: list[tuple[int, int, int]]) -> None:
-        """It says what it has in hand: where that follows on a slot's position, it gets what comes behind.
+        """Go on behind the ranges that the member has in hand, in the slots whose position is in such a range.
 
-        What it was acknowledged, and is lost here, it does not have any more: it gets that again.
+        A position is below a range if an acknowledgement was lost here. Then the member is given that again.
         """
         for slots, after, upto in have:
-            if upto > after and (some := self.given.get((after, after), 0) & slots):
-                self._put((after, after), self.given[after, after] & ~some)
-                self._put((upto, upto), self.given.get((upto, upto), 0) | some)
+            for where, held in [(where, held) for where, held in self.given.items() if after <= where[0] < upto]:
+                if some := held & slots:
+                    self._put(where, held & ~some)
+                    self._put((upto, upto), self.given.get((upto, upto), 0) | some)
 
     def in_hand(self, places: Places) -> int:
         """The slots of which it was given messages that it has not acknowledged."""
