@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -29,9 +30,9 @@ CHP = [sys.executable, "-m", "chp_client.cli"]
 class Running:
     """A command in the foreground, whose lines are read as they come."""
 
-    def __init__(self, *args: str) -> None:
+    def __init__(self, *args: str, before: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [*CHP, *args], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*before, *CHP, *args], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -95,6 +96,79 @@ def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
     running.until("ended, and its data are gone")
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and has not ended and waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until_ended(pids: list[int]) -> None:
+    for _ in range(int(WAIT_S * 20)):
+        if not any(map(runs, pids)):
+            return
+        threading.Event().wait(0.05)
+    left = [pid for pid in pids if runs(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    raise AssertionError(f"they run on: {left} of {pids}")
+
+
+def children_told(seen: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(?m)\| process (\d+)", seen)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["the terminal", "the shell in it"])
+def test_nothing_runs_on_when_the_terminal_is_closed(how: str) -> None:
+    port, console = ports()
+    argv = [*CHP, "dev", "--port", str(port), "--console-port", str(console)]
+    if how != "the terminal":
+        argv = ["sh", "-c", '"$@"; exit 0', "sh", *argv]
+    ours, theirs = pty.openpty()
+    argv = ["setsid", "--ctty", *argv]  # its standard input becomes the controlling terminal
+    with subprocess.Popen(argv, env=ENVIRON, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = ""
+        while len(children_told(seen)) < 3 or "serves" not in seen:
+            seen += os.read(ours, 4096).decode()
+        pids = [process.pid, *children_told(seen)]
+        assert len(pids) == 4 and all(map(runs, pids))
+        if how == "the terminal":
+            os.close(ours)
+        else:
+            process.kill()
+        until_ended(pids)
+    if how != "the terminal":
+        os.close(ours)
+
+
+@pytest.mark.slow
+def test_nothing_runs_on_when_it_is_killed(dev: tuple[Running, list[str]]) -> None:
+    running, servers = dev
+    running.until(r"^gateway +\| .*http://")
+    pids = children_told("".join(running.seen))
+    assert len(pids) == 3
+    with Clone(servers) as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+    running.process.kill()
+    until_ended(pids)
+
+
+@pytest.mark.slow
+def test_who_asked_for_it_to_outlive_the_terminal_has_it_so() -> None:
+    port, _ = ports()
+    running = Running("dev", "--port", str(port), "--no-console", before=["nohup"])
+    running.until(r"^backup +\| process")
+    running.process.send_signal(signal.SIGHUP)
+    with Clone(f"127.0.0.1:{port}") as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+    assert running.process.poll() is None
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(WAIT_S) == 0
 
 
 def test_a_port_that_is_taken_is_named() -> None:

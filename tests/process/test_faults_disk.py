@@ -123,6 +123,7 @@ def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpf
         assert active is not None, "both live, and heartbeats and statuses go on"
         with Clone(pair.servers) as reader:
             reader.wait_until_synced(GENEROUS_S)
+            reader.sync(GENEROUS_S)
             assert dict(reader) == dict(clone) == {"/kept": b"1"}
         for disk in disks:
             disk.free()
@@ -160,6 +161,30 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
 
             wait_for("the group to be done, by the same consumer", all_done)
             assert consumer.fenced > 0
+
+
+def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
+    """Not a byte is free on both disks: nothing is written, and a `sync` asks for no more than an answer."""
+    pair = ProcessPair(tmp_path)
+    disks = [Disk(tmpfs, server.data) for server in pair.both]
+    with pair, Clone(pair.servers) as clone, Clone(pair.servers) as reader:
+        clone.set("/kept", b"1").wait(GENEROUS_S)
+        reader.wait_until_synced(GENEROUS_S)
+        for disk in disks:
+            disk.fill(0)
+        wait_for("both to say so", lambda: all(full(server).startswith("read-only") for server in pair.both))
+        with pytest.raises(Refused, match=r"\(full\).*read-only"):
+            clone.set("/more", b"1").wait(GENEROUS_S)
+        for _ in range(3):
+            assert reader.sync(GENEROUS_S).durability == "journaled"
+        assert reader.setdefault("/kept", b"other", GENEROUS_S) == b"1"
+        assert reader.pop("/none", None, GENEROUS_S) is None
+        for disk in disks:
+            disk.free()
+        wait_for("room", lambda: not any(map(full, pair.both)))
+        clone.set("/more", b"1").wait(GENEROUS_S)
+        reader.sync(GENEROUS_S)
+        assert reader.snapshot() == {"/kept": b"1", "/more": b"1"}
 
 
 def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(

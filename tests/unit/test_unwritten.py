@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from chp.batch import ACK, REFUSED, Segment, split
+from chp.headers import APPLIED, JOURNALED
 from chp.keys import public_session, session_topic
 from chp_server.core.pair.binary_star import Event
 from chp_server.core.updates.room import MIB, Measured
@@ -87,6 +88,49 @@ def test_nothing_is_written_to_a_disk_without_room() -> None:
     turn_of(lone)
     assert set(lone.core.state.map.values) == {"/b"}, "its time is over"
     assert told(turn_of(lone, (ONE, 8, delete))) == [[[8, 8]]]
+
+
+SYNC = Segment([], []).encode()
+
+
+def acks(turn: Turn) -> list[Any]:
+    """The runs and durability of each acknowledgement."""
+    return [[header[1], header[2]] for m in turn.acks if (header := split(m[4])[0])[0] == ACK]
+
+
+def test_a_batch_that_changes_nothing_needs_no_room() -> None:
+    lone = Talk(disk_free_min=KEPT)
+    turn_of(lone, (ONE, 1, a_set()))
+    at = lone.core.state.number
+    for session, no in ((ONE, 2), (ONE, 3), (b"reader", 1), (b"reader", 2)):
+        turn = turn_of(lone, (session.ljust(16, b"-"), no, SYNC), seen=NOTHING)
+        assert acks(turn) == [[[[no, no, at]], APPLIED]] and not turn.journal
+    again = turn_of(lone, (ONE, 2, SYNC), (ONE, 4, SYNC), seen=NOTHING)
+    assert acks(again) == [[[[no, no, at]], APPLIED] for no in (2, 4)]
+    assert told(turn_of(lone, (ONE, 5, a_set("/b")), seen=NOTHING)) == [[5, "full"]]
+    later = turn_of(lone, (ONE, 4, SYNC), (ONE, 5, a_set("/b")), (ONE, 6, a_set("/c")))
+    assert told(later) == [[[6, 6]], [[4, 4]], [5, "full"]] and set(lone.map) == {"/a", "/c"}
+    assert told(turn_of(lone, (ONE, 4, SYNC))) == [[[4, 4]]]
+
+
+def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
+    lone = Talk(disk_free_min=KEPT)
+    turn_of(lone, (ONE, 1, a_set()))
+    turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)
+    assert told(turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)) == [[2, "full"], [[3, 3]]]
+    assert told(turn_of(lone, (ONE, 4, SYNC), (ONE, 2, a_set("/b")))) == [[[4, 4]], [2, "full"]]
+
+
+def test_a_pair_without_room_never_calls_it_replicated() -> None:
+    """The passive has confirmed nothing since: behind a cut link it may serve, and have more."""
+    pair = Cores(disk_free_min=KEPT)
+    pair.put("PB", ONE, 1, {"/a": b"1"})
+    pair.run(0.2)
+    pair.p.resting.stepped(Event.HANDOVER)  # it is not to hand over by itself
+    pair.p.room.measured(NOTHING)
+    pair.put("PB", ONE, 2, {})
+    pair.run(0.2)
+    assert pair.answers(ONE)[-1] == (2, "ack", pair.p.state.number, JOURNALED)
 
 
 def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:

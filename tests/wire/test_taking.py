@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from chp_client import AsyncClone, Clone, State
-from chp_client.errors import Conflict, Refused
+from chp_client.errors import Closed, Conflict, Refused
 from chp_server.testing import Pair, TestServer
+from tests.process.linearizable import CAS, READ, Call, wrong
 
 WAIT_S = 60.0
 KEYS = {f"/{i}": b"%d" % i for i in range(40)}
@@ -21,7 +24,7 @@ KEYS = {f"/{i}": b"%d" % i for i in range(40)}
 
 @pytest.fixture
 def lone() -> Iterator[TestServer]:
-    with TestServer(name="lone", store="memory:", solo_wait_s=0.1) as server:
+    with TestServer(name="lone", store="memory:", solo_wait_s=0.1, heartbeat_s=0.05) as server:
         yield server
 
 
@@ -117,6 +120,58 @@ def test_an_own_set_is_confirmed_before_it_is_taken(two: list[Clone]) -> None:
     until(lambda: other.get("/k") == b"49")
 
 
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_what_is_answered_of_one_key_is_linearizable(two: list[Clone], in_turns: bool) -> None:
+    """Each call has its effect at one moment between its beginning and its answer, also where it changes nothing."""
+    calls: list[Call] = []
+
+    def act(whose: list[int]) -> None:
+        rng = random.Random(len(whose) + whose[0])
+        for n, i in enumerate(whose):
+            called, drawn = monotonic(), f"{i}.{n}"
+            if rng.random() < 0.5:
+                taken = two[i].pop("/k", None, timeout=WAIT_S)
+                said = (READ, None, None) if taken is None else (CAS, None, taken.decode())
+            else:
+                seen = two[i].setdefault("/k", drawn.encode(), timeout=WAIT_S).decode()
+                said = (CAS, seen, None) if seen == drawn else (READ, seen, None)
+            kind, value, expected = said
+            calls.append(Call(f"{i}", kind, value, called, monotonic(), expected))
+
+    if in_turns:
+        act([0, 1] * 40)
+    else:
+        together(lambda: act([0] * 60), lambda: act([1] * 60))
+    assert {call.kind for call in calls} == {CAS, READ} and not wrong(calls)
+
+
+def test_without_a_server_nothing_is_answered(lone: TestServer) -> None:
+    with synced(lone) as clone:
+        clone.set("/k", b"1").wait(WAIT_S)
+        lone.kill()
+        until(lambda: clone.state is State.STALE)
+        for act in (clone.setdefault, clone.pop):
+            with pytest.raises(TimeoutError, match="no acknowledgement within"):
+                act("/k" if act == clone.setdefault else "/none", b"", 0.05)
+        clone.close(0.0)
+        with pytest.raises(Closed):
+            clone.pop("/none", None)
+
+
+def test_what_another_program_was_acknowledged_is_seen(two: list[Clone]) -> None:
+    one, other = two
+    for i in range(20):
+        value = b"%d" % i
+        one.set("/k", value).wait(WAIT_S)
+        assert other.setdefault("/k", b"other", timeout=WAIT_S) == value
+        one.delete("/k").wait(WAIT_S)
+        assert other.pop("/k", None, timeout=WAIT_S) is None
+        one.set("/k", value).wait(WAIT_S)
+        assert other.pop("/k", None, timeout=WAIT_S) == value
+        with pytest.raises(KeyError):
+            other.popitem(timeout=WAIT_S)
+
+
 def test_a_delete_on_condition(two: list[Clone]) -> None:
     clone, _ = two
     first = clone.set("/k", b"1").wait(WAIT_S).revision
@@ -193,5 +248,9 @@ def test_what_can_not_be_told_is_said(lone: TestServer) -> None:
     with Clone(lone.address, subtree=None) as writer:
         with pytest.raises(ValueError, match=r"only writes.*if_revision=0"):
             writer.setdefault("/a", b"")
-        assert writer.pop("/a", None) is None and writer.state in (State.CONNECTING, State.SYNCED)
+        with pytest.raises(ValueError, match="only writes"):
+            writer.pop("/a", None)
+        with pytest.raises(ValueError, match="only writes"):
+            writer.popitem()
+        assert writer.state in (State.CONNECTING, State.SYNCED)
     assert issubclass(Conflict, Refused)

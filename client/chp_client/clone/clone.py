@@ -117,7 +117,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Delete a key and return the value it had; `default`, or KeyError, if there is none.
 
         Of all programs that take a key one gets it: the servers delete it if it is as this one saw it, and this waits
-        until they have. Raises what `set` and its ticket do; after a `TimeoutError` it may be done, now or later.
+        until they have. Where the copy has no such key this waits for a `sync`, which sets nothing, and looks again.
+        Raises what `set`, its ticket and `sync` do; after a `TimeoutError` it may be done, now or later.
         """
         return at_once(self._taking(timeout).pop(key, default))
 
@@ -130,11 +131,15 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return at_once(self._taking(timeout).delete_prefix(prefix))
 
     def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
-        """Delete some key and return it with its value, as `pop` does; KeyError if there is none."""
+        """Delete some key and return it with its value, as `pop` does; KeyError if there is none after a `sync`."""
         return at_once(self._taking(timeout).popitem())
 
     def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
-        """The value of a key; if there is none it is set to `default`, unless another program is faster; as `pop`."""
+        """Return the value of a key; if there is none, set it to `default` first.
+
+        One value is everybody's: another program's, if that is faster. Where the copy has the key this waits for a
+        `sync`, which sets nothing, and looks again. Raises what `pop` does.
+        """
         return at_once(self._taking(timeout).setdefault(key, default))
 
     def waits(self, timeout: float | None) -> Blocking:

@@ -2,9 +2,12 @@
 
     the key as it is held    --its revision-->    a delete, or a set, on condition of it    --Conflict-->    once more
 
-So of all programs that take a key exactly one gets it, and of all that put one exactly one does. What has to be waited
-for is awaited from a `Waits`. An `AsyncClone`'s waits by its loop; a `Clone`'s, `Blocking`, keeps the thread, so that a
-coroutine over it never stops half way, and `at_once` runs it to its end.
+So of all programs that take a key exactly one gets it, and of all that put one exactly one does. Where the copy alone
+would give the answer (the key is absent for `pop`, present for `setdefault`, the map empty for `popitem`), the call
+waits for a `sync` and looks again: the copy may be late, or STALE. A call syncs at most once: after a `Conflict`, too,
+the copy is not older than the servers' answer. What has to be waited for is awaited from a `Waits`. An `AsyncClone`'s
+waits by its loop; a `Clone`'s, `Blocking`, keeps the thread, so that a coroutine over it never stops half way, and
+`at_once` runs it to its end.
 """
 
 from __future__ import annotations
@@ -121,27 +124,51 @@ class Taking:
         self._reading, self._writer, self._waits = reading, writer, waits
 
     async def pop(self, key: str, default: Any) -> Any:
-        """The value of a key that this program, and no other, deleted."""
-        while (entry := self._reading.entry(key)) is not None:
-            if entry.pending:
-                await self._waits.confirmed(key)
-                continue
-            try:
-                await self._waits.done(partial(self._writer.delete, key, entry.revision))
-            except Conflict:
-                continue  # somebody else was faster: to take it, or to set it
-            return entry.value
+        """Delete a key, and return the value that this program, and no other, took; `default` if the key is absent."""
+        if (found := await self._taken(key, await_absence=True)) is not GONE:
+            return found
         if default is NOTHING:
             raise KeyError(key)
         return default
 
     async def popitem(self) -> tuple[str, Any]:
-        """Some key and its value."""
-        while (key := self._reading.some_key()) is not None:
-            value = await self.pop(key, GONE)
-            if value is not GONE:
-                return key, value
-        raise KeyError("popitem(): this Clone holds no keys")
+        """Take some key and its value."""
+        synced = False
+        while True:
+            while (key := self._reading.some_key()) is not None:
+                value = await self._taken(key, await_absence=False)
+                if value is not GONE:
+                    return key, value
+            if synced:
+                raise KeyError("popitem(): this Clone holds no keys")
+            await self._synced()
+            synced = True
+
+    async def _taken(self, key: str, *, await_absence: bool) -> Any:
+        """Take the value of a key; `GONE` if the key is absent, which `await_absence` asks the servers first."""
+        answered = not await_absence
+        while True:
+            if (entry := self._reading.entry(key)) is None:
+                if answered:
+                    return GONE
+                await self._synced()
+            elif entry.pending:
+                await self._waits.confirmed(key)
+                continue
+            else:
+                try:
+                    await self._waits.done(partial(self._writer.delete, key, entry.revision))
+                    return entry.value
+                except Conflict:
+                    # Another program was faster: it took the key, or set it.
+                    pass
+            answered = True
+
+    async def _synced(self) -> None:
+        """Wait until the copy has all that was acknowledged to any program before."""
+        if not self._writer.subtrees:
+            raise BadInput("this Clone only writes, and can't tell what is there; make one that holds the subtree")
+        await self._waits.done(self._writer.sync)
 
     async def delete_prefix(self, prefix: str) -> int:
         """How many keys were deleted, in portions that are waited for."""
@@ -154,18 +181,25 @@ class Taking:
         return gone
 
     async def setdefault(self, key: str, default: Any) -> Any:
-        """The value of a key, which is `default` if it had none."""
+        """Return the value of a key; if it is absent, set it to `default` first."""
         if not self._writer.subtrees:
             raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
+        answered = False
         while True:
-            if (entry := self._reading.entry(key)) is not None:
-                return entry.value
-            await self._waits.confirmed(key)
-            try:
-                await self._waits.done(partial(self._writer.set, key, default, None, 0))
-            except Conflict:
-                continue
-            return default
+            entry = self._reading.entry(key)
+            if entry is None or entry.pending:
+                await self._waits.confirmed(key)
+            if entry is None:
+                try:
+                    await self._waits.done(partial(self._writer.set, key, default, None, 0))
+                    return default
+                except Conflict:
+                    answered = True
+            elif not entry.pending:
+                if answered:
+                    return entry.value
+                await self._synced()
+                answered = True
 
 
 async def flush(mailbox: Mailbox, waits: Waits, timeout: float | None) -> None:

@@ -1,11 +1,12 @@
-"""`chp dev`: a pair to try things on, in the foreground; Ctrl-C ends it, and nothing is left of it.
+"""`chp dev`: a pair to try things on, in the foreground; Ctrl-C or a closed terminal ends it.
 
     primary | active ...              each line of either server's log, with its name, coloured on a terminal
     backup  | passive ...
     gateway | http://127.0.0.1:8080   the console, if the extra `gateway` is installed
 
 The servers are processes of their own, so a failover can be tried: kill -9 one by its number, which is told, and it is
-started again. Their data lie in a temporary directory.
+started again. Their data lie in a temporary directory. Each child's standard input is a pipe that only `chp dev` holds:
+its end, which the kernel brings about if `chp dev` is killed, ends the child.
 """
 
 from __future__ import annotations
@@ -31,6 +32,18 @@ from ..settings import Settings, examples, pass_settings
 COLOURS = {"primary": "green", "backup": "cyan", "gateway": "magenta"}
 AGAIN_S = 2.0  # until one that has ended is started again: long enough to see the other take over
 END_S = 5.0  # for one that was told to end
+# What a child runs: the module that its arguments name, until the pipe that is its standard input ends.
+HELD = f"""\
+import os, runpy, signal, sys, threading
+def end():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait({END_S})
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=end, daemon=True).start()
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 APART, EACH = 10, 4  # the backup's port is the primary's and ten; a server has four in a row
 
 
@@ -44,15 +57,16 @@ class Child:
     def start(self) -> None:
         """Start it, in a group of its own: Ctrl-C is for us, who end the children in their order."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *self._argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, env=self._environ, start_new_session=True,
+            [sys.executable, "-c", HELD, *self._argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE, env=self._environ, start_new_session=True,
         )  # fmt: skip
         threading.Thread(target=self._show, args=(self.process,), daemon=True).start()
         self.say(f"process {self.process.pid}")
 
     def say(self, text: str) -> None:
-        """A line with its name before it."""
-        self._out.line(f"{self._out.style(f'{self.name:7} |', fg=COLOURS[self.name])} {text}")
+        """Write a line with its name before it. If the terminal is closed, nothing is written, and nothing raised."""
+        with contextlib.suppress(OSError):
+            self._out.line(f"{self._out.style(f'{self.name:7} |', fg=COLOURS[self.name])} {text}")
 
     def _show(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None, "it was asked for"
@@ -89,6 +103,8 @@ class Child:
 @pass_settings
 def dev(settings: Settings, port: int, console_port: int, console: bool) -> None:
     """Run a primary and a backup on this machine, with temporary data, their logs here; Ctrl-C ends both.
+
+    So does a terminal that is closed, and kill -9 of this command. With nohup it outlives the terminal.
 
     One that ends by itself, as by kill -9, is started again two seconds later.
     """
@@ -147,14 +163,17 @@ def _serve(out: Out, children: list[Child]) -> None:
         finally:
             for child in reversed(children):
                 child.end()
-    out.line("ended, and its data are gone")
+    with contextlib.suppress(OSError):
+        out.line("ended, and its data are gone")
 
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    """An event that Ctrl-C and SIGTERM set, and the end of the terminal, unless that is ignored (nohup)."""
+    stop, ends = threading.Event(), [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in ends}
     try:
         yield stop
     finally:

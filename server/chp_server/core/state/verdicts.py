@@ -3,6 +3,7 @@
 Accept       it is done, in the open record          AcceptChp1   the same of a set of CHP/1
 Commit       staged updates become a record          Refuse      it is not done, for good
 Duplicate    it was done, or refused, before         Expected    it is not its session's next
+Unrecorded   it changes nothing, and nothing may be written
 KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
 """
 
@@ -86,6 +87,16 @@ class Expected:
     wanted: int
 
 
+@dataclass(slots=True)
+class Unrecorded:
+    """A session's next batch, which changes nothing, while nothing may be written: it is done without a record.
+
+    A client sends one to learn how far the active is (`Clone.sync`).
+    """
+
+    batch: BatchId
+
+
 class Other(Enum):
     """Verdicts that say nothing more."""
 
@@ -97,7 +108,7 @@ class Other(Enum):
 # the key on the condition that it still has it, over a value that it never saw.
 KEY_IN_OPEN_RECORD: Final = Other.KEY_IN_OPEN_RECORD
 UNHEARD: Final = Other.UNHEARD
-Verdict = Accept | AcceptChp1 | Commit | Refuse | Duplicate | Expected | Other
+Verdict = Accept | AcceptChp1 | Commit | Refuse | Duplicate | Expected | Unrecorded | Other
 
 
 class Refusal(Exception):

@@ -16,7 +16,7 @@ from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
 from chp.keys import session_topic
 
-from ..state.verdicts import Duplicate, Expected, Refuse, Verdict
+from ..state.verdicts import Duplicate, Expected, Refuse, Unrecorded, Verdict
 from .channels import greeting
 from .turn import Frames, Turn
 
@@ -32,7 +32,8 @@ class Acks:
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()  # by the number that they wait for
         self.answered = 0  # up to this number answers have been given
         self._runs: Runs = {}
-        self._refusals: list[Frames] = []
+        # Refusals, and acknowledgements of what is in no record: they are whole, and wait for the record as others do.
+        self._unrecorded: list[Frames] = []
         self._at_once: list[Frames] = []
         self._expected_told: set[bytes] = set()
 
@@ -44,6 +45,8 @@ class Acks:
             self._tell_expected(*verdict.batch, verdict.code, verdict.wanted, number)
         elif isinstance(verdict, Refuse) and verdict.batch is not None:
             self._refuse(*verdict.batch, verdict.code, verdict.detail, number)
+        elif isinstance(verdict, Unrecorded):
+            self._tell_unrecorded(*verdict.batch, number)
         elif isinstance(verdict, Duplicate) and verdict.batch is not None:
             if verdict.refusal is not None:
                 self._refuse(*verdict.batch, *verdict.refusal, number)
@@ -58,9 +61,17 @@ class Acks:
         else:
             runs.append([no, no, revision])
 
+    def _tell_unrecorded(self, session_id: bytes, no: int, number: int) -> None:
+        """Acknowledge a batch that is in no record, at `number`, which has all that was acknowledged before it.
+
+        It never says *replicated*: the passive has confirmed nothing since the batch came, and may serve by now.
+        """
+        told = Ack([[no, no, number]], self.durability)
+        self._unrecorded.append(greeting(session_topic(session_id), number, encode(told)))
+
     def _refuse(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> None:
         """A batch is not done, for good."""
-        self._refusals.append(self._refusal(session_id, no, code, detail, number))
+        self._unrecorded.append(self._refusal(session_id, no, code, detail, number))
 
     def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int, number: int) -> None:
         """A batch is not its session's next; said once a record."""
@@ -77,9 +88,9 @@ class Acks:
         if self._at_once:
             turn.acks += self._at_once
             self._at_once, self._expected_told = [], set()
-        if self._runs or self._refusals:
-            self.waiting.append((number, self._runs, self._refusals))
-            self._runs, self._refusals = {}, []
+        if self._runs or self._unrecorded:
+            self.waiting.append((number, self._runs, self._unrecorded))
+            self._runs, self._unrecorded = {}, []
 
     def owe(self, number: int) -> None:
         """Something else waits for what acknowledgements wait for: `told` says when."""

@@ -23,7 +23,17 @@ from chp.keys import CLIENT_BYTES, RESERVED_KEY
 from ..state.recordlog import Record, grouped, numbered
 from ..state.staging import StagedCommit
 from ..state.state import deletes
-from ..state.verdicts import KEY_IN_OPEN_RECORD, Accept, AcceptChp1, BatchId, Commit, Duplicate, Refuse, Verdict
+from ..state.verdicts import (
+    KEY_IN_OPEN_RECORD,
+    Accept,
+    AcceptChp1,
+    BatchId,
+    Commit,
+    Duplicate,
+    Refuse,
+    Unrecorded,
+    Verdict,
+)
 from .acks import Acks
 from .committed import Committed
 from .gate import signer
@@ -150,6 +160,8 @@ class Committer:
                 self.room.taken += len(verdict.key) + len(verdict.value)
         elif isinstance(verdict, Duplicate):
             self.counts["duplicates"] += 1
+        elif isinstance(verdict, Unrecorded):
+            self.unwritten.note_done(*verdict.batch)
         elif isinstance(verdict, Refuse):
             if verdict.code == "full":
                 self.room.turned_away(verdict.size)

@@ -38,6 +38,7 @@ from ..state.verdicts import (
     Owners,
     Refusal,
     Refuse,
+    Unrecorded,
     Verdict,
 )
 from .committed import Committed
@@ -108,7 +109,7 @@ def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Ver
     return AcceptChp1(key, value, uuid, properties, ttl_ms)
 
 
-def _judge_again(batch: BatchId, view: View) -> Duplicate:
+def _judge_again(batch: BatchId, view: View) -> Duplicate | Unrecorded:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
@@ -116,6 +117,8 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
         return Duplicate(batch, None, refusal[1])
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
+    if refusal is None and not known and no <= view.unwritten.last(session_id):
+        return Unrecorded(batch)
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
 
@@ -130,6 +133,8 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             _check_size(segment, size, view)
         if state.access.rules is not None:
             owners = _check_access(batch[0], segment, signer(frames), state)
+        if not (segment.keys or segment.extras) and view.room.read_only:
+            return Unrecorded(batch)
         view.room.check(segment, size, state)
         if segment.extras and columns.AGAIN in segment.extras:
             earlier = _earlier(segment.extras[columns.AGAIN], batch[0])
