@@ -300,9 +300,13 @@ class AccessChecks:
                 found = core.state.access.rules
                 if (None if found is None else found.document) != wanted:
                     self._world.checks.fail(f"{node.name} has other rules than those at #{describe(number)}")
-        one, two = (node.core.state.access.owners for node in self._world.servers)
-        if dict(one) != dict(two):
-            self._world.checks.fail(f"the servers disagree on whose sessions are: {dict(one)}, {dict(two)}")
+        one, two = (node.core.state for node in self._world.servers)
+        if one.access.owners != two.access.owners:
+            text = f"{one.access.owners}, {two.access.owners}"
+            self._world.checks.fail(f"the servers disagree on whose sessions are: {text}")
+        if one.staging.owned() != two.staging.owned():
+            text = f"{one.staging.owned()}, {two.staging.owned()}"
+            self._world.checks.fail(f"the servers disagree on whose applications are: {text}")
 
 
 def _told_of_updates(frames: Frames) -> tuple[list[str], list[str]]:

@@ -8,23 +8,23 @@
 A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
 application's last committed version is remembered: a commit of that version or an older one is answered as done, which
 makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
-slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age; of applications
-that one goes that was used longest ago, of the user who has most of them.
+slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age. Applications are in
+a table that users share fairly (chp/fair.py); each is the user's who counted its versions first under rules.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from chp import columns
 from chp.batch import Segment, decode_segment
+from chp.fair import FairTable
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-Whose = Callable[[str], str]  # the user of an application, "" if it is nobody's
 DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
 
 
@@ -57,7 +57,7 @@ class Staging:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.transactions: dict[bytes, Transaction] = {}
-        self.versions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # application -> version, revision
+        self.versions = FairTable[str, tuple[int, int]](limits.applications_max)  # application -> version, revision
         self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
         self._openers: dict[bytes, bytes] = {}  # who opened which through this server: of others it is not known
@@ -165,22 +165,32 @@ class Staging:
         last = self.versions.get(application)
         return last[1] if last is not None and version <= last[0] else None
 
-    def crowding(self, whose: Whose) -> str:
-        """The user who has most of the applications; of several the first by name, as on the other server."""
-        counts = Counter(map(whose, self.versions))
-        return min(counts, key=lambda user: (-counts[user], user))
+    def owner_of(self, application: str) -> str | None:
+        """Return the user of an application; None if it is nobody's."""
+        return self.versions.user_of(application) or None
 
-    def record_done(self, application: str, version: int, revision: int, whose: Whose) -> None:
+    def own(self, application: str, user: str) -> None:
+        """Note that an application is a user's, unless it is somebody's already or is not remembered."""
+        if application in self.versions and not self.versions.user_of(application):
+            self.versions.give(application, user)
+
+    def owned(self) -> list[tuple[str, str]]:
+        """Return the applications that are somebody's, with their users."""
+        return [(name, user) for name in self.versions if (user := self.versions.user_of(name))]
+
+    def record_done(self, application: str, version: int, revision: int, user: str = "") -> None:
         """Remember an application's last version; one without a name asked for nothing to be remembered."""
         if not application:
             return
-        last = self.versions.get(application)
-        if last is None or last[0] <= version:  # an older one comes with what another server did alone
-            self.versions[application] = (version, revision)
-        self.versions.move_to_end(application)
-        if len(self.versions) > self._limits.applications_max:
-            most = self.crowding(whose)
-            del self.versions[next(name for name in self.versions if whose(name) == most)]
+        versions, last = self.versions, self.versions.get(application)
+        if last is None:
+            versions.put(application, (version, revision), user)
+        else:
+            if last[0] <= version:  # an older one comes with what another server did alone
+                versions[application] = (version, revision)
+            versions.use(application)
+        if len(versions) > versions.most:
+            del versions[versions.loser()]
 
     # -- as chunks of a snapshot
 

@@ -89,7 +89,7 @@ class Committed:
         self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
 
     def _note_access(self, told: Access, digest: int, now: float) -> None:
-        self.state.access.note(told)
+        self.state.record_access(told)
         self.state.record_number(told.last, digest, [], told.first, now)
         self.channels.skip(told.last)
 

@@ -40,7 +40,7 @@ from ..state.verdicts import (
     Verdict,
 )
 from .committed import Committed
-from .gate import check_batch, check_plain, claims, signer
+from .gate import check_batch, check_plain, new_owners, signer
 from .openrecord import HEADER_BYTES_MAX, OpenRecord
 from .room import Room
 from .unwritten import Unwritten
@@ -157,8 +157,7 @@ def _check_access(session_id: bytes, segment: Segment, user: str, state: Replica
     """By the rules; returns what was nobody's and is the user's from now on: the session, an application."""
     if why := check_batch(state.access, user, session_id, segment, state.staging):
         raise Refusal("access", why)
-    named = [session_id[:CLIENT_BYTES], *claims(segment.extras or {})]
-    return {each: user for each in named if each not in state.access.owners}
+    return new_owners(state.access, user, session_id, segment.extras or {}, state.staging)
 
 
 def _check_size(segment: Segment, size: int, view: View) -> None:
@@ -227,8 +226,8 @@ def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool
         return True
     if strict and version != last + 1:
         raise Refusal("count", last)
-    full = application not in versions and len(versions) >= state.limits.applications_max
-    if full and (state.access.rules is None or state.staging.crowding(state.access.whose) in ("", user)):
+    asker = user if state.access.rules is not None else ""
+    if application not in versions and (versions.refuses(asker) or (versions.full and not versions.crowding(asker))):
         many = f"the versions of {len(versions):,} applications are remembered, as many as there may be"
         raise Refusal("busy", f"{many}; use a name again, not a new one each time")
     return False
