@@ -115,7 +115,7 @@ class Door:
             lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
         )
         socket: Any = self._manual
-        self._admitting = Admitting(socket, *asks, node.world.rng.randbytes)
+        self._admitting = Admitting(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
 
     def decides(self, conn: Conn, frames: Frames) -> bool:
         """Whether an event of a connection is the core's to hear."""
@@ -132,7 +132,7 @@ class Door:
 
     def look(self) -> None:
         """Cut off who may not hear any more what it hears."""
-        self._admitting.look(rules_number(self._node.core), lambda fd, why: self._cut(self._conns[fd], fd))
+        self._admitting.look(rules_number(self._node.core), 0, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
         if conn.up and conn.identity == b"#%d" % fd:

@@ -1,4 +1,4 @@
-"""One user's flood takes nothing of another's: its application, its idle sessions, whose they are (SPEC.md, section 38).
+"""One user's flood takes nothing of another's: neither its application nor its idle sessions (SPEC.md, section 38).
 
 covers: core/state/sessions.py; owners in staging.py and granted.py: on both servers, after a failover, and recovered.
 """

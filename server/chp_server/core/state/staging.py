@@ -8,8 +8,10 @@
 A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
 application's last committed version is remembered: a commit of that version or an older one is answered as done, which
 makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
-slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age. Applications are in
-a table that users share fairly (chp/fair.py); each is the user's who counted its versions first under rules.
+slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age.
+
+Applications are in a table that users share fairly (chp/fair.py). Each is the user's who counted its versions first
+under rules.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ FREE_SUBTREES = frozenset({"/.chp/pulse/"})
 OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})  # not for who may write nothing
 TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
 Frames = list[bytes]
-Origin = tuple[str, str]  # the beginning of the key, and the address
+Origin = tuple[str, str]  # the key, and the address
 NOWHERE: Origin = ("", "")
+KEY_SHOWN = 8  # characters of a key, by which people know it
 
 
 class Signed(list[bytes]):
@@ -85,7 +86,8 @@ class Gate:
     def who(self) -> dict[str, str]:
         """Who speaks, for logs and an audit: what is known of it."""
         key, address = self.origin
-        return {"user": self.speaker, **({"key": key} if key else {}), **({"address": address} if address else {})}
+        known = {"key": key[:KEY_SHOWN], "address": address}
+        return {"user": self.speaker, **{name: text for name, text in known.items() if text}}
 
     # -- P
 
