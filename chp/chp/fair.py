@@ -9,8 +9,8 @@ The choice depends on the table alone, so two servers whose tables are alike cho
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -29,6 +29,17 @@ def crowding(counts: Mapping[str, int], most: int, asker: str | None = None) -> 
     if asker is not None and counts.get(asker) == top:
         return asker
     return min(user for user, count in counts.items() if count == top)
+
+
+def making_room(users: Mapping[Key, str], most: int, asker: str, used: Callable[[Key], float]) -> Key | None:
+    """Return the entry of another user that makes room in a full table of `most`; None if the asker is refused.
+
+    `users` tells the user of each entry, and `used` when it was used last.
+    """
+    user = crowding(Counter(users.values()), most, asker)
+    if user is None or user == asker:
+        return None
+    return min((key for key, whose in users.items() if whose == user), key=used)
 
 
 class FairTable(OrderedDict[Key, Value]):

@@ -35,9 +35,9 @@ from chp_server.core.questions.requests import Requests
 from chp_server.core.releasing import Releasing
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.filling import Filling
-from chp_server.core.state.granted import Granted
 from chp_server.core.state.history import Tenure
 from chp_server.core.state.leases import Leases
+from chp_server.core.state.state import ReplicatedState
 from chp_server.core.state.verdicts import Duplicate
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
@@ -595,7 +595,7 @@ def told_what_others_gave_since(mp: pytest.MonkeyPatch) -> None:
 
 
 def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Granted, "to_rest", lambda self: [])
+    mp.setattr(ReplicatedState, "_owned", lambda self: [])
 
 
 @pytest.mark.parametrize(

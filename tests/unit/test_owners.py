@@ -145,7 +145,7 @@ def test_a_state_of_an_older_server_has_owners_of_clients_that_are_forgotten() -
     """It kept them in one table with those of applications, oldest first."""
     old = ruled().p.state
     (*_, body) = old.rest(1.0)
-    _, (*rest, rules) = unpackb(body, "state")
+    _, (*rest, rules, _) = unpackb(body, "state")
     owners = [[b"f" * CLIENT_BYTES, "alice"], [b"=job", "bob"], [b"=gone", "bob"]]
     copy = ReplicatedState(LIMITS)
     copy.load_rest([*rest[:5], [["job", 3, 1]], *rest[6:], [*rules[:2], owners]], 1.0)

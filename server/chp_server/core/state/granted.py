@@ -39,14 +39,13 @@ class Granted:
         """Whose a session is, by its public id."""
         return self.owners.get(session_id[:CLIENT_BYTES])
 
-    def to_rest(self, applications: list[list[Any]]) -> list[Any]:
-        """As a state carries it, with the owners of applications: nothing, where there have never been rules."""
-        if self.rules is None:
-            return []
-        return [[self.changed, self.rules.document, [*map(list, self.owners.items()), *applications]]]
+    def to_list(self, applications: list[list[Any]]) -> list[Any]:
+        """Return what a state says of the rules, of clients' owners, and of those of applications."""
+        document = None if self.rules is None else self.rules.document
+        return [self.changed, document, [*map(list, self.owners.items()), *applications]]
 
     def load(self, rest: list[Any]) -> None:
-        """Take over what `to_rest` said; the owners of applications are left to be taken out."""
+        """Take over what `to_list` said, if a state has it; the owners of applications are left to be taken out."""
         for changed, document, owners in rest[:1]:
             self.rules, self.changed = _read(document), changed
             self.owners.update(map(tuple, owners))

@@ -29,7 +29,7 @@ from chp.numbers import epoch_of
 from .granted import APPLICATION, Granted
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import NOT_YET, Gathering, Image
-from .leases import Leases
+from .leases import Leases, user_of
 from .leaving import Leaving
 from .sessions import Session, Sessions
 from .staging import Staging
@@ -109,7 +109,7 @@ class ReplicatedState:
         self.access = Granted()
         self.sessions = Sessions(limits.sessions_max, self.access.owners)
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
-        self.leases = Leases()
+        self.leases = Leases(limits.leases_max)
         self.lease_of: dict[str, bytes] = {}
         self.ended = Ended()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
@@ -222,7 +222,8 @@ class ReplicatedState:
         extras = segment.extras or {}
         if columns.LEASE in extras:
             lease_id, ttl_ms, *owner = extras[columns.LEASE]
-            self.leases.keep(lease_id, ttl_ms, owner[0] if owner else b"", now)
+            whose = owner[0] if owner else b""
+            self.leases.keep(lease_id, ttl_ms, whose, now, user_of(whose, self.access.owners))
         if columns.REFRESH in extras:
             self.leases.refresh(extras[columns.REFRESH], now)
         if columns.LEASED in extras and extras[columns.LEASED] in self.leases:
@@ -276,6 +277,8 @@ class ReplicatedState:
         self.access.note(told)
         for name, user in told.owners:
             if self.sessions.has_client(name):
+                if name not in self.access.owners:
+                    self.leases.own(name, user)
                 self.sessions.own(name, user)
             elif name[:1] == APPLICATION:
                 self.staging.own(name[1:].decode(errors="replace"), user)
@@ -378,10 +381,17 @@ class ReplicatedState:
             list(self.staging.committed),
             self.digest,
             self.topics.to_list(),
-            *self.access.to_rest([[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]),
+            *self._owned(),
         ]
         head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
+
+    def _owned(self) -> list[Any]:
+        """Return what a state says of rules and owners: nothing where there have never been rules."""
+        if self.access.rules is None:
+            return []
+        applications = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
+        return [self.access.to_list(applications), list(map(list, self.staging.openers().items()))]
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `rest` said."""
@@ -389,7 +399,8 @@ class ReplicatedState:
         self.number = number
         self.ended.begin(number)
         self.history = from_list(history)
-        self.access.load(more[1:])
+        self.access.load(more[1:2])
+        self.staging.load_openers(*more[2:3])
         self.sessions = Sessions(self.limits.sessions_max, self.access.owners)
         for session_id, no, ms, _ in sessions:
             self.sessions.keep(session_id, Session(no, now - ms / 1000))
@@ -398,9 +409,9 @@ class ReplicatedState:
         for revision, i, first, last in sorted(runs):
             self.sessions[i].keep_run((first, last, revision))
             self._note_run(i)
-        self.leases = Leases()
+        self.leases = Leases(self.limits.leases_max)
         for i, ttl_ms, left_ms, keys, owner in leases:
-            self.leases.keep(i, ttl_ms, owner, now)
+            self.leases.keep(i, ttl_ms, owner, now, user_of(owner, self.access.owners))
             self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, dict.fromkeys(keys)
             if not ttl_ms:
                 self.leases.end(i)

@@ -118,6 +118,7 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate:
 
 def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
     body, state, older, owners = frames[4], view.committed.state, 0, None
+    ending: list[Segment] = []
     size = len(body)
     try:
         segment = decode_segment(body)
@@ -132,7 +133,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             body = segment.encode()
         if extras:
             whose = Whose(batch[0][:CLIENT_BYTES], signer(frames))
-            _check(segment, extras, size, whose, view)
+            ending = _check(segment, extras, size, whose, view)
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
                 body = segment.encode()
@@ -147,7 +148,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
-    return Accept(batch, segment, body, older, owners)
+    return Accept(batch, segment, body, older, owners, ending)
 
 
 # -- what a segment may say
@@ -169,8 +170,10 @@ def _check_size(segment: Segment, size: int, view: View) -> None:
         raise Refusal("size", f"a value has at most {values_max} bytes")
 
 
-def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> None:
-    state = view.committed.state
+def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> list[Segment]:
+    """Refuse a segment that is not to be done; return what has to end to make room for it."""
+    state, ending = view.committed.state, list[Segment]()
+    user = "" if state.access.rules is None else whose.user
     if not SERVERS_OWN.isdisjoint(extras):
         raise BadFrame(f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out")
     _check_columns(extras, view.version)
@@ -179,11 +182,16 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, vi
     if columns.EXPECT in extras:
         _check_expected(extras, state)
     if not leases.COLUMNS.isdisjoint(extras):
-        state.leases.check(extras, whose, view.committed.limits)
+        gone = state.leases.check(extras, whose, view.committed.limits, user)
+        ending += (Segment([], [], {columns.UNLEASE: lease_id}) for lease_id in gone)
     if not columns.OF_TOPICS.isdisjoint(extras):
         state.topics.check(extras, state.leases, whose)
-    if columns.STAGE in extras and (full := state.staging.full(extras[columns.STAGE][0], size, whose.client)):
-        raise Refusal("busy", full)
+    if columns.STAGE in extras:
+        room = state.staging.room(extras[columns.STAGE][0], size, whose.client, user, state.access.owners)
+        if room.why:
+            raise Refusal("busy", room.why)
+        ending += (Segment([], [], {columns.ABORT: transaction_id}) for transaction_id in room.makes_room)
+    return ending
 
 
 def _check_columns(extras: dict[str, Any], version: int) -> None:
