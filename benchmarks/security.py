@@ -137,7 +137,7 @@ def checked() -> dict[str, Any]:
     from chp_server.core.state.staging import Staging
     from chp_server.core.updates.gate import check_batch
 
-    granted, staging = Granted(1000), Staging(DEFAULT)
+    granted, staging = Granted(), Staging(DEFAULT)
     granted.rules = Rules.of(GIVEN)
     segment = Segment([f"/k/{i:07d}" for i in range(1000)], [b"v"] * 1000)
     rounds, many = [], 2000

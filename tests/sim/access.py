@@ -120,7 +120,7 @@ class Door:
             lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
         )
         socket: Any = self._manual
-        self._admitting = Admitting(socket, *asks, node.world.rng.randbytes)
+        self._admitting = Admitting(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
 
     def decides(self, conn: Conn, frames: Frames) -> bool:
         """Whether an event of a connection is the core's to hear."""
@@ -138,7 +138,7 @@ class Door:
 
     def look(self) -> None:
         """Cut off who may not hear any more what it hears."""
-        self._admitting.look(rules_number(self._node.core), lambda fd, why: self._cut(self._conns[fd], fd))
+        self._admitting.look(rules_number(self._node.core), 0, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
         if conn.up and conn.identity == b"#%d" % fd:
@@ -308,9 +308,13 @@ class AccessChecks:
                     self._world.checks.fail(f"{node.name} has other rules than those at #{describe(number)}")
                 if found is not None and core.state.access.secret != self._world.servers[0].core.state.access.secret:
                     self._world.checks.fail(f"{node.name} has another secret for the names of members")
-        one, two = (node.core.state.access.owners for node in self._world.servers)
-        if dict(one) != dict(two):
-            self._world.checks.fail(f"the servers disagree on whose sessions are: {dict(one)}, {dict(two)}")
+        one, two = (node.core.state for node in self._world.servers)
+        if one.access.owners != two.access.owners:
+            text = f"{one.access.owners}, {two.access.owners}"
+            self._world.checks.fail(f"the servers disagree on whose sessions are: {text}")
+        if one.staging.owned() != two.staging.owned():
+            text = f"{one.staging.owned()}, {two.staging.owned()}"
+            self._world.checks.fail(f"the servers disagree on whose applications are: {text}")
 
 
 def _told_of_updates(frames: Frames) -> tuple[list[str], list[str]]:

@@ -39,6 +39,7 @@ from chp_server.core.state.filling import Filling
 from chp_server.core.state.granted import Granted
 from chp_server.core.state.history import Tenure
 from chp_server.core.state.leases import Leases
+from chp_server.core.state.state import ReplicatedState
 from chp_server.core.state.verdicts import Duplicate
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
@@ -632,12 +633,12 @@ def told_what_others_gave_since(mp: pytest.MonkeyPatch) -> None:
 
 
 def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Granted, "to_rest", lambda self: [])
+    mp.setattr(ReplicatedState, "_owned", lambda self: [])
 
 
 def snapshots_have_no_secret(mp: pytest.MonkeyPatch) -> None:
     """Gateways name members by another secret after a failover, so that what they have in hand is another's."""
-    wrap(mp, Granted, "to_rest", lambda original, self: [rest[:3] for rest in original(self)])
+    wrap(mp, Granted, "to_list", lambda original, self, applications: original(self, applications)[:3])
 
 
 @pytest.mark.parametrize(

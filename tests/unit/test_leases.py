@@ -44,7 +44,8 @@ def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> 
 
 
 def test_a_client_has_its_share_of_leases_and_no_more() -> None:
-    leases, limits = opened(), replace(DEFAULT, leases_max=3, leases_of_one_max=2)
+    leases, limits = opened(), replace(DEFAULT, leases_of_one_max=2)
+    leases.most = 3
     leases.check({"lease": [ANOTHER, 5000]}, Whose(A), limits)
     leases.keep(ANOTHER, 5000, A, 0.0)
     with pytest.raises(Refusal, match="share"):

@@ -7,7 +7,8 @@ from random import Random
 
 from chp.batch import ACK, REFUSED, Segment
 from chp.limits import DEFAULT
-from chp_server.core.state.state import ReplicatedState, Session
+from chp_server.core.state.sessions import Session
+from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.openrecord import HEADER_BYTES_MAX
 
 from .server_talk import Talk

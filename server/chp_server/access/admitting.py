@@ -13,7 +13,7 @@ until the queue is empty, nobody knows which pipe is meant. Nothing is told libz
 and so is who subscribed or cancelled right behind it, who connects again by itself and subscribes to what it had.
 
 When rules change, whoever holds what it may not have any more is cut off. It connects again by itself, subscribes to
-what it had, and gets what it still may.
+what it had, and gets what it still may. When a key is removed, the connections that have shown it are cut off, too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Held:
     """What a connection was admitted to, and as whom."""
 
     user: str
+    key: str = ""
     topics: set[bytes] = field(default_factory=set)
 
 
@@ -61,9 +62,14 @@ def signed_from(frames: Frames, frame: zmq.Frame) -> Signed:
 
 
 def origin_of(frame: zmq.Frame) -> Origin:
-    """The beginning of the key that the connection of a frame has shown, and its address."""
-    key = _property(frame, KEY_PROPERTY)
+    """The key that the connection of a frame has shown, and its address."""
+    key = key_of(frame)
     return "" if key == NONE.decode() else key, _property(frame, "Peer-Address").removeprefix("::ffff:")
+
+
+def key_of(frame: zmq.Frame) -> str:
+    """Return the text of the key that the connection of a frame has shown."""
+    return _property(frame, KEY_PROPERTY)
 
 
 def _property(frame: zmq.Frame, name: str) -> str:
@@ -81,13 +87,14 @@ class Admitting:
         socket: zmq.Socket[bytes],
         admit: Callable[[str, bytes], str],
         refusal: Callable[[str, bytes, str, Origin], Frames],
+        admits: Callable[[str, str], bool],
         chance: Callable[[int], bytes] = os.urandom,
     ) -> None:
         socket.set(zmq.XPUB_MANUAL, 1)
-        self._socket, self._admit, self._refusal, self._chance = socket, admit, refusal, chance
+        self._socket, self._admit, self._refusal, self._admits, self._chance = socket, admit, refusal, admits, chance
         self._held: dict[bytes, Held] = {}
         self._left: dict[bytes, bytes] = {}  # topics of refusals that are to be taken off, one a connection
-        self._rules = 0
+        self._rules = self._removals = 0
         self._in_step = True  # the pipe that libzmq took from last is the one of the message that was taken last
         self.to_cut: dict[int, str] = {}  # connections, and why; for whoever takes the messages
 
@@ -119,8 +126,9 @@ class Admitting:
         if why := self._admit(user, topic):
             self._left[fd] = self._tell(self._refusal(user, topic, why, origin_of(frame)))
             return False
-        if held is None or held.user != user:  # of an earlier connection with this descriptor
-            held = self._held[fd] = Held(user)
+        key = key_of(frame)
+        if held is None or (held.user, held.key) != (user, key):  # of an earlier connection with this descriptor
+            held = self._held[fd] = Held(user, key)
         held.topics.add(topic)
         self._socket.set(zmq.SUBSCRIBE, topic)
         return True
@@ -148,11 +156,13 @@ class Admitting:
         self._held.pop(fd, None)
         self._left.pop(fd, None)
 
-    def look(self, rules: int, cut_off: Callable[[int, str], None]) -> None:
-        """If the rules are others than before: cut off who holds what it may not have any more."""
-        if rules == self._rules:
+    def look(self, rules: int, removals: int, cut_off: Callable[[int, str], None]) -> None:
+        """If rules have changed, or keys were removed: cut off who holds what it may not have any more."""
+        if rules == self._rules and removals == self._removals:
             return
-        self._rules = rules
+        self._rules, self._removals = rules, removals
         for fd, held in list(self._held.items()):
-            if any(self._admit(held.user, topic) for topic in held.topics):
+            if not self._admits(held.key, held.user):
+                cut_off(int(fd), f"the key of user {held.user} was removed")
+            elif any(self._admit(held.user, topic) for topic in held.topics):
                 cut_off(int(fd), f"user {held.user} may not hear any more what it subscribed to")

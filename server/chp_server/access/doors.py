@@ -6,6 +6,9 @@
 
 libzmq asks at each handshake, on a socket of ours that the reactor's loop looks at; nobody else answers. What it does
 not ask about, a wrong server key or a client without keys, it cuts by itself and tells a monitor of the socket.
+
+Each message that comes by a connection has the user and the key with it, as ZAP's metadata. When a key was removed
+since its handshake, what comes by its connection is turned away.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ SAID_MAX = 1000  # keys
 EVENTS_MAX = 2000  # of a monitor, a second
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 KEY_PROPERTY, NONE = "X-Key", b"-"  # of what comes by a connection; always said, or its other end might say it
+LOCAL_KEY = NONE.decode()
 ENDPOINT = "inproc://zeromq.zap.01"
 FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 Frames = list[bytes]
@@ -46,7 +50,7 @@ class Answer(NamedTuple):
 
     user: str
     why: str = ""
-    key: bytes = b""  # as it is known to people
+    key: bytes = b""  # its text
 
 
 class Doors:
@@ -56,7 +60,7 @@ class Doors:
         self._keyring = keyring
         self.counts: Counter[str] = Counter()
         self.audit: Audit | None = None
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()  # keys that were let in, and how they are shown
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()  # keys that were let in, and their text
         self._said: dict[bytes, float] = {}
         self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
         self.questions = context.socket(zmq.REP)
@@ -117,14 +121,15 @@ class Doors:
         return Answer("", "this key is not known here")
 
     def _seen(self, user: str, key: bytes, address: str) -> bytes:
-        shown = self._known.get(key)
-        if shown is None:
-            shown = self._known[key] = keyfiles.encode(key)[: keyfiles.SHOWN]
+        text = self._known.get(key)
+        if text is None:
+            text = self._known[key] = keyfiles.encode(key)
             if len(self._known) > SAID_MAX:
                 self._known.popitem(last=False)
             if self.audit is not None:
-                self.audit.tell(KEY, user=user, key=shown.decode(), address=address, what="connects", verdict="let in")
-        return shown
+                shown = text[: keyfiles.SHOWN].decode()
+                self.audit.tell(KEY, user=user, key=shown, address=address, what="connects", verdict="let in")
+        return text
 
     def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
         self.counts["unknown_keys"] += 1
@@ -140,8 +145,26 @@ class Doors:
                 who = {"key": said[: keyfiles.SHOWN], "address": address}
                 self.audit.tell(DENIED, **who, what="connects", verdict="denied: a key that is not known")
 
-    def look(self) -> None:
-        """Count the handshakes that failed, now and then."""
+    @property
+    def removals(self) -> int:
+        """How often keys were found to be removed."""
+        return self._keyring.removals
+
+    def admits(self, key: str, user: str) -> bool:
+        """Whether a connection that has shown this key as this user may go on: without a key it may."""
+        return key in ("", LOCAL_KEY) or self._keyring.admits(key, user)
+
+    def turned_away(self, key: str, user: str, address: str) -> None:
+        """Note that something came by a key that was removed."""
+        self.counts["removed_keys"] += 1
+        log.limited("a key that was removed", user=user, key=key[: keyfiles.SHOWN], address=address)
+        if self.audit is not None:
+            who = {"user": user, "key": key[: keyfiles.SHOWN], "address": address}
+            self.audit.tell(DENIED, **who, what="goes on", verdict="denied: a key that was removed")
+
+    def look(self, now: float) -> None:
+        """Count the handshakes that failed, and find out whether keys were removed, now and then."""
+        self._keyring.look(now)
         for port, (_, monitor) in self._monitors.items():
             for _ in range(EVENTS_MAX):
                 try:

@@ -4,9 +4,10 @@
     peer.pub             the other server's public key
     clients/NAME.pub     of user NAME; more keys of the same are NAME.2.pub, NAME.new.pub ...; none is local, or peer
 
-`clients` is read again when the directory has changed: a file that is moved there admits its owner at the next
-handshake, one that is taken away does not any more. `peer.pub` is looked at each second, so that the other server may
-have new keys while this one serves. Only the public half of anybody else's key is ever here.
+`clients` is looked at each second, and read again when the directory has changed, and every `AGAIN_S`. A file that is
+moved there admits its owner at the next handshake. When a file is taken away, its key is *removed*: it is not let in
+any more, and what comes by its open connections is refused. `peer.pub` is looked at each second, too, so that the other
+server may have new keys while this one serves. Only the public half of anybody else's key is ever here.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ AGAIN_S = 5.0  # a file may have changed where its directory did not; strangers 
 RESERVED = {"local": "who comes without a key from this host", "peer": "the other server"}
 _USER = re.compile(r"([A-Za-z0-9_-]{1,64})(\.[A-Za-z0-9_.-]{1,64})?\.pub\Z")
 Read = TypeVar("Read")
+Stamp = tuple[int, int, int, int]  # of a file: it changes when its content does
+Found = tuple[str, bytes]  # a user, and the key
+SAID_MAX = 20  # users in one line of the log
 
 
 class Keyring:
@@ -50,9 +54,12 @@ class Keyring:
                 Exit.USAGE, f"{base / 'peer.pub'} is this server's own key; copy the other server's there"
             )
         self._peer = keyfiles.decode(self.peer.decode()) if has_peer else b""
+        self._files: dict[str, tuple[Stamp, Found | None]] = {}  # as they were when they were read; None: of no use
         self._users: dict[bytes, str] = {}
+        self._admitted: dict[str, str] = {}  # the same by the text of the key
         self._changed = -1
         self._read_at = float("-inf")
+        self.removals = 0  # how often keys were found to be removed
 
     def is_peer(self, key: bytes) -> bool:
         """Whether these 32 bytes are the peer's public key."""
@@ -79,31 +86,61 @@ class Keyring:
         """Whose public key these 32 bytes are."""
         changed = self._state()
         if changed != self._changed or (key not in self._users and now >= self._read_at + AGAIN_S):
-            self._changed, self._read_at = changed, now
-            self._users = self._read()
+            self._read_again(changed, now)
         return self._users.get(key)
+
+    def look(self, now: float) -> None:
+        """Find out, now and then, whether keys were removed."""
+        changed = self._state()
+        if changed != self._changed or now >= self._read_at + AGAIN_S:
+            self._read_again(changed, now)
+
+    def admits(self, key: str, user: str) -> bool:
+        """Whether a connection of this user, which has shown the key of this text, may go on."""
+        return not self.removals or self._admitted.get(key) == user
 
     def _state(self) -> int:
         return _state_of(self._clients)[0]
 
+    def _read_again(self, changed: int, now: float) -> None:
+        self._changed, self._read_at = changed, now
+        before, self._users = self._users, self._read()
+        if self._users != before:
+            self._admitted = {keyfiles.encode(key).decode(): user for key, user in self._users.items()}
+            gone = sorted({user for key, user in before.items() if self._users.get(key) != user})
+            if gone:
+                self.removals += 1
+                log.warning("keys were removed", users=gone[:SAID_MAX])
+
     def _read(self) -> dict[bytes, str]:
+        """Return the user of each key; of a directory that can't be read now, those that were known before."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self._clients))
+            stamps = {entry.name: stamp for entry in os.scandir(self._clients) if (stamp := _stamp(entry))}
         except OSError as error:
-            log.limited("no client is known", directory=str(self._clients), why=error.strerror or str(error))
-            return {}
+            gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            what = "no client is known" if gone else "the files of keys can't be read; those known before stay"
+            log.limited(what, directory=str(self._clients), why=error.strerror or str(error))
+            return {} if gone else self._users
+        names = sorted(stamps)
         if len(names) > USERS_MAX:
             log.limited("too many files of keys", directory=str(self._clients), read=USERS_MAX, found=len(names))
+        before, self._files = self._files, {}
         found: dict[bytes, str] = {}
         for name in names[:USERS_MAX]:
-            try:
-                user, key = _user(self._clients / name)
-            except CannotStart as wrong:
-                log.limited("a file of keys is not used", why=str(wrong))
-                continue
-            if found.setdefault(key, user) != user:
-                log.limited("a key of two users is the first one's", key=name, user=found[key])
+            stamp, one = before.get(name, (None, None))
+            if stamp != stamps[name]:
+                one = self._read_one(name)
+            self._files[name] = stamps[name], one
+            if one is not None and found.setdefault(one[1], one[0]) != one[0]:
+                log.limited("a key of two users is the first one's", key=name, user=found[one[1]])
         return found
+
+    def _read_one(self, name: str) -> Found | None:
+        try:
+            return _user(self._clients / name)
+        except CannotStart as wrong:
+            log.limited("a file of keys is not used", why=str(wrong))
+            return None
 
 
 _NO_SERVER = "run `chp keygen server` in that directory"
@@ -119,6 +156,14 @@ def _state_of(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_ino
 
 
+def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
+    try:
+        found = entry.stat()
+    except OSError:
+        return None  # it has gone meanwhile
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
 def _own(path: Path) -> KeyPair:
     pair = _file(path, keyfiles.read_secret, _NO_SERVER)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -130,7 +175,7 @@ def _own(path: Path) -> KeyPair:
     return pair
 
 
-def _user(path: Path) -> tuple[str, bytes]:
+def _user(path: Path) -> Found:
     named = _USER.match(path.name)
     if named is None:
         raise CannotStart(Exit.USAGE, f"{path} is no NAME.pub with a name of letters, digits, '_' and '-'; rename it")

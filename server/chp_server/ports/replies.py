@@ -13,6 +13,7 @@ their sum stays below the total, and there is always as much left for the next r
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Reader:
     fd: int | None
     place: connections.Place | None
     since: float  # when it last took something
+    who: tuple[str, str] = ("", "")  # the key that it has shown, and its user
     watched: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
     sent: int = 0  # bytes in libzmq, at most
     loose: int = 0  # of these, what went out since the last frame that is watched
@@ -82,15 +84,16 @@ class Replies:
 
     # -- who reads
 
-    def came(self, identity: bytes, fd: int | None, now: float) -> None:
-        """A request came by a connection."""
+    def came(self, identity: bytes, fd: int | None, now: float, who: tuple[str, str] = ("", "")) -> None:
+        """A request came by a connection, which has shown a key as a user, if there are keys."""
         reader = self._readers.get(identity)
         if reader is None or reader.fd != fd:
             place = None if fd is None else connections.place_of(fd)
             if reader is None:
-                self._readers[identity] = Reader(fd, place, now)
+                reader = self._readers[identity] = Reader(fd, place, now)
             else:
                 reader.fd, reader.place = fd, place
+            reader.who = who
 
     def address_of(self, identity: bytes) -> str:
         """Where a connection leads, for people; "" if that is not known."""
@@ -206,6 +209,12 @@ class Replies:
             elif now - reader.since > idle_s:
                 self._give_up(identity, reader, f"it has taken nothing for {idle_s:.0f} s")
         self._requests.room = self._room
+
+    def cut_removed(self, admits: Callable[[str, str], bool]) -> None:
+        """Cut off those whose keys were removed: what they asked for before would go on."""
+        for identity, reader in list(self._readers.items()):
+            if not admits(*reader.who):
+                self._give_up(identity, reader, "its key was removed")
 
     def _give_up(self, identity: bytes, reader: Reader, why: str) -> None:
         self.given_up += 1

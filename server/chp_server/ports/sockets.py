@@ -31,11 +31,12 @@ from chp.addresses import beside
 from chp.limits import Limits
 
 from ..access import doors
-from ..access.admitting import Admitting, signed, signed_from
+from ..access.admitting import Admitting, key_of, signed, signed_from, user_of
 from ..access.doors import Doors
 from ..access.keyring import Keyring
 from ..exits import CannotStart, Exit
 from ..settings.config import Config
+from . import connections
 from .peerwatch import PeerWatch
 from .subscribers import MESSAGE_BYTES, Subscribers
 from .unfinished import Gate, Unfinished
@@ -220,7 +221,7 @@ class Sockets:
         self.waiting = Waiting()
         self.unfinished = Unfinished(resident, self.waiting.all_again)
         sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
-        self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, signs=self.doors is not None)
+        self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, self.doors)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
         # None until the ports are taken, and of a server without a peer
@@ -352,10 +353,12 @@ def receive(
     again: set[Any],
     came: Callable[[int | None], None],
     *,
-    signs: bool = False,
+    locks: Doors | None = None,
     weigh: Callable[[Frames], int] = _size,
 ) -> Iterator[Frames]:
     """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
+
+    What comes by a key that was removed is left out.
 
     `came` is told the descriptor of each one's connection, `again` (waiting.py) when none is left. A `Frame` knows
     whether another follows; asking the socket (as recv_multipart does) takes twice as long. Where a message came alone,
@@ -376,9 +379,13 @@ def receive(
         while frame.more:
             frame = recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        came(_descriptor(frame))
-        yield signed(frames, frame) if signs else frames
+        fd = _descriptor(frame)
+        came(fd)
         size += weigh(frames)
+        if locks is None:
+            yield frames
+        elif not (locks.removals and _is_turned_away(locks, frame, fd)):
+            yield signed(frames, frame)
         if size > bytes_max:
             return
 
@@ -396,10 +403,9 @@ class Intake:
         limits: Limits,
         again: set[Any],
         came: Callable[[int | None], None],
-        *,
-        signs: bool = False,
+        locks: Doors | None = None,
     ) -> None:
-        self._socket, self._limits, self._again, self._signs, self._came = socket, limits, again, signs, came
+        self._socket, self._limits, self._again, self._locks, self._came = socket, limits, again, locks, came
         self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
         self.waiting: list[Frames] = []  # at most one
 
@@ -409,14 +415,14 @@ class Intake:
         room = self._limits.turn_bytes_max - sum(map(self._weigh, taken))
         if room > 0:
             most, again = self._limits.turn_messages_max, self._again
-            taken += receive(self._socket, most, room, again, self._came, signs=self._signs, weigh=self._weigh)
+            taken += receive(self._socket, most, room, again, self._came, locks=self._locks, weigh=self._weigh)
             if len(taken) > 1 and sum(map(self._weigh, taken)) > self._limits.turn_bytes_max:
                 self.waiting = [taken.pop()]
         return taken
 
 
 def receive_by(
-    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, *, signs: bool = False
+    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, locks: Doors | None = None
 ) -> Iterator[tuple[int | None, Frames]]:
     """As `receive`, with the descriptor of the connection that each message came by."""
     size = 0
@@ -429,10 +435,26 @@ def receive_by(
         while frame.more:
             frame = socket.recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        yield _descriptor(first), signed_from(frames, frame) if signs else frames
         size += sum(map(len, frames))
+        fd = _descriptor(first)
+        if locks is None:
+            yield fd, frames
+        elif not (locks.removals and _is_turned_away(locks, first, fd)):
+            yield fd, signed_from(frames, frame)
         if size > bytes_max:
             return
+
+
+def _is_turned_away(locks: Doors, frame: zmq.Frame, fd: int | None) -> bool:
+    """Whether a message came by a key that was removed; then its connection is cut."""
+    key, user = key_of(frame), user_of(frame)
+    if locks.admits(key, user):
+        return False
+    place = None if fd is None else connections.place_of(fd)
+    if fd is not None and place is not None:
+        connections.cut(fd, place)
+    locks.turned_away(key, user, "" if place is None else connections.described(place))
+    return True
 
 
 def _descriptor(frame: zmq.Frame) -> int | None:
@@ -443,7 +465,7 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 
 
 def _with_descriptors(
-    socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None
+    socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None, locks: Doors | None
 ) -> Iterator[tuple[int | None, bytes]]:
     """What has arrived, frame by frame, as each may be a subscription; and which connection each came by."""
     for _ in range(messages_max):
@@ -454,6 +476,8 @@ def _with_descriptors(
                 admitting.emptied()
             return
         fd = _descriptor(frame)
+        if locks is not None and locks.removals and frame.bytes and _is_turned_away(locks, frame, fd):
+            continue
         if admitting is None or fd is None or admitting.decides(fd, frame):
             yield fd, frame.bytes
 
@@ -474,7 +498,7 @@ def take_subscriptions(sockets: Sockets, messages_max: int, admitting: Admitting
     has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
     """
     subscribers, gate = sockets.subscribers, sockets.gates[1]
-    came = list(_with_descriptors(sockets.updates, messages_max, admitting))
+    came = list(_with_descriptors(sockets.updates, messages_max, admitting, sockets.doors))
     subscribers.hear()
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
         if admitting is not None:

@@ -28,6 +28,7 @@ from chp.numbers import describe
 from .. import logs
 from ..access.admitting import Admitting
 from ..access.audit import Audit
+from ..access.doors import Doors
 from ..access.keyring import Keyring
 from ..core.core import CoreConfig, ServerCore
 from ..core.peer.meeting import EVENTS
@@ -49,6 +50,7 @@ from ..core.performing import (
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
 from ..core.state.recordlog import Row
+from ..core.updates.gate import Signed
 from ..core.updates.turn import Copy, Fact, JournalOp, Read, Save, Turn
 from ..exits import CannotStart, Exit
 from ..logs import Log
@@ -177,7 +179,9 @@ class Server:
             self.sockets.doors.audit = self._audit
         self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
-        self._admitting = None if keyring is None else Admitting(self.sockets.updates, *asks)
+        doors = self.sockets.doors
+        self._admitting = None if doors is None else Admitting(self.sockets.updates, *asks, doors.admits)
+        self._removals = 0  # of keys, that readers of P were looked through for
         self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
@@ -312,7 +316,8 @@ class Server:
         if self.replies.given_up:
             core.counts["readers_given_up"] = self.replies.given_up
         if self.sockets.doors is not None:
-            self.sockets.doors.look()
+            self.sockets.doors.look(self._now)
+            self._cut_removed(self.sockets.doors)
             core.counts |= self.sockets.doors.counts
         anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
         if anew and self._beats is not None:
@@ -356,11 +361,11 @@ class Server:
         self._guard(handle, taken)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
-        socket, limits = self.sockets.snapshot, self._limits
-        signs = self._admitting is not None
-        for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, signs=signs)):
+        socket, limits, doors = self.sockets.snapshot, self._limits, self.sockets.doors
+        for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, doors)):
             self.sockets.gates[0].came(fd)
-            self.replies.came(frames[0], fd, self._now)
+            who = (frames.origin[0], frames.user) if isinstance(frames, Signed) else ("", "")
+            self.replies.came(frames[0], fd, self._now, who)
             self._guard(handle, [frames])
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
@@ -400,7 +405,15 @@ class Server:
         """Nothing of what is denied from now on is sent to who listens to it."""
         if self._admitting is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
-            self._admitting.look(rules_number(self.core), self.sockets.subscribers.cut_off)
+            removals = 0 if self.sockets.doors is None else self.sockets.doors.removals
+            self._admitting.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
+
+    def _cut_removed(self, doors: Doors) -> None:
+        """If keys were removed, nothing is sent any more to those who have shown them."""
+        if doors.removals != self._removals:
+            self._removals = doors.removals
+            self.replies.cut_removed(doors.admits)
+            self.cut_denied()
 
     def save(self, save: Save) -> None:
         """Write updates that are not history to a file of their own."""

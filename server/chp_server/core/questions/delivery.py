@@ -17,6 +17,7 @@ from typing import Any
 from chp import headers
 from chp.batch import encode
 from chp.errors import ChpError
+from chp.fair import making_room
 from chp.limits import Limits
 from chp.numbers import pack
 
@@ -43,6 +44,7 @@ class Reading:
     touched: float  # when there was credit last
     seen: int = -1  # up to this number there is nothing more for it
     said: float = float("-inf")  # when it was told anything last
+    user: str = ""
 
 
 class Delivery:
@@ -52,6 +54,7 @@ class Delivery:
         self._limits = limits
         self._readings: dict[Key, Reading] = {}
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
+        self._lost: list[Key] = []
         self._written = 0  # the number that the journal has when the next turn begins
         self._filling = self._whole = False
         self.delivered = 0
@@ -59,15 +62,32 @@ class Delivery:
     def __len__(self) -> int:
         return len(self._readings)
 
-    def open(self, key: Key, topic: Topic, after: int, credit: int, now: float) -> str:
+    def open(self, key: Key, topic: Topic, after: int, credit: int, now: float, *, user: str = "") -> str:
         """A reader comes; why it can't be taken, or ""."""
         mine = sum(identity == key[0] for identity, _ in self._readings)
-        if len(self._readings) >= self._limits.readings_max or mine >= self._limits.readings_of_one_max:
+        if mine >= self._limits.readings_of_one_max or not self._has_room(user):
             return f"{len(self._readings)} readers of topics are here; ask again when one is done"
         offset = topic.next if after < 0 else after
         room = min(credit, self._limits.sync_credit_max)
-        self._readings[key] = Reading(topic.name, topic.id, offset, room, now)
+        self._readings[key] = Reading(topic.name, topic.id, offset, room, now, user=user)
         return ""
+
+    def _has_room(self, user: str) -> bool:
+        """Whether there is room for one more of a user's; a reader of the user who has most may be ended for it."""
+        readings, most = self._readings, self._limits.readings_max
+        if len(readings) < most:
+            return True
+        users = {key: reading.user for key, reading in readings.items()}
+        lost = making_room(users, most, user, lambda key: readings[key].touched)
+        if lost is not None:
+            del readings[lost]
+            self._lost.append(lost)
+        return lost is not None
+
+    def take_lost(self) -> list[Key]:
+        """Return the readers that were ended for those of others since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
         """Room for more."""

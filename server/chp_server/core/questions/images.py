@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from chp import columns
 from chp.batch import Segment, packb
+from chp.fair import crowding
 from chp.limits import Limits
 
 from ..state.image import Image
@@ -31,6 +33,7 @@ class Shared:
     image: Image
     parts: int
     touched: float
+    user: str = ""  # who made it
     asked: set[int] = field(default_factory=set)
 
     def until(self, limits: Limits) -> float:
@@ -71,13 +74,22 @@ class Images:
         shared = self._shared.get(name)
         return None if shared is None else shared.image
 
-    def make_room(self, now: float) -> bool:
-        """Whether one more can be kept; one read to the end, or that nobody seems to read, goes for it."""
+    def make_room(self, now: float, user: str = "") -> bool:
+        """Whether one more of a user's can be kept; of the user who has most another may go for it.
+
+        That is one that was read to the end, or that nobody seems to read. If there is none, a user who has most of
+        them loses the one used longest ago to another user, and gets no room for more.
+        """
         if len(self._shared) < self._limits.images_max:
             return True
+        users = {name: shared.user for name, shared in self._shared.items()}
+        crowd = crowding(Counter(users.values()), self._limits.images_max, user)
         idle_since = now - self._limits.image_unread_s_min
-        done = [name for name, shared in self._shared.items() if len(shared.asked) == shared.parts]
-        left = done or [name for name, shared in self._shared.items() if shared.touched <= idle_since]
+        mine = {name: shared for name, shared in self._shared.items() if crowd in (None, shared.user)}
+        done = [name for name, shared in mine.items() if len(shared.asked) == shared.parts]
+        left = done or [name for name, shared in mine.items() if shared.touched <= idle_since]
+        if not left and crowd not in (None, user):
+            left = list(mine)
         if left:
             del self._shared[min(left, key=lambda name: self._shared[name].touched)]
         return bool(left)
@@ -89,9 +101,9 @@ class Images:
                 return shared.image
         return None
 
-    def keep(self, name: bytes, image: Image, parts: int, now: float) -> None:
+    def keep(self, name: bytes, image: Image, parts: int, now: float, user: str = "") -> None:
         """Keep an image under a name; again, to have it in another number of slices while none was asked for."""
-        shared = self._shared.setdefault(name, Shared(image, parts, now))
+        shared = self._shared.setdefault(name, Shared(image, parts, now, user))
         if not shared.asked:
             shared.parts = parts
 

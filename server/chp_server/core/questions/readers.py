@@ -26,6 +26,7 @@ from .sharing import Sharing
 from .syncs import reply
 
 LISTED_MAX = 500  # in one answer
+MAKES_ROOM = "your user has most of the readers of topics here, and another one came; ask again later"
 
 
 def of_member(options: dict[str, Any]) -> bool:
@@ -72,8 +73,11 @@ class Readers:
         if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
         elif not of_member(options):
-            if why := self.delivery.open(key, topic, after, credit, self._here.now):
+            user = self._here.gate.speaker
+            if why := self.delivery.open(key, topic, after, credit, self._here.now, user=user):
                 self._refuse(*key, "busy", why)
+            for lost in self.delivery.take_lost():
+                self._refuse(*lost, "busy", MAKES_ROOM)
         elif type(name) is not str or name not in topic.groups:
             self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
         elif refusal := self.sharing.open(key, topic, topic.groups[name], options):

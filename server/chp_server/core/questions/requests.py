@@ -273,8 +273,8 @@ class Requests:
         if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
         if (image := self.images.get(name)) is None:
-            if not self.images.make_room(here.now):
-                text = f"{limits.images_max} images are being read; ask again when one is done"
+            if not self.images.make_room(here.now, here.gate.speaker):
+                text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
             here.counts["images"] += 1
@@ -286,7 +286,7 @@ class Requests:
             if image is None:
                 image = here.state.image(prefix)
                 self._alive.add(image)
-        self.images.keep(name, image, parts, here.now)
+        self.images.keep(name, image, parts, here.now, here.gate.speaker)
         self._stream(identity, request_id, self._about(image, request_id), 1, subtree)
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
@@ -312,8 +312,12 @@ class Requests:
         if self._here.config.keyed:
             asked = self._here.gate.speaker, self._here.state.access.changed  # now: the first part comes later
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
+        stream.user, most = self._here.gate.speaker, self._here.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
-            self._answer(stream.identity, headers.Refused(stream.request_id, "busy", self._here.limits.syncs_max))
+            self._answer(stream.identity, headers.Refused(stream.request_id, "busy", most))
+        for lost in self.syncs.take_lost():
+            if lost.counted:
+                self._answer(lost.identity, headers.Refused(lost.request_id, "busy", most))
 
     def _while_allowed(
         self, stream: Stream, parts: Iterator[list[Frames]], subtree: str, user: str, asked_at: int

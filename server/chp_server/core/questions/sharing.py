@@ -18,6 +18,7 @@ from typing import Any
 from chp import columns, headers
 from chp.batch import Segment, encode
 from chp.errors import ChpError
+from chp.fair import making_room
 from chp.numbers import pack
 from chp.topics import SLOTS, pack_slots, unpack_slots
 
@@ -30,6 +31,7 @@ from .message_pages import Pages, Row
 from .syncs import reply
 
 BEAT_S = 1.0
+MAKES_ROOM = "your user has most of the members that read here, and another one came; ask again later"
 PAGES_MAX = 16  # that are looked through for one page of a member's
 Frames = list[bytes]
 
@@ -67,13 +69,14 @@ class Sharing:
         have = options.get("have", [])
         if type(have) is list and len(have) > here.limits.have_max:
             return "bad", f"'have' has {len(have):,} ranges, and at most {here.limits.have_max:,}; join what follows on"
-        if len(self._streams) >= here.limits.readings_max:
+        if len(self._streams) >= here.limits.readings_max and not self._make_room(here.gate.speaker):
             return "busy", f"{len(self._streams)} members of groups read here; ask again when one is done"
         which, credit = (topic.name, group.name), min(options["credit"], here.limits.sync_credit_max)
         before = self._of.get((which, member))
         if before is not None:
             self._streams.pop(before.key, None)
         stream = Member(key, which, topic.id, member, credit, here.now, group.resets, room=credit)
+        stream.user = here.gate.speaker
         stream.follow(group)
         stream.resume(self._have(options))
         self._streams[key] = self._of[which, member] = stream
@@ -81,6 +84,15 @@ class Sharing:
         self._strange.discard(member)
         here.state.topics.groups.unsettled[which] = None
         return None
+
+    def _make_room(self, user: str) -> bool:
+        """Whether the reading of a member of the user who has most of them was ended for one of another user."""
+        users = {key: stream.user for key, stream in self._streams.items()}
+        lost = making_room(users, self._here.limits.readings_max, user, lambda key: self._streams[key].touched)
+        if lost is not None:
+            del self._streams[lost]
+            self._here.turn.replies.append(_refused(lost, "busy", MAKES_ROOM))
+        return lost is not None
 
     def _have(self, options: dict[str, Any]) -> list[tuple[int, int, int]]:
         """What a member says that it has in hand, if that is of this history."""

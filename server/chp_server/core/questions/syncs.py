@@ -15,6 +15,7 @@ from typing import Any
 from chp import headers
 from chp.batch import Segment, decode, encode, narrow, segment_of, shown
 from chp.errors import BadInput
+from chp.fair import making_room
 from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
@@ -45,6 +46,7 @@ class Stream:
     copy: tuple[bytes, str] | None = None  # the session and the subtree whose copy it is
     waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
     began: float = 0.0  # of a copy
+    user: str = ""
 
     def part(self) -> list[Frames] | None:
         """The next part; None when it is at its end."""
@@ -185,6 +187,7 @@ class Syncs:
         self._readers: Counter[bytes] = Counter()  # how many of them each has
         self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}  # the request of each Clone's copy
         self.took: deque[float] = deque(maxlen=TOOK_MAX)  # how long copies took, until somebody takes that away
+        self._lost: list[Stream] = []  # what made room for another user's, until somebody takes that away
         self.refused = 0
         self.dropped = 0
 
@@ -200,7 +203,7 @@ class Syncs:
         if stream.copy is not None and (given_up := self._copies.get((stream.identity, stream.copy))) is not None:
             self._end((stream.identity, given_up))
         before = None if stream.counted else self._streams.get((stream.identity, stream.request_id))
-        if self._full(stream.identity, before):
+        if self._full(stream.identity, before) and not self._make_room(stream, before):
             self.refused += 1
             return False
         if before is None:
@@ -218,6 +221,22 @@ class Syncs:
         if before is not None:
             return len(before.waiting) >= limits.requests_max
         return len(self._streams) >= limits.syncs_max or self._readers[identity] >= limits.syncs_of_one_max
+
+    def _make_room(self, stream: Stream, before: Stream | None) -> bool:
+        """Whether a stream of the user who has most of them was ended for one of another user."""
+        if before is not None or self._readers[stream.identity] >= self._limits.syncs_of_one_max:
+            return False
+        users = {key: other.user for key, other in self._streams.items()}
+        key = making_room(users, self._limits.syncs_max, stream.user, lambda key: self._streams[key].touched)
+        if key is not None:
+            self._lost.append(self._streams[key])
+            self._end(key)
+        return key is not None
+
+    def take_lost(self) -> list[Stream]:
+        """Return the streams that were ended for those of others since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def _end(self, key: tuple[bytes, int]) -> None:
         stream = self._streams.pop(key, None)

@@ -14,6 +14,7 @@ refresh it or set with it, and it is forgotten with the last key.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
@@ -22,7 +23,8 @@ from typing import Any, NamedTuple
 from chp import columns
 from chp.batch import Segment
 from chp.errors import BadFrame
-from chp.limits import Limits
+from chp.fair import FairTable
+from chp.limits import DEFAULT, Limits
 
 from .verdicts import Refusal
 
@@ -49,6 +51,13 @@ class Whose(NamedTuple):
         return lease.owner in (self.client, self.shared)
 
 
+def user_of(owner: bytes, owners: Mapping[bytes, str]) -> str:
+    """Return the user of a lease's owner, by the users of clients; "" if it is nobody's."""
+    if owner.startswith(columns.ANYBODY):
+        return owner.removeprefix(columns.ANYBODY).decode()
+    return owners.get(owner, "")
+
+
 @dataclass(slots=True)
 class Lease:
     """Keys that are deleted together when their owner has not refreshed them for `ttl_ms`."""
@@ -65,28 +74,37 @@ class Lease:
         return {"owner": owner, "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
 
 
-class Leases(dict[bytes, Lease]):
-    """All leases by name, and how many each client has."""
+class Leases(FairTable[bytes, Lease]):
+    """All leases by name, the one that was refreshed longest ago first, and how many each client has."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: int = DEFAULT.leases_max) -> None:
+        super().__init__(most)
         self.of_client: Counter[bytes] = Counter()
         self.ending: dict[bytes, None] = {}  # those whose keys are still to go, the longest first
 
-    def keep(self, lease_id: bytes, ttl_ms: int, owner: bytes, now: float) -> None:
-        """Open a lease, or refresh it; one of another owner stays as it is."""
+    def keep(self, lease_id: bytes, ttl_ms: int, owner: bytes, now: float, user: str = "") -> None:
+        """Open a lease for a user, or refresh it; one of another owner stays as it is."""
         lease = self.get(lease_id)
         if lease is None:
-            self[lease_id] = Lease(ttl_ms, now + ttl_ms / 1000, owner)
+            self.put(lease_id, Lease(ttl_ms, now + ttl_ms / 1000, owner), user)
             self.of_client[owner] += 1
         elif lease.owner == owner and lease_id not in self.ending:
             lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
+            self.use(lease_id)
+
+    def own(self, client: bytes, user: str) -> None:
+        """Note that a client, which was nobody's, is a user's: its leases are, too."""
+        if client in self.of_client:
+            for lease_id in self.of_user(""):
+                if self[lease_id].owner == client:
+                    self.give(lease_id, user)
 
     def refresh(self, lease_id: bytes, now: float) -> None:
         """Its full time again for a lease that is there."""
         lease = self.get(lease_id)
         if lease is not None and lease_id not in self.ending:
             lease.deadline = now + lease.ttl_ms / 1000
+            self.use(lease_id)
 
     def lives(self, lease_id: bytes) -> bool:
         """Whether it is there, and is not at its end."""
@@ -125,8 +143,11 @@ class Leases(dict[bytes, Lease]):
         due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
         return list(islice(due, most))
 
-    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits) -> None:
-        """Refuse what names a lease that is not there, is another client's, or is one too many."""
+    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits, user: str = "") -> list[bytes]:
+        """Refuse what names a lease that is not there, is another client's, or is one too many for its user.
+
+        Return the leases of another user that make room.
+        """
         opened = extras.get(columns.LEASE, [None])
         if opened[2:] not in ([], [columns.ANYBODY]):
             raise BadFrame("a KVSET's 'lease' is a name, a ttl, and 'anybody:' if it is to be anybody's; its "
@@ -145,8 +166,7 @@ class Leases(dict[bytes, Lease]):
             raise Refusal("lease", NOT_HERE)
         if columns.REFRESH in extras and not self.lives(extras[columns.REFRESH]):
             raise Refusal("lease", NOT_HERE)
-        if opened[0] is not None and opened[0] not in self:
-            self._check_room(owner, limits)
+        return [] if opened[0] is None or opened[0] in self else self._room(owner, limits, user)
 
     def _is_shared(self, lease_id: bytes, opened: list[Any]) -> bool:
         there = self.get(lease_id)
@@ -154,13 +174,14 @@ class Leases(dict[bytes, Lease]):
             return there.owner.startswith(columns.ANYBODY)
         return opened[::2] == [lease_id, columns.ANYBODY]
 
-    def _check_room(self, owner: bytes, limits: Limits) -> None:
-        if len(self) >= limits.leases_max:
-            raise Refusal("busy", f"{limits.leases_max} leases are open; close some")
+    def _room(self, owner: bytes, limits: Limits, user: str) -> list[bytes]:
+        if self.refuses(user):
+            raise Refusal("busy", f"{self.most} leases are open, and no user has more; close some")
         if self.of_client[owner] >= limits.leases_of_one_max:
             raise Refusal(
                 "busy", f"this client has {limits.leases_of_one_max} leases open, its share of them; close some"
             )
+        return [self.loser(user)] if self.full else []
 
 
 def with_owner(segment: Segment, whose: Whose) -> Segment:

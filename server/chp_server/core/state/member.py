@@ -37,6 +37,7 @@ class Member:
     said: float = float("-inf")  # when it was told anything last
     worked: tuple[int, float] = (0, 0.0)  # the lowest offset of what it has in hand, and since when
     room: int = 0  # the most credit that it had
+    user: str = ""
 
     def grant(self, credit: int, now: float) -> None:
         """It has room for so much now."""

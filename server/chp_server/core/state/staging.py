@@ -8,23 +8,25 @@
 A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
 application's last committed version is remembered: a commit of that version or an older one is answered as done, which
 makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
-slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age; of applications
-that one goes that was used longest ago, of the user who has most of them.
+slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age.
+
+Applications are in a table that users share fairly (chp/fair.py). Each is the user's who counted its versions first
+under rules.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from chp import columns
 from chp.batch import Segment, decode_segment
+from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-Whose = Callable[[str], str]  # the user of an application, "" if it is nobody's
 DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
 
 
@@ -51,30 +53,62 @@ class Transaction:
     messages: dict[str, Counts] = field(default_factory=dict)  # by part: what it has for topics
 
 
+class Room(NamedTuple):
+    """Whether there is room for another batch."""
+
+    why: str = ""  # there is none
+    makes_room: Sequence[bytes] = ()  # transactions that are dropped for it
+
+
 class Staging:
     """All open transactions, and the last version of each application."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.transactions: dict[bytes, Transaction] = {}
-        self.versions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # application -> version, revision
+        self.versions = FairTable[str, tuple[int, int]](limits.applications_max)  # application -> version, revision
         self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
-        self._openers: dict[bytes, bytes] = {}  # who opened which through this server: of others it is not known
+        self._openers: dict[bytes, bytes] = {}  # the client that opened each, as far as records told of it
 
-    def full(self, transaction_id: bytes, size: int, client: bytes) -> str:
-        """Why another batch of a transaction does not fit; empty if it does."""
-        limits, opened = self._limits, len(self.transactions)
-        if transaction_id not in self.transactions:
-            if opened >= limits.transactions_max:
-                return f"{limits.transactions_max} transactions are open (transactions_max); commit or abort some"
-            if [self._openers.get(i) for i in self.transactions].count(client) >= limits.transactions_of_one_max:
-                share = f"its share, {limits.transactions_of_one_max} (transactions_of_one_max)"
-                return f"this client has {share}, of transactions open; commit or abort some"
-        if self.bytes + size <= limits.staged_bytes_max:
+    def room(self, transaction_id: bytes, size: int, client: bytes, user: str, owners: Mapping[bytes, str]) -> Room:
+        """Whether another batch of a client's transaction fits: which transactions of other users make room for it.
+
+        `owners` tells the users of clients.
+        """
+        limits, new = self._limits, transaction_id not in self.transactions
+        crowded = new and len(self.transactions) >= limits.transactions_max
+        if not crowded and self.bytes + size <= limits.staged_bytes_max:
+            return Room(self._above_share(client)) if new else Room()
+        of_user: dict[str, list[bytes]] = {}  # the one that was touched longest ago first
+        for name in sorted(self.transactions, key=lambda name: self.transactions[name].touched):
+            of_user.setdefault(owners.get(self._openers.get(name, b""), ""), []).append(name)
+        gone: list[bytes] = []
+        if crowded:
+            crowd = crowding({one: len(names) for one, names in of_user.items()}, limits.transactions_max, user)
+            if crowd in (None, user):
+                most = f"{limits.transactions_max} transactions are open (transactions_max)"
+                return Room(f"{most}, and no user has more; commit or abort some")
+            gone.append(of_user[crowd or ""].pop(0))
+        if new and (why := self._above_share(client)):
+            return Room(why)
+        while self.bytes + size - sum(self.transactions[name].bytes for name in gone) > limits.staged_bytes_max:
+            held = {one: sum(self.transactions[name].bytes for name in names) for one, names in of_user.items()}
+            crowd = crowding(held, limits.staged_bytes_max, user)
+            if crowd in (None, user):
+                text = f"{self.bytes} bytes are staged in {len(self.transactions)} transactions"
+                return Room(f"{text}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some")
+            gone.append(of_user[crowd or ""].pop(0))
+        return Room(makes_room=gone)
+
+    def _above_share(self, client: bytes) -> str:
+        most = self._limits.transactions_of_one_max
+        if len(self.transactions) < most:
             return ""
-        held = f"{self.bytes} bytes are staged in {opened} transactions"
-        return f"{held}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some"
+        if [self._openers.get(name) for name in self.transactions].count(client) < most:
+            return ""
+        share = f"its share, {most} (transactions_of_one_max)"
+        return f"this client has {share}, of transactions open; commit or abort some"
 
     def opened(self, transaction_id: bytes, client: bytes) -> None:
         """A client stages something: a transaction that is not here yet is its own."""
@@ -82,8 +116,16 @@ class Staging:
             self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
             self._openers[transaction_id] = client
 
+    def openers(self) -> dict[bytes, bytes]:
+        """Return the client that began each open transaction, as far as it is known."""
+        return {name: self._openers[name] for name in self.transactions if name in self._openers}
+
+    def load_openers(self, told: Iterable[list[bytes]] = ()) -> None:
+        """Take over what `openers` said; an older server says nothing of them."""
+        self._openers.update((name, client) for name, client in told)
+
     def opener_of(self, transaction_id: bytes) -> bytes | None:
-        """Whose an open transaction is; None if that is not known, as on a server that was passive as it began."""
+        """Return the client that began an open transaction; None if that is not known."""
         return self._openers.get(transaction_id) if transaction_id in self.transactions else None
 
     def add(self, segment: Segment, now: float) -> None:
@@ -165,22 +207,32 @@ class Staging:
         last = self.versions.get(application)
         return last[1] if last is not None and version <= last[0] else None
 
-    def crowding(self, whose: Whose) -> str:
-        """The user who has most of the applications; of several the first by name, as on the other server."""
-        counts = Counter(map(whose, self.versions))
-        return min(counts, key=lambda user: (-counts[user], user))
+    def owner_of(self, application: str) -> str | None:
+        """Return the user of an application; None if it is nobody's."""
+        return self.versions.user_of(application) or None
 
-    def record_done(self, application: str, version: int, revision: int, whose: Whose) -> None:
+    def own(self, application: str, user: str) -> None:
+        """Note that an application is a user's, unless it is somebody's already or is not remembered."""
+        if application in self.versions and not self.versions.user_of(application):
+            self.versions.give(application, user)
+
+    def owned(self) -> list[tuple[str, str]]:
+        """Return the applications that are somebody's, with their users."""
+        return [(name, user) for name in self.versions if (user := self.versions.user_of(name))]
+
+    def record_done(self, application: str, version: int, revision: int, user: str = "") -> None:
         """Remember an application's last version; one without a name asked for nothing to be remembered."""
         if not application:
             return
-        last = self.versions.get(application)
-        if last is None or last[0] <= version:  # an older one comes with what another server did alone
-            self.versions[application] = (version, revision)
-        self.versions.move_to_end(application)
-        if len(self.versions) > self._limits.applications_max:
-            most = self.crowding(whose)
-            del self.versions[next(name for name in self.versions if whose(name) == most)]
+        versions, last = self.versions, self.versions.get(application)
+        if last is None:
+            versions.put(application, (version, revision), user)
+        else:
+            if last[0] <= version:  # an older one comes with what another server did alone
+                versions[application] = (version, revision)
+            versions.use(application)
+        if len(versions) > versions.most:
+            del versions[versions.loser()]
 
     # -- as chunks of a snapshot
 

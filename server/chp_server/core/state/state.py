@@ -16,23 +16,23 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 from chp import columns
 from chp.batch import Segment, array_head, encode, packb
 from chp.hashmap import Hashmap
-from chp.headers import Epoch, StateHead
+from chp.headers import Access, Epoch, StateHead
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
-from .granted import Granted
+from .granted import APPLICATION, Granted
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import NOT_YET, Gathering, Image
-from .leases import Leases
+from .leases import Leases, user_of
 from .leaving import Leaving
+from .sessions import Session, Sessions
 from .staging import Staging
 from .topics import Topics
 from .verdicts import AGAIN
@@ -94,42 +94,6 @@ class Ended:
 
 
 NOBODYS = Tenure()
-FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/0006)
-
-
-@dataclass(slots=True)
-class Session:
-    """What is remembered of one client: its last batch, when it was here, and which revisions its batches got."""
-
-    no: int
-    seen: float
-    _runs: list[tuple[int, int, int]] = field(default_factory=list)  # a deque takes a kilobyte for a session's only one
-    _forgotten: int = 0  # of these, the first
-
-    @property
-    def runs(self) -> Sequence[tuple[int, int, int]]:
-        """First batch, last batch, revision."""
-        return self._runs[self._forgotten :] if self._forgotten else self._runs
-
-    def revision_of(self, no: int) -> int:
-        """The revision of a batch; 1, which no record has, if that is forgotten."""
-        return next((revision for first, last, revision in reversed(self.runs) if first <= no <= last), FORGOTTEN)
-
-    def record(self, no: int, revision: int, now: float) -> None:
-        """All batches up to one are done."""
-        self._runs.append((self.no + 1, no, revision))
-        self.no, self.seen = no, now
-
-    def keep_run(self, run: tuple[int, int, int]) -> None:
-        """What another server remembers of it."""
-        self._runs.append(run)
-
-    def forget_run(self) -> None:
-        """The oldest, if there is one; they leave the list together, as each that does moves all that stay."""
-        self._forgotten += self._forgotten < len(self._runs)
-        if 2 * self._forgotten >= len(self._runs):
-            del self._runs[: self._forgotten]
-            self._forgotten = 0
 
 
 class ReplicatedState:
@@ -144,17 +108,16 @@ class ReplicatedState:
         self.deferred: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
         self.leaving = Leaving()
-        self.sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._newest: dict[bytes, bytes] = {}  # of each client, by the first part of its sessions
+        self.access = Granted()
+        self.sessions = Sessions(limits.sessions_max, self.access.owners)
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
-        self.leases = Leases()
+        self.leases = Leases(limits.leases_max)
         self.lease_of: dict[str, bytes] = {}
         self.ended = Ended()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
         self.staging = Staging(limits)
         self.topics = Topics(limits)
-        self.access = Granted(limits.sessions_max)
         self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
 
     @property
@@ -261,7 +224,8 @@ class ReplicatedState:
         extras = segment.extras or {}
         if columns.LEASE in extras:
             lease_id, ttl_ms, *owner = extras[columns.LEASE]
-            self.leases.keep(lease_id, ttl_ms, owner[0] if owner else b"", now)
+            whose = owner[0] if owner else b""
+            self.leases.keep(lease_id, ttl_ms, whose, now, user_of(whose, self.access.owners))
         if columns.REFRESH in extras:
             self.leases.refresh(extras[columns.REFRESH], now)
         if columns.LEASED in extras and extras[columns.LEASED] in self.leases:
@@ -272,11 +236,11 @@ class ReplicatedState:
                 self.topics.groups.left(extras[columns.UNLEASE])
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
-            self.staging.record_done(application, version, revision, self.access.whose)
+            self.staging.record_done(application, version, revision)
             self.staging.end(transaction_id)
         if columns.ONCE in extras:
             application, version, _ = extras[columns.ONCE]
-            self.staging.record_done(application, version, revision, self.access.whose)
+            self.staging.record_done(application, version, revision)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
         self._record_outcomes(extras, revision)
@@ -316,6 +280,17 @@ class ReplicatedState:
         while len(self.history) > self.limits.history_epochs_max:
             del self.history[min(self.history)]
 
+    def record_access(self, told: Access) -> None:
+        """An ACCESS record: new rules, or whose clients and applications are from now on."""
+        self.access.note(told)
+        for name, user in told.owners:
+            if self.sessions.has_client(name):
+                if name not in self.access.owners:
+                    self.leases.own(name, user)
+                self.sessions.own(name, user)
+            elif name[:1] == APPLICATION:
+                self.staging.own(name[1:].decode(errors="replace"), user)
+
     def record_number(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
         """A record is complete: its last number, the digest with it, and whose batches it holds."""
         self.number, self.digest = last, digest
@@ -325,16 +300,8 @@ class ReplicatedState:
             self.record_batch(session_id, no, revision, now)
 
     def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
-        """Remember a client's last batch; the longest unheard is forgotten beyond `sessions_max`."""
-        session = self.sessions.get(session_id)
-        if session is None:
-            session = self.sessions[session_id] = Session(0, now)
-            self._record_newest(session_id)
-            if len(self.sessions) > self.limits.sessions_max:
-                self._forget(next(iter(self.sessions)))
-        else:
-            self.sessions.move_to_end(session_id)
-        session.record(no, revision, now)
+        """Remember a client's last batch."""
+        self.sessions.heard(session_id, now).record(no, revision, now)
         self._note_run(session_id)
 
     def did(self, session_id: bytes, no: int) -> bool:
@@ -342,19 +309,9 @@ class ReplicatedState:
         session = self.sessions.get(session_id)
         return session is not None and no <= session.no
 
-    def _record_newest(self, session_id: bytes) -> None:
-        client = session_id[:CLIENT_BYTES]
-        self._newest[client] = max(session_id, self._newest.get(client, b""))
-
     def replaced(self, session_id: bytes) -> bool:
         """Whether its client has opened another session in its place: what comes late must not be done any more."""
-        return session_id < self._newest.get(session_id[:CLIENT_BYTES], b"")
-
-    def _forget(self, session_id: bytes) -> None:
-        del self.sessions[session_id]
-        client = session_id[:CLIENT_BYTES]
-        if self._newest.get(client) == session_id:
-            del self._newest[client]
+        return session_id < self.sessions.newest_of(session_id[:CLIENT_BYTES])
 
     def _note_run(self, session_id: bytes) -> None:
         self._runs.append(session_id)
@@ -370,7 +327,7 @@ class ReplicatedState:
             session_id, session = next(iter(self.sessions.items()))
             if now - session.seen < self.limits.session_idle_s_max:
                 break
-            self._forget(session_id)
+            del self.sessions[session_id]
             dropped += 1
         return dropped
 
@@ -432,10 +389,17 @@ class ReplicatedState:
             list(self.staging.committed),
             self.digest,
             self.topics.to_list(),
-            *self.access.to_rest(),
+            *self._owned(),
         ]
         head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
+
+    def _owned(self) -> list[Any]:
+        """Return what a state says of rules and owners: nothing where there have never been rules."""
+        if self.access.rules is None:
+            return []
+        applications = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
+        return [self.access.to_list(applications), list(map(list, self.staging.openers().items()))]
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `rest` said."""
@@ -443,31 +407,32 @@ class ReplicatedState:
         self.number = number
         self.ended.begin(number)
         self.history = from_list(history)
-        self.sessions = OrderedDict((i, Session(no, now - ms / 1000)) for i, no, ms, _ in sessions)
-        self._newest.clear()
-        for session_id in self.sessions:
-            self._record_newest(session_id)
+        self.access.load(more[1:2])
+        self.staging.load_openers(*more[2:3])
+        self.sessions = Sessions(self.limits.sessions_max, self.access.owners)
+        for session_id, no, ms, _ in sessions:
+            self.sessions.keep(session_id, Session(no, now - ms / 1000))
+        applications = self.sessions.forget_owners()
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
             self.sessions[i].keep_run((first, last, revision))
             self._note_run(i)
-        self.leases = Leases()
+        self.leases = Leases(self.limits.leases_max)
         for i, ttl_ms, left_ms, keys, owner in leases:
-            self.leases.keep(i, ttl_ms, owner, now)
+            self.leases.keep(i, ttl_ms, owner, now, user_of(owner, self.access.owners))
             self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, dict.fromkeys(keys)
             if not ttl_ms:
                 self.leases.end(i)
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:
-            self.staging.record_done(name, version, revision, self.access.whose)
+            self.staging.record_done(name, version, revision, applications.get(APPLICATION + name.encode(), ""))
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
         self.topics = Topics(self.limits)
         if more:  # a state from before there were any says nothing of them
             self.topics.load(more[0])
-        self.access.load(more[1:])
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""

@@ -9,6 +9,7 @@ KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -36,6 +37,7 @@ class Accept:
     body: bytes
     older: int = 0  # how many of its items were left out, as their keys have a later revision
     owners: Owners | None = None  # whose the session and an application are from now on, if there are rules
+    makes_room: Sequence[Segment] = ()  # what ends before it: leases and transactions of a user who has most of them
 
 
 @dataclass(slots=True)

@@ -129,6 +129,8 @@ class Committer:
         batch, segment, body = verdict.batch, verdict.segment, verdict.body
         session_id, no = batch
         state = self.committed.state
+        for ended in verdict.makes_room:
+            self._end_for_another(ended, now)
         if self.unwritten.kept:
             self._write_refusals(session_id, now)
         if extras := segment.extras:
@@ -150,6 +152,13 @@ class Committer:
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
         self.acks.acknowledge(session_id, no, revision)
+
+    def _end_for_another(self, ended: Segment, now: float) -> None:
+        """End a lease or a transaction of the user who has most of them."""
+        self.counts["ended_for_others"] += 1
+        if columns.UNLEASE in (ended.extras or {}):
+            self._delete_leased((ended.extras or {})[columns.UNLEASE], now)
+        self.add_segment(ended, now)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
         """What is not done by it leaves its traces all the same, or gathers."""

@@ -10,6 +10,7 @@ that, from updates to records, is in commit.py.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import compress
 from typing import Any
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from chp.batch import Segment, decode, encode, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Epoch, Header, name_of
+from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
@@ -89,7 +91,7 @@ class Committed:
         self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
 
     def _note_access(self, told: Access, digest: int, now: float) -> None:
-        self.state.access.note(told)
+        self.state.record_access(told)
         self.state.record_number(told.last, digest, [], told.first, now)
         self.channels.skip(told.last)
 
@@ -152,12 +154,25 @@ class Committed:
 
     def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
         deferred = self.is_much(record.segments)
+        self._note_openers(record)
         for segment in record.segments:
             self.apply(segment, None, record.first, made, deferred=deferred)
             self.counts["updates"] += len(segment.keys)
             self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
         self.channels.skip(record.last)
+
+    def _note_openers(self, record: WholeRecord) -> None:
+        """Tell which clients have staged what the record has, as far as it says whose its segments are."""
+        staged = [bool(segment.extras and columns.STAGE in segment.extras) for segment in record.segments]
+        if not any(staged) or not record.origins:
+            return
+        whose, at = record.whose or [[1, 0, len(staged)]], 0
+        for place, _, n in whose:
+            for segment in compress(record.segments[at : at + n], staged[at : at + n]) if place else ():
+                extras = segment.extras or {}
+                self.state.staging.opened(extras[columns.STAGE][0], record.origins[place - 1][0][:CLIENT_BYTES])
+            at += n
 
     def followed_uuids(self) -> list[bytes]:
         """The UUIDs of CHP/1 sets in what was followed since the last call."""

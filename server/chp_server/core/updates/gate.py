@@ -17,13 +17,13 @@ of the message in hand, as whoever runs the core said ("" for one that is not kn
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chp import columns
 from chp.access import TOPICS, Rights, Rules
 from chp.batch import Segment
+from chp.fair import FairTable
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
 from chp.topics import is_keyed_lease
 
@@ -36,8 +36,9 @@ FREE = frozenset({b"HUGZ"})  # of P+1: that a server lives, and nothing of what 
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
 OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})  # not for who may write nothing
 Frames = list[bytes]
-Origin = tuple[str, str]  # the beginning of the key, and the address
+Origin = tuple[str, str]  # the key, and the address
 NOWHERE: Origin = ("", "")
+KEY_SHOWN = 8  # characters of a key, by which people know it
 
 
 class Signed(list[bytes]):
@@ -64,6 +65,9 @@ class Standing(Protocol):
     def opener_of(self, transaction_id: bytes) -> bytes | None:
         """The client that staged something in it first, as far as that is known here."""
 
+    def owner_of(self, application: str) -> str | None:
+        """The user of an application; None if it is nobody's."""
+
 
 def signer(frames: Frames) -> str:
     """Who sent a KVSET."""
@@ -76,7 +80,7 @@ class Gate:
 
     speaker: str = ""
     origin: Origin = NOWHERE  # of the speaker
-    claims: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+    claims: FairTable[bytes, None] = field(default_factory=lambda: FairTable(CLAIMS_MAX))
 
     def heed(self, frames: Frames) -> None:
         """A message is in hand."""
@@ -85,7 +89,8 @@ class Gate:
     def who(self) -> dict[str, str]:
         """Who speaks, for logs and an audit: what is known of it."""
         key, address = self.origin
-        return {"user": self.speaker, **({"key": key} if key else {}), **({"address": address} if address else {})}
+        known = {"key": key[:KEY_SHOWN], "address": address}
+        return {"user": self.speaker, **{name: text for name, text in known.items() if text}}
 
     # -- P
 
@@ -148,11 +153,14 @@ class Gate:
             client = b""
         if len(topic) != 35 or not client:
             return "a session's channel is subscribed to by its whole name"
-        owner = granted.owners.get(client) or self.claims.get(client)
+        owner = granted.owners.get(client)
+        if owner is None and client in self.claims:
+            owner = self.claims.user_of(client)
         if owner is None:
-            self.claims[client] = owner = user
+            owner = user
+            self.claims.put(client, None, user)
             if len(self.claims) > CLAIMS_MAX:
-                self.claims.popitem(last=False)
+                del self.claims[self.claims.loser()]
         return "" if owner == user or granted.rules is None else "the session is another user's; open one of your own"
 
 
@@ -213,9 +221,9 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
 
 def _anothers(granted: Granted, user: str, extras: dict[str, Any], staging: Standing) -> str:
     """Whoever could count an application's versions up, or end its transactions, would undo its work unseen."""
-    for claim in claims(extras):
-        if granted.owners.get(claim, user) != user:
-            return f"the application {claim[1:].decode()!r:.200} is another user's; choose another name"
+    for name in applications(extras):
+        if staging.owner_of(name) not in (None, user):
+            return f"the application {name!r:.200} is another user's; choose another name"
     for transaction_id in _transactions(extras):
         opener = staging.opener_of(transaction_id)
         if opener is not None and granted.owners.get(opener, user) != user:
@@ -223,11 +231,20 @@ def _anothers(granted: Granted, user: str, extras: dict[str, Any], staging: Stan
     return ""
 
 
-def claims(extras: dict[str, Any]) -> list[bytes]:
-    """The applications whose versions a segment counts, by the names that owners are kept for."""
+def new_owners(
+    granted: Granted, user: str, session_id: bytes, extras: dict[str, Any], staging: Standing
+) -> dict[bytes, str]:
+    """Return what becomes the user's with a batch that is done: the session's client, and applications."""
+    client, named = session_id[:CLIENT_BYTES], applications(extras)
+    found = {} if client in granted.owners else {client: user}
+    return found | {APPLICATION + name.encode(): user for name in named if staging.owner_of(name) is None}
+
+
+def applications(extras: dict[str, Any]) -> list[str]:
+    """Return the applications whose versions a segment counts."""
     named = [extras[columns.ONCE][0]] if columns.ONCE in extras else []
     named += [extras[columns.COMMIT][1]] if columns.COMMIT in extras else []
-    return [APPLICATION + name.encode() for name in named if name]
+    return [name for name in named if name]
 
 
 def _transactions(extras: dict[str, Any]) -> list[bytes]:

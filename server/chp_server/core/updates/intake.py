@@ -42,7 +42,7 @@ from ..state.verdicts import (
     Verdict,
 )
 from .committed import Committed
-from .gate import check_batch, check_plain, claims, signer
+from .gate import check_batch, check_plain, new_owners, signer
 from .openrecord import HEADER_BYTES_MAX, OpenRecord
 from .room import Room
 from .unwritten import Unwritten
@@ -124,6 +124,7 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate | Unrecorded:
 
 def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
     body, state, older, owners = frames[4], view.committed.state, 0, None
+    ending: list[Segment] = []
     size = len(body)
     earlier: list[BatchId] = []
     try:
@@ -133,20 +134,17 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             _check_size(segment, size, view)
         if state.access.rules is not None:
             owners = _check_access(batch[0], segment, signer(frames), state)
-        if not (segment.keys or segment.extras) and view.room.read_only:
+        earlier = _earlier(segment, batch[0])
+        if view.room.read_only and not segment.keys and (segment.extras or {}).keys() <= {columns.AGAIN}:
             return Unrecorded(batch)
         view.room.check(segment, size, state)
-        if segment.extras and columns.AGAIN in segment.extras:
-            earlier = _earlier(segment.extras[columns.AGAIN], batch[0])
-            if _done_earlier(earlier, state):
-                segment = Segment([], [])
-                body = segment.encode()
-        if (extras := segment.extras) and columns.ONCE in extras and _was_done(extras, signer(frames), state):
+        extras = segment.extras
+        if extras and (_done_earlier(earlier, state) or _was_done(extras, signer(frames), state)):
             segment, extras = Segment([], []), None
             body = segment.encode()
         if extras:
             whose = Whose(batch[0][:CLIENT_BYTES], signer(frames))
-            _check(segment, extras, size, whose, view)
+            ending = _check(segment, extras, size, whose, view)
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
                 body = segment.encode()
@@ -161,7 +159,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
-    return Accept(batch, segment, body, older, owners)
+    return Accept(batch, segment, body, older, owners, ending)
 
 
 # -- what a segment may say
@@ -171,8 +169,7 @@ def _check_access(session_id: bytes, segment: Segment, user: str, state: Replica
     """By the rules; returns what was nobody's and is the user's from now on: the session, an application."""
     if why := check_batch(state.access, user, session_id, segment, state.staging):
         raise Refusal("access", why)
-    named = [session_id[:CLIENT_BYTES], *claims(segment.extras or {})]
-    return {each: user for each in named if each not in state.access.owners}
+    return new_owners(state.access, user, session_id, segment.extras or {}, state.staging)
 
 
 def _check_size(segment: Segment, size: int, view: View) -> None:
@@ -184,8 +181,10 @@ def _check_size(segment: Segment, size: int, view: View) -> None:
         raise Refusal("size", f"a value has at most {values_max} bytes")
 
 
-def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> None:
-    state = view.committed.state
+def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> list[Segment]:
+    """Refuse a segment that is not to be done; return what has to end to make room for it."""
+    state, ending = view.committed.state, list[Segment]()
+    user = "" if state.access.rules is None else whose.user
     if not SERVERS_OWN.isdisjoint(extras):
         raise BadFrame(f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out")
     _check_columns(extras, view.version)
@@ -194,11 +193,16 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, vi
     if columns.EXPECT in extras:
         _check_expected(extras, state)
     if not leases.COLUMNS.isdisjoint(extras):
-        state.leases.check(extras, whose, view.committed.limits)
+        gone = state.leases.check(extras, whose, view.committed.limits, user)
+        ending += (Segment([], [], {columns.UNLEASE: lease_id}) for lease_id in gone)
     if not columns.OF_TOPICS.isdisjoint(extras):
         state.topics.check(extras, state.leases, whose)
-    if columns.STAGE in extras and (full := state.staging.full(extras[columns.STAGE][0], size, whose.client)):
-        raise Refusal("busy", full)
+    if columns.STAGE in extras:
+        room = state.staging.room(extras[columns.STAGE][0], size, whose.client, user, state.access.owners)
+        if room.why:
+            raise Refusal("busy", room.why)
+        ending += (Segment([], [], {columns.ABORT: transaction_id}) for transaction_id in room.makes_room)
+    return ending
 
 
 def _check_columns(extras: dict[str, Any], version: int) -> None:
@@ -230,8 +234,9 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
         raise Refusal(PARTED if unseen else "revision", failed)
 
 
-def _earlier(column: list[list[Any]], session_id: bytes) -> list[BatchId]:
+def _earlier(segment: Segment, session_id: bytes) -> list[BatchId]:
     """Return the numbers that a batch had in earlier sessions; `BadFrame` if one is a session of another client."""
+    column = (segment.extras or {}).get(columns.AGAIN, ())
     client = session_id[:CLIENT_BYTES]
     if any(earlier[:CLIENT_BYTES] != client for earlier, _ in column):
         raise BadFrame("'again' names sessions of the batch's own client")
@@ -251,6 +256,8 @@ def _done_earlier(earlier: list[BatchId], state: ReplicatedState) -> bool:
 
 def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
     """Whether an application has done this version, or a later one: then nothing of the batch is done again."""
+    if columns.ONCE not in extras:
+        return False
     if {columns.STAGE, columns.COMMIT} & extras.keys():
         raise BadFrame("'once' does not go with what is staged; a commit names its application and version itself")
     application, version, strict = extras[columns.ONCE]
@@ -260,8 +267,8 @@ def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool
         return True
     if strict and version != last + 1:
         raise Refusal("count", last)
-    full = application not in versions and len(versions) >= state.limits.applications_max
-    if full and (state.access.rules is None or state.staging.crowding(state.access.whose) in ("", user)):
+    asker = user if state.access.rules is not None else ""
+    if application not in versions and (versions.refuses(asker) or (versions.full and not versions.crowding(asker))):
         many = f"the versions of {len(versions):,} applications are remembered, as many as there may be"
         raise Refusal("busy", f"{many}; use a name again, not a new one each time")
     return False
