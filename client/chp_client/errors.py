@@ -7,6 +7,7 @@
     Fenced      ... because what it acknowledges is not the consumer's any more
     NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
     NoSuchTopic, NoSuchGroup, AlreadyThere  ... because there is no topic or group of that name, or there is one
+    GoneMeanwhile  a KeyError of a Clone, where the key may have gone during an iteration
     Unanswered  no server answered a question, or not to its end
 
 A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
@@ -18,6 +19,13 @@ from typing import Any
 
 from chp.errors import ChpError
 from chp.numbers import Revision, describe
+
+
+class GoneMeanwhile(KeyError):
+    """A key is not there, and an iteration over the Clone began a moment ago: the key may have gone meanwhile."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is not there; if it went while you iterated, use clone.snapshot()"
 
 
 class Closed(ChpError):

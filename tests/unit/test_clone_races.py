@@ -8,12 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import pickle
+import re
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from chp.batch import Segment
+from chp.numbers import number
 from chp_client import AsyncClone, Clone, State
 from chp_client.agent import dispatch
 from chp_client.agent.watch import Watch, WatchQueue
@@ -48,6 +54,91 @@ def clone(meddler: Meddler) -> Iterator[Clone]:
     made.update(INITIAL)
     yield made
     made.close(0.0)
+
+
+GROUP = [f"/group/{i:04}" for i in range(10_000)]
+
+
+class Changing:
+    """A Clone of which another program sets and deletes many keys together, for so many rounds."""
+
+    def __init__(self, rounds: int = 30) -> None:
+        self.clone = Clone("tcp://127.0.0.1:9")
+        self.clone.set_many(INITIAL)
+        self._rounds, self._thread = rounds, threading.Thread(target=self._change)
+
+    def _change(self) -> None:
+        replica, everything = self.clone.mailbox.core.channels[0].replica, [*range(len(GROUP))]
+        there, gone = Segment(GROUP, [b"1"] * len(GROUP)), Segment(GROUP, [b""] * len(GROUP), {"d": everything})
+        for at in range(1, 2 * self._rounds, 2):
+            for i, segment in enumerate((there, gone)):
+                with self.clone.mailbox.lock:
+                    replica.apply([segment], number(1, at + i), 0, False, 0.0)
+
+    @property
+    def goes_on(self) -> bool:
+        return self._thread.is_alive()
+
+    def __enter__(self) -> Changing:
+        self._switching = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.join()
+        sys.setswitchinterval(self._switching)
+        self.clone.close(0.0)
+
+
+@pytest.mark.parametrize("copy", [Clone.snapshot, lambda clone: dict(clone.items())])
+def test_a_copy_is_of_one_moment_while_many_keys_come_and_go(copy: Callable[[Clone], Any]) -> None:
+    sizes: Counter[int] = Counter()
+    with Changing() as changing:
+        while changing.goes_on:
+            sizes[len(copy(changing.clone))] += 1
+    assert sizes and sizes.keys() <= {len(INITIAL), len(INITIAL) + len(GROUP)}
+
+
+def test_what_goes_while_a_dict_asks_for_each_key_names_the_remedy() -> None:
+    missed = []
+    with Changing() as changing:
+        while changing.goes_on:
+            try:
+                dict(changing.clone)
+            except KeyError as error:
+                missed.append(str(error))
+    assert missed
+    assert all(re.fullmatch(r"'/group/\d+' .* went while you iterated, use clone\.snapshot\(\)", m) for m in missed)
+
+
+def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Clone) -> None:
+    with pytest.raises(KeyError) as plain:
+        clone["/none"]
+    assert str(plain.value) == "'/none'" and plain.value.args == ("/none",)
+    for key in clone.keys():  # noqa: SIM118
+        del clone[key]
+        with pytest.raises(KeyError, match=r"use clone\.snapshot") as missed:
+            clone[key]
+        assert missed.value.args == (key,) and str(pickle.loads(pickle.dumps(missed.value))) == str(missed.value)
+    clone.update(INITIAL)
+    with pytest.raises(KeyError, match=r"use clone\.snapshot"):
+        for key in clone.under("/"):
+            del clone[key]
+            clone.under("/")[key]
+
+
+def test_an_async_clone_names_the_remedy_too() -> None:
+    async def run() -> None:
+        async with AsyncClone("tcp://127.0.0.1:9") as made:
+            made.submit("/a", b"1")
+            keys = list(made)
+            made.mailbox.core.shown.clear()
+            with pytest.raises(KeyError, match=r"'/a'.*use clone\.snapshot"):
+                made[keys[0]]
+            await made.close(0.0)
+
+    asyncio.run(run())
 
 
 def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> None:

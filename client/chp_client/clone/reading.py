@@ -3,8 +3,9 @@
     clone["/a"]   clone.get("/a")   "/a" in clone   len(clone)   for key in clone   clone.snapshot()   clone.entry("/a")
 
 A read is a dict's own, and sees whole records only: the agent changes the map in one C-level call a record. Iteration
-goes over the keys there are at its beginning, since others change the map meanwhile, and so does `items()`. But
-`dict(clone)` asks for each value by its key, which may be gone by then (KeyError): `snapshot()` is the copy to take.
+goes over the keys there are at its beginning, since others change the map meanwhile. `snapshot()` and
+`dict(clone.items())` are a copy of one moment. But `dict(clone)` asks for each value by its key, which may be gone by
+then: a KeyError names `snapshot()` if an iteration began a moment ago. Only a miss pays for that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from .. import checks
 from ..agent.mailbox import Mailbox
 from ..codecs import SKIPPED, Codec, Decoding, OnBad, V
 from ..core.core import ClientCore
+from ..errors import GoneMeanwhile
 from .under import KeyIndex, Under
 from .views import Decoded, ItemsNow, KeysNow, ValuesNow
+
+# A missed key names `snapshot` as the remedy for so long after an iteration began: `dict(clone)` of ten million keys.
+ITERATED_S = 10.0
 
 
 class Entry(NamedTuple):
@@ -50,6 +55,7 @@ class Reading(Decoded[V]):
     _codec: Codec | None
     _core: ClientCore
     _mailbox: Mailbox
+    _iterated_at = float("-inf")  # when the last iteration over keys began
     _some: list[str]  # keys that `popitem` has not looked at yet
 
     @property
@@ -58,7 +64,12 @@ class Reading(Decoded[V]):
         return self._codec
 
     def __getitem__(self, key: str) -> V:
-        value: Any = self._shown[key]
+        try:
+            value: Any = self._shown[key]
+        except KeyError:
+            if monotonic() < self._iterated_at + ITERATED_S:
+                raise GoneMeanwhile(key) from None
+            raise
         return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -75,7 +86,12 @@ class Reading(Decoded[V]):
         return len(self._shown)
 
     def __iter__(self) -> Iterator[str]:
+        self.iterates()
         return iter(list(self._shown))
+
+    def iterates(self) -> None:
+        """Note that an iteration over keys begins: a key that is missed soon may have gone meanwhile."""
+        self._iterated_at = monotonic()
 
     def keys(self) -> KeysNow:
         """The keys; iterating goes over those there are at its beginning."""

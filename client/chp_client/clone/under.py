@@ -84,6 +84,7 @@ class Under(Mapping[str, Any]):
         return self._clone[key]
 
     def __iter__(self) -> Iterator[str]:
+        self._clone.iterates()
         return chain.from_iterable(self._spans(self._low))
 
     def __len__(self) -> int:

@@ -29,6 +29,10 @@ class Decoded(Mapping[str, V]):
         """The items at this moment."""
 
     @abstractmethod
+    def iterates(self) -> None:
+        """Note that an iteration over keys begins."""
+
+    @abstractmethod
     def some_of(self, keys: list[str], decoding: Decoding | None) -> dict[str, Any]:
         """These keys with their values; what is not there is left out."""
 
