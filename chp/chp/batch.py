@@ -47,7 +47,7 @@ from .headers import (
     header_of,
 )
 from .limits import DEFAULT
-from .unpacking import BODY, LONG_TEXT, SEGMENT, TEXT_BYTES_MAX, TooMuch, unpack
+from .unpacking import BODY, CONTAINER, LONG_TEXT, SEGMENT, TEXT_BYTES_MAX, TooMuch, unpack, weight_of
 
 __all__ = [
     "ACK",
@@ -88,6 +88,21 @@ __all__ = [
 LARGE = 1 << 16  # bytes of a value from which on a copy costs more than a few lines of Python; a bin 32 then
 LARGE_AMONG = 64  # values that are looked at for that; looking at more would cost what it saves
 _BIN_32 = struct.Struct(">BI")
+FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})  # columns that are one array
+PLAIN = 3 * CONTAINER + 3  # the weight of a segment without items
+
+
+def _column_weight(name: str, column: Any) -> int:
+    """Return the weight of a sparse column; long ones have one or two arrays of numbers, whose length is enough."""
+    if name in columns.PAIRED and type(column) is not int:
+        return 3 * CONTAINER + 2 + 2 * len(column[0])
+    if name in FLAT:
+        return CONTAINER + len(column)
+    if name == columns.PLACED:
+        return 2 * CONTAINER + 2 + len(column[1]) * (CONTAINER + 6)
+    if name == columns.EXPECT:
+        return CONTAINER + len(column) * (CONTAINER + 3)
+    return weight_of(column)
 
 
 @dataclass(slots=True)
@@ -97,6 +112,15 @@ class Segment:
     keys: list[str]
     values: list[bytes]
     extras: dict[str, Any] | None = None
+
+    @property
+    def weight(self) -> int:
+        """The weight of the segment as its reader counts it, which takes no look at its items."""
+        plain = PLAIN + 2 * len(self.keys)
+        if self.extras is None:
+            return plain
+        columns_weight = sum(_column_weight(name, column) for name, column in self.extras.items())
+        return plain + CONTAINER + len(self.extras) + columns_weight
 
     def encode(self) -> bytes:
         """The segment as it stands in a body."""
