@@ -47,7 +47,20 @@ from .headers import (
     header_of,
 )
 from .limits import DEFAULT
-from .unpacking import BODY, HAVE, LIGHT, LONG_TEXT, QUESTION, SEGMENT, TEXT_BYTES_MAX, TooMuch, entry, unpack
+from .unpacking import (
+    BODY,
+    CONTAINER,
+    HAVE,
+    LIGHT,
+    LONG_TEXT,
+    QUESTION,
+    SEGMENT,
+    TEXT_BYTES_MAX,
+    TooMuch,
+    entry,
+    unpack,
+    weight_of,
+)
 
 __all__ = [
     "ACK",
@@ -89,6 +102,21 @@ LARGE = 1 << 16  # bytes of a value from which on a copy costs more than a few l
 AGAIN_MAX = 8  # earlier numbers of one batch: a client opens a session anew at most once for each change of the active
 LARGE_AMONG = 64  # values that are looked at for that; looking at more would cost what it saves
 _BIN_32 = struct.Struct(">BI")
+FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})  # columns that are one array
+PLAIN = 3 * CONTAINER + 3  # the weight of a segment without items
+
+
+def _column_weight(name: str, column: Any) -> int:
+    """Return the weight of a sparse column; long ones have one or two arrays of numbers, whose length is enough."""
+    if name in columns.PAIRED and type(column) is not int:
+        return 3 * CONTAINER + 2 + 2 * len(column[0])
+    if name in FLAT:
+        return CONTAINER + len(column)
+    if name == columns.PLACED:
+        return 2 * CONTAINER + 2 + len(column[1]) * (CONTAINER + 6)
+    if name == columns.EXPECT:
+        return CONTAINER + len(column) * (CONTAINER + 3)
+    return weight_of(column)
 
 
 @dataclass(slots=True)
@@ -98,6 +126,15 @@ class Segment:
     keys: list[str]
     values: list[bytes]
     extras: dict[str, Any] | None = None
+
+    @property
+    def weight(self) -> int:
+        """The weight of the segment as its reader counts it, which takes no look at its items."""
+        plain = PLAIN + 2 * len(self.keys)
+        if self.extras is None:
+            return plain
+        columns_weight = sum(_column_weight(name, column) for name, column in self.extras.items())
+        return plain + CONTAINER + len(self.extras) + columns_weight
 
     def encode(self) -> bytes:
         """The segment as it stands in a body."""

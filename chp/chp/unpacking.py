@@ -11,6 +11,9 @@ anyone can look at them. So objects are weighed while they are built, and a body
   element, in front of the body.
 - Extension types are nobody's here. Text has at most TEXT_BYTES_MAX, since one wide character makes all of it wide.
 
+The same weight bounds those who pack: `weight_of` is what `unpack` counts, and a `Load` tells when a body is to end. So
+no program of ours sends a body that another one refuses.
+
 A body whose arrays are short, which is nearly every one, is read the first way; the others begin again the second way,
 which costs a tenth of a millisecond more.
 """
@@ -41,8 +44,52 @@ WHOLE_STATE = None  # not weighed: of a journal, or of the peer that was asked f
 BODY = 20 * DEFAULT.batch_items_max  # a record of several segments (`Committer.full`), a slice, a feed's records
 
 
+BYTE_WEIGHT_MAX = CONTAINER + 1  # an empty array, which is an entry of another one
+CARRIED = BODY - 1024  # of one record: RECORDS, which carries it to a reader, weighs little beside it
+
+
 class TooMuch(BadFrame):
     """A body that would make more objects than a legal one."""
+
+
+def weight_of(thing: object) -> int:
+    """Return what `unpack` counts for an object: of each array and map in it, its entries and `CONTAINER`."""
+    weight, left = 0, [thing]
+    while left:
+        each = left.pop()
+        if isinstance(each, list | tuple):
+            weight += len(each) + CONTAINER
+            left += [inner for inner in each if type(inner) in _CONTAINERS or isinstance(inner, tuple)]
+        elif isinstance(each, dict):
+            weight += len(each) + CONTAINER
+            left += [inner for inner in each.values() if type(inner) in _CONTAINERS or isinstance(inner, tuple)]
+    return weight
+
+
+_CONTAINERS = frozenset({list, dict})
+
+
+class Load:
+    """The items of one body that is being packed: their bytes, and their weight, as its reader counts it."""
+
+    __slots__ = ("_bytes_max", "_weight_max", "bytes", "weight")
+
+    def __init__(self, bytes_max: int, weight_max: int = CARRIED) -> None:
+        self._bytes_max, self._weight_max = bytes_max, weight_max
+        self.bytes = self.weight = 0
+
+    def takes(self, size: int, weight: int) -> bool:
+        """Add an item if it fits, or if it is the first; else return False, and the body is to be sent before."""
+        weight += 1  # it is an entry of the body
+        if self.weight and (self.bytes + size > self._bytes_max or self.weight + weight > self._weight_max):
+            return False
+        self.bytes += size
+        self.weight += weight
+        return True
+
+    def begin(self, size: int, weight: int) -> None:
+        """Begin another body with an item."""
+        self.bytes, self.weight = size, weight + 1
 
 
 def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chp.limits import DEFAULT
 from tests.unit.client_frames import OTHER, WHOSE, Talk, n, own_topic, segment, topic
 
 
@@ -214,3 +215,8 @@ class TestDeaf:
         talk.batch(n(0), n(1), {"/a": b"1"}, origins=[[OTHER, 1]])
         talk.ack(1, 1, n(1))
         assert len(talk.settled) == 1
+
+
+def test_a_clone_of_as_many_subtrees_as_it_may_hold_listens_to_fewer_channels_than_a_connection_may() -> None:
+    talk = Talk(*[f"/{i}/" for i in range(DEFAULT.subtrees_max)])
+    assert len(talk.topics[0]) <= 67 < DEFAULT.topics_of_one_max, "SPEC.md, section 15, says that a client must"

@@ -235,9 +235,10 @@ def test_a_user_who_has_all_readers_of_topics_makes_room_for_another(of_a_group:
     assert writer.does(publish=[["t", 1, packb([None, [b"m"]])]]) == "ack"
     assert writer.does(group=["t", "g", {"start": 0}]) == "ack"
     options: dict[str, Any] = {"topic": "t", "after": 0}
-    alice = Writer(cores, "alice", ALICE)
+    alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", b"b" * 16)
     for i in range(MOST + 2):
-        assert alice.does(lease=[name("m", i), 600_000], join=["t", "g", name("m", i), "m"]) == "ack"
+        owner = alice if i <= MOST else bob
+        assert owner.does(lease=[name("m", i), 600_000], join=["t", "g", name("m", i), "m"]) == "ack"
 
     def ask_for(user: str, i: int) -> None:
         more = {"group": "g", "member": name("m", i)} if of_a_group else {}

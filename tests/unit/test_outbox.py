@@ -97,3 +97,18 @@ def test_a_batch_tells_its_earlier_numbers_in_a_session_that_is_opened_anew() ->
     for _ in range(20):
         outbox.reopen()
     assert len(decode_segment(batch.encode()).extras["again"]) == AGAIN_MAX  # type: ignore[index]
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_no_batch_has_more_bytes_than_a_server_takes_whatever_its_columns(conditional: bool) -> None:
+    """A server answers nothing to a frame of more than 17 MiB; of what `cut` lets pass none has so many."""
+    n, most, every = DEFAULT.batch_items_max, 1 << 62, list(range(DEFAULT.batch_items_max))
+    ends = {"c": [every, [most] * n]} if conditional else {"d": every[::2]}
+    room = DEFAULT.batch_bytes_max - 65_536 - 64 - sum(len(f"/{i}") + 8 for i in every)
+    whole = Segment([f"/{i}" for i in every], [bytes(room // n)] * n, {"t": [every, [300_000_000_000] * n], **ends})
+    try:
+        got = parts(whole, DEFAULT)
+    except BadValue:
+        assert conditional
+        return
+    assert max(len(part.encode()) for part in got) <= DEFAULT.body_bytes_max

@@ -17,7 +17,7 @@ from typing import Any
 
 from chp import headers
 from chp.access import NONCE_BYTES
-from chp.batch import Segment, decode
+from chp.batch import Segment, decode, peek
 from chp.errors import BadFrame, ChpError
 from chp.keys import ETX, STX
 from chp.limits import DEFAULT, Limits
@@ -40,6 +40,7 @@ from .telling import Telling
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
+GARBAGE_TOLD_S = 60.0  # between two warnings of what one server sent
 
 
 class ClientCore:
@@ -183,18 +184,27 @@ class ClientCore:
         try:
             self._update(self.links[i], frames, now)
         except ChpError as error:
-            self._garbage(i, error)
+            self._garbage(i, error, now)
 
     def on_reply(self, i: int, frames: Sequence[bytes], now: float) -> None:
         """A message on the DEALER of server `i`; what is malformed is counted and dropped."""
         try:
             self._reply(self.links[i], frames, now)
         except ChpError as error:
-            self._garbage(i, error)
+            self._garbage(i, error, now)
+            if len(frames) == 5 and (peeked := peek(frames[4])) is not None:
+                self.joining.unread(self.links[i], headers.request_of(peeked[0]), error, now)
 
-    def _garbage(self, i: int, error: ChpError) -> None:
+    def _garbage(self, i: int, error: ChpError, now: float) -> None:
+        """Count what a server sent and nobody can read; warn of it, once in a while."""
+        link = self.links[i]
         self.stats["garbage"] += 1
-        self.out.effects.notes.append(f"{self.links[i].address}: {error}")
+        self.out.effects.notes.append(f"{link.address}: {error}")
+        if now - link.garbage_told_at >= GARBAGE_TOLD_S:
+            link.garbage_told_at = now
+            self.out.effects.warnings.append(
+                f"{link.address} sent what can't be read: {error}; is one of the two of an older version? Trying on"
+            )
 
     def _update(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:
         if not frames or len(frames) != 5:
@@ -379,7 +389,7 @@ class ClientCore:
         else:
             error = self.joining.answered(channel, header, items, link, now)
             if error is not None:
-                self._garbage(link.index, error)
+                self._garbage(link.index, error, now)
             self._after(channel, now)
 
     def _request_refused(self, link: ServerView, channel: Channel, header: headers.Refused, now: float) -> None:

@@ -137,6 +137,9 @@ class Outbox:
         self.last = len(left)
 
 
+COLUMNS_BYTES = 24  # of one item in the sparse columns that a client writes: a delete or a ttl, and a condition
+
+
 def size_of(segment: Segment) -> int:
     """What a segment counts in the window: its characters, its bytes, and a little for each item."""
     return len("".join(segment.keys)) + sum(map(len, segment.values)) + 8 * len(segment.keys) + 64
@@ -145,17 +148,19 @@ def size_of(segment: Segment) -> int:
 def cut(segment: Segment, size: int, limits: Limits = DEFAULT) -> list[Segment]:
     """The segment itself, or parts of it that each fit one batch; `BadValue` for a conditional one that does not."""
     n, bound = len(segment.keys), limits.batch_bytes_max - 65_536
+    beside = 0 if segment.extras is None else COLUMNS_BYTES
+    size += n * beside
     fits = 4 * size <= bound or (size <= bound and all(map(str.isascii, segment.keys)))  # UTF-8: 4 bytes at most
     if n == 0 or (fits and n <= limits.batch_items_max):
         return [segment]
-    ranges = _ranges(segment, limits.batch_items_max, bound)
+    ranges = _ranges(segment, limits.batch_items_max, bound, beside)
     return [segment] if len(ranges) == 1 else [_part(segment, start, stop) for start, stop in ranges]
 
 
-def _ranges(segment: Segment, items_max: int, bound: int) -> list[tuple[int, int]]:
+def _ranges(segment: Segment, items_max: int, bound: int, beside: int) -> list[tuple[int, int]]:
     ranges, start, size = [], 0, 0
     for i, (key, value) in enumerate(zip(segment.keys, segment.values, strict=True)):
-        item = len(key.encode()) + len(value) + 16
+        item = len(key.encode()) + len(value) + 16 + beside
         if i > start and (size + item > bound or i - start >= items_max):
             ranges.append((start, i))
             start, size = i, 0

@@ -42,7 +42,7 @@ class Question:
         """A message that came from `server`; `BadFrame` if it is none of CHP/2."""
         if len(frames) != 5:
             raise BadFrame(f"{server} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
-        header, items = decode(frames[4])
+        header, items = read(server, frames[4])
         request = request_of(header)
         if request is None:
             raise BadFrame(f"{server} sent {name_of(header)}, which answers nothing, where an answer was due")
@@ -60,6 +60,15 @@ class Question:
             return None
         self._granted_for += self._grant
         return [ICANHAZ, self._subject, packb({"chp": VERSION, "id": self.id, "more": self._grant})]
+
+
+def read(server: str, body: bytes) -> tuple[Header, list[Any]]:
+    """Return a message's header and items; `BadFrame` names the server that sent what can't be read."""
+    try:
+        return decode(body)
+    except BadFrame as error:
+        text = f"{server} sent what can't be read: {error}; is one of the two of an older version?"
+        raise BadFrame(text) from None
 
 
 def refused(server: str, header: Refused) -> errors.Refused:

@@ -51,6 +51,7 @@ class ServerView:
     wanted_at: float = float("-inf")
     refusal: str = ""  # the last thing it refused to do for us, in words
     refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
+    garbage_told_at: float = float("-inf")  # when somebody was warned that it sends what can't be read
     wire: str = AWAY
     denied: str = ""  # why it does not let us in
     forbidden: dict[bytes, str] = field(default_factory=dict)  # topics that the rules of access keep from us, and why

@@ -15,7 +15,6 @@ from typing import Any
 
 import zmq
 
-from chp.batch import decode
 from chp.headers import Greeting, Header, Heartbeat
 from chp.headers import Refused as RefusedHeader
 from chp.keys import channel_topic
@@ -25,7 +24,7 @@ from ..agent.sockets import drain
 from ..ask import admission
 from ..ask.port import LATER, Elsewhere, Line
 from ..clientfile import Credentials
-from ..core.question import Question, Told
+from ..core.question import Question, Told, read
 from ..errors import Refused
 
 CREDIT = 16
@@ -105,7 +104,7 @@ class FeedLink:
         for frames in drain(self.updates, MESSAGES_A_TURN):
             if len(frames) != 5:
                 continue  # HUGZ and KVPUB of CHP/1 don't come on this topic
-            header, items = decode(frames[4])
+            header, items = read(self.address, frames[4])
             if isinstance(header, RefusedHeader) and header.code == "access":
                 self._forbidden = True
             if isinstance(header, Greeting | Heartbeat):

@@ -17,6 +17,7 @@ from typing import Any
 from chp import headers
 from chp.batch import narrow, record_of
 from chp.errors import BadFrame, ChpError
+from chp.numbers import describe
 from chp.parts import Parts
 from chp.versions import VERSION
 
@@ -163,6 +164,14 @@ class Backlogs:
         if code in ("retained", "store"):
             return NotRetained(log.after, detail if type(detail) is int else None)
         return Refused(f"the server refused the records ({code}): {detail}", code, detail)
+
+    def broken(self, log: Backlog, server: str, error: ChpError) -> ChpError:
+        """The answer can't be read: the watch ends with this."""
+        self._open.remove(log)
+        return BadFrame(
+            f"{server} sent changes since {describe(log.after)} that can't be read: {error}; watch with "
+            "start='snapshot', and see that client and servers are of one version"
+        )
 
     def fail(self) -> list[tuple[Any, ChpError]]:
         """Nobody can be asked: the server keeps no log that can be read."""

@@ -196,6 +196,17 @@ class Channels:
             self._out.effects.request.append((server.index, [ICANHAZ, channel.subtree.encode(), body]))
         return None
 
+    def unread(self, server: ServerView, request: int | None, error: ChpError, now: float) -> None:
+        """An answer can't be read: ask for a channel again, ever later; tell a watch, as the answer stays the same."""
+        channel = None if request is None else self._requests.get(request)
+        if channel is not None:
+            if channel.sync is not None and channel.sync.id == request and channel.sync.server == server.index:
+                self._resync(channel, server, now)
+            return
+        log = None if request is None else self.backlogs.of(request)
+        if log is not None and log.server == server.index:
+            self._out.effects.missed.append((log.handle, self.backlogs.broken(log, server.address, error)))
+
     def refused(self, channel: Channel, header: headers.Refused, server: ServerView, now: float) -> None:
         """A request was refused; why is kept for who asks how the server looks."""
         del self._requests[header.number]

@@ -18,8 +18,10 @@ from typing import Any
 from chp import columns
 from chp.batch import Segment, decode, packb, unpackb
 from chp.headers import State
+from chp.limits import DEFAULT
 from chp.numbers import describe
 from chp.topics import unpack_messages
+from chp.unpacking import Load, weight_of
 
 from ..pair import follow
 from ..standing import Standing
@@ -93,6 +95,7 @@ class Handed:
 
 
 LONG_AGO = -1e9
+KEYS_MAX = DEFAULT.batch_items_max  # of one message, or of one segment: REPLAYED may name each of them
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
 
 
@@ -255,23 +258,29 @@ class Replay:
 def _messages(pieces: list[Piece], bytes_max: int) -> Iterator[list[list[Any]]]:
     """Pieces in groups of about `bytes_max`, in order."""
     group: list[list[Any]] = []
-    size = 0
+    load, keys = Load(bytes_max + PIECE_BYTES_MAX), 0
     for piece in (part for whole in pieces for part in _split(whole)):
-        if group and size > bytes_max:
+        said, some = piece.to_replay(), sum(len(segment.keys) for segment in piece.segments)
+        size, weight = sum(map(len, said[2])), weight_of(said)
+        full = load.bytes > bytes_max or keys + some > KEYS_MAX
+        if group and (full or not load.takes(size, weight)):
             yield group
-            group, size = [], 0
-        group.append(piece.to_replay())
-        size += sum(map(len, group[-1][2]))
+            group, keys = [], 0
+        if not group:
+            load.begin(size, weight)
+        group.append(said)
+        keys += some
     if group:
         yield group
 
 
 def _split(piece: Piece) -> Iterator[Piece]:
     """A piece as one, or in parts that fit a message; the last one has the origins."""
-    start = size = 0
+    start = size = keys = 0
     for i, segment in enumerate(piece.segments):
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
-        if size > PIECE_BYTES_MAX and i > start:
+        keys += len(segment.keys)
+        if (size > PIECE_BYTES_MAX or keys > KEYS_MAX) and i > start:
             yield Piece(None, piece.whole, piece.segments[start:i], piece.on)
-            start, size = i, 0
+            start, size, keys = i, 0, len(segment.keys)
     yield Piece(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from chp import headers
@@ -24,7 +25,7 @@ from chp.numbers import pack
 from ..state.filling import Read
 from ..state.recordlog import Messages
 from ..state.topics import Topic, Topics
-from .message_pages import item_of
+from .message_pages import item_of, load_of_page, takes_row
 from .syncs import reply
 
 BEAT_S = 1.0
@@ -173,6 +174,8 @@ class Delivery:
                 rows = []
             elif not rows and self._whole:
                 reading.offset = topic.next
+            load = load_of_page()
+            rows = list(takewhile(lambda row: takes_row(load, row, len(row.body)), rows))
             if rows:
                 reading.offset = rows[-1].end
                 reading.credit -= 1

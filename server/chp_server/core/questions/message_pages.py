@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from itertools import compress
 
 from chp.batch import array_head, packb, unpackb
+from chp.limits import DEFAULT
 from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
+from chp.unpacking import CONTAINER, Load
 
 from ..state.filling import Read
 from ..state.recordlog import Messages
 
 KEPT_BYTES = 32 << 20  # of rows, as stored
+BATCH_MAX = DEFAULT.batch_items_max  # messages of one batch, as a reader takes it
+ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
+BATCH_BYTES_MIN = 7  # of one of them
+PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
 
 
@@ -100,8 +106,12 @@ class Pages:
         if not n:
             return b"", 0
         values = list(compress(row.values or (), mask))
-        body = pack_messages(None if row.keys is None else list(compress(row.keys, mask)), values)
-        fields = [stored.first, stored.n, stored.number, stored.wall_ms, [body], mask]
+        keys = None if row.keys is None else list(compress(row.keys, mask))
+        starts = range(0, n, BATCH_MAX)
+        bodies = [
+            pack_messages(None if keys is None else keys[i : i + BATCH_MAX], values[i : i + BATCH_MAX]) for i in starts
+        ]
+        fields = [stored.first, stored.n, stored.number, stored.wall_ms, bodies, mask]
         return b"".join((array_head(6), *map(packb, fields))), n
 
     def _decode(self, row: Row) -> None:
@@ -117,3 +127,13 @@ class Pages:
 def item_of(row: Messages) -> bytes:
     """A whole row as an item of MESSAGES."""
     return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), row.body))
+
+
+def load_of_page() -> Load:
+    """Return what bounds the rows of one answer."""
+    return Load(PAGE_BYTES_MAX)
+
+
+def takes_row(load: Load, row: Messages, size: int) -> bool:
+    """Add a row to an answer, of which `size` bytes are sent, if a reader takes both; the first always."""
+    return load.takes(size, ITEM_WEIGHT + min(row.n, size // BATCH_BYTES_MIN))

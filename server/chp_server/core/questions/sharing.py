@@ -27,7 +27,7 @@ from ..state.groups import NOBODY, Group
 from ..state.member import Key, Member, Which
 from ..state.topics import Topic
 from .delivery import PAGES_A_TURN
-from .message_pages import Pages, Row
+from .message_pages import Pages, Row, load_of_page, takes_row
 from .syncs import reply
 
 BEAT_S = 1.0
@@ -283,8 +283,14 @@ class Sharing:
                 break
             end = min(rows[-1].stored.end, stop)
             rows = [row for row in rows if row.stored.first < end]
-            found = [self.pages.item(row, slots, at, end) for row in rows]
-            items = [item for item, n in found if n]
+            found, load = list[tuple[bytes, int]](), load_of_page()
+            for row in rows:
+                item, n = self.pages.item(row, slots, at, end)
+                if n and not takes_row(load, row.stored, len(item)):
+                    end = row.stored.first
+                    break
+                found.append((item, n))
+            rows, items = rows[: len(found)], [item for item, n in found if n]
             spans = stream.looked(at, slots, end, sent=bool(items))
             if items:
                 self.delivered += sum(n for _, n in found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from chp import headers
 from chp.batch import Segment, decode, encode, narrow, segment_of, shown
@@ -20,9 +20,10 @@ from chp.hashmap import ms_until
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
 from chp.messages import kthxbai
-from chp.numbers import pack
+from chp.numbers import describe, pack
 from chp.parts import Parts
 from chp.properties import with_ttl_until
+from chp.unpacking import CARRIED, CONTAINER, WHOLE_STATE, Load, weight_of
 
 from ..state.image import Image
 from ..state.recordlog import Record
@@ -97,8 +98,9 @@ def resume_parts(
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
+    load = Load(limits.sync_chunk_bytes)
     kept_of: list[bool] = []  # of each segment of the record under way, whether it is in the subtree
-    index = size = last = 0
+    index = last = 0
     for record in records:
         if record is None:
             yield []
@@ -114,29 +116,43 @@ def resume_parts(
         parts.add(header, [])
         if not kept and (header.more or not unfinished):  # the last part of a record is needed, were it empty
             continue
-        body = encode(header._replace(prev=prev, first=header.first if unfinished else first), kept)
+        header = header._replace(prev=prev, first=header.first if unfinished else first)
+        body, weight = encode(header, [part.body for part in kept]), _weight(header, kept)
+        if weight > CARRIED:
+            raise BadInput(
+                f"the record {header.span} is heavier than any reader takes; read from {describe(header.last)}"
+            )
         prev, unfinished = record.last, header.more
-        if bodies and size + len(body) > limits.sync_chunk_bytes:
+        if not load.takes(len(body), weight):
             yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
-            bodies, size, index = [], 0, index + 1
+            bodies, index = [], index + 1
+            load.begin(len(body), weight)
         last = record.last
         bodies.append(body)
-        size += len(body)
     if bodies:
         yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
     yield [reply(number, encode(end))]
 
 
-def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[bytes | None]]:
-    """A record's header, and what readers of a subtree get of each of its segments, encoded."""
-    header, items = decode(body)
+class Packed(NamedTuple):
+    """A segment as it is sent, and its weight."""
+
+    body: bytes
+    weight: int
+
+
+def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[Packed | None]]:
+    """Return a record's header, and of each of its segments what readers of a subtree get."""
+    header, items = decode(body, WHOLE_STATE)
     parts = [narrow(segment_of(item), subtree) for item in items]
-    show = shown if subtree else _all
-    return header, [None if part is None else show(part).encode() for part in parts]
+    if subtree:
+        parts = [None if part is None else shown(part) for part in parts]
+    return header, [None if part is None else Packed(part.encode(), part.weight) for part in parts]
 
 
-def _all(segment: Segment) -> Segment:
-    return segment
+def _weight(header: headers.Batch, kept: list[Packed]) -> int:
+    """Return what a record weighs for a reader."""
+    return CONTAINER + 1 + len(kept) + weight_of(headers.fields_of(header)) + sum(part.weight for part in kept)
 
 
 def _of_kept(header: headers.Batch, kept_of: list[bool]) -> headers.Batch:

@@ -14,7 +14,12 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from chp.limits import Limits
+from chp.unpacking import CARRIED, Load
 
+ORIGINS_MAX = 1500  # of one record, as are its batches; they take up to 28 and 13 bytes
+HEADER_WEIGHT_MAX = 40 * ORIGINS_MAX + 100  # of a record: an array for each of both, of two and three entries
+SEGMENTS_WEIGHT_MAX = CARRIED - HEADER_WEIGHT_MAX  # of one record, or of one part of it
+NEVER_FULL = 1 << 62  # bytes
 NEAR = 32  # records that are looked at one by one before they are searched
 
 
@@ -178,13 +183,20 @@ class RecordLog:
         return dropped[::-1]
 
 
-def grouped(bodies: list[bytes], bytes_max: int, sizes: Sequence[int] | None = None) -> list[list[bytes]]:
-    """Bodies in groups of about `bytes_max`, in order, at least one in each; by `sizes`, if more goes with them."""
+def grouped(
+    bodies: list[bytes], weights: Sequence[int], bytes_max: int, sizes: Sequence[int] | None = None
+) -> list[list[bytes]]:
+    """Return bodies of segments in groups of about `bytes_max`, in order, each light enough for one BATCH.
+
+    A group has at least one. `sizes` count in the place of the bodies' lengths, if more goes with them.
+    """
     groups: list[list[bytes]] = []
-    held = bytes_max
-    for body, size in zip(bodies, map(len, bodies) if sizes is None else sizes, strict=True):
-        if held >= bytes_max:
+    load, held = Load(NEVER_FULL, SEGMENTS_WEIGHT_MAX), bytes_max
+    sizes = list(map(len, bodies)) if sizes is None else sizes
+    for body, weight, size in zip(bodies, weights, sizes, strict=True):
+        if held >= bytes_max or not load.takes(size, weight):
             groups.append([])
+            load.begin(size, weight)
             held = 0
         groups[-1].append(body)
         held += size

@@ -19,20 +19,23 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 from zlib import crc32
 
 from chp import columns
+from chp.batch import packb
 from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.topics import Counts, Settings, add_counts, check_topic, unpack_messages
+from chp.unpacking import Load, weight_of
 
 from .groups import Group, Groups, OfTopic
 from .leases import Leases, Whose
 from .verdicts import Refusal
 
 ALL = (1 << 62) - 1  # above every offset
+LISTED_BYTES = 1 << 20  # of groups and their members in one answer
 
 
 @dataclass(slots=True)
@@ -121,9 +124,11 @@ class Topic:
         return {**told, "members": len(group.members)}
 
     def groups_after(self, after: str, most: int) -> list[dict[str, Any]]:
-        """What is known of the next groups by name."""
+        """Return what is known of the next groups by name: as many as one answer may tell, at least one."""
         names = sorted(name for name in self.groups if name > after)[:most]
-        return [self._group_facts(self.groups[name]) for name in names]
+        load = Load(LISTED_BYTES)
+        facts = map(self._group_facts, map(self.groups.__getitem__, names))
+        return list(takewhile(lambda each: load.takes(len(packb(each)), weight_of(each)), facts))
 
     def _group_facts(self, group: Group) -> dict[str, Any]:
         lag, wall_ms = self.lag(group)

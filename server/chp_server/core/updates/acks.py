@@ -15,6 +15,7 @@ from collections import Counter, deque
 from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
 from chp.keys import session_topic
+from chp.limits import DEFAULT
 
 from ..state.verdicts import Duplicate, Expected, Refuse, Unrecorded, Verdict
 from .channels import greeting
@@ -81,7 +82,10 @@ class Acks:
 
     def _refusal(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> Frames:
         self._counts[f"refused_{code}"] += 1
-        return greeting(session_topic(session_id), number, encode(Refused(no, code, detail)))
+        body = encode(Refused(no, code, detail))
+        if len(body) > DEFAULT.body_bytes_max:  # a map of more keys than a frame has room for
+            body = encode(Refused(no, code, {}))
+        return greeting(session_topic(session_id), number, body)
 
     def commit(self, turn: Turn, number: int) -> None:
         """The record is made, and ends with `number`: its answers are owed."""

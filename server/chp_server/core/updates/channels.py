@@ -49,6 +49,7 @@ class Channel:
     measuring: Image | None = None  # what is there is counted: what comes meanwhile is added up beside it
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
+    shares: list[Segment] = field(default_factory=list)  # what the parts say, if they are published
     writers: dict[bytes, None] = field(default_factory=dict)  # the sessions that those are of; b"": our own
     since: int = 0  # the number from which `digest` counts
     digest: int = 0  # of the bodies that were published
@@ -83,7 +84,7 @@ class Channel:
 
     def take(self, last: int) -> list[bytes]:
         """The parts, that go out as one record or are not to; the next ones come after `last`."""
-        parts, self.parts, self.last = self.parts, [], last
+        parts, self.parts, self.shares, self.last = self.parts, [], [], last
         if self.writers:
             self.writers = {}
         return parts
@@ -254,6 +255,7 @@ class Channels:
                 channel.note(part, revision, before)
                 channel.writers[self.writer] = None
             channel.parts.append(encoded if part is segment else part.encode())
+            channel.shares.append(part)
 
     def gather(self, segment: Segment, encoded: bytes) -> None:
         """As `note`, of much: the fingerprints are let go, as adding up what the map has is the cheaper way then."""
@@ -261,6 +263,7 @@ class Channels:
             channel.let_go()
             channel.writers[self.writer] = None
             channel.parts.append(encoded if part is segment else part.encode())
+            channel.shares.append(part)
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
         """As `note`, on a passive server: channels move, and nothing is published."""
@@ -316,7 +319,8 @@ class Channels:
         out: list[Frames] = []
         for channel in self._take_touched():
             at, told = channel.last, channel.told(origins)
-            groups = grouped(channel.take(last), self._limits.part_bytes)
+            weights = [share.weight for share in channel.shares]
+            groups = grouped(channel.take(last), weights, self._limits.part_bytes)
             for (before, start, end), more, group in numbered(groups, at, first, last):
                 body = encode(headers.Batch(before, start, end, wall_ms, [] if more else told, more), group)
                 channel.carried(crc32(body))

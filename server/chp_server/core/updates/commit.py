@@ -67,6 +67,7 @@ def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
 
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
+Weighed = tuple[list[Segment], list[bytes], list[int]]  # and the weights of these
 
 REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 
@@ -337,7 +338,7 @@ class Committer:
         open_record, state, channels = self.open, self.committed.state, self.committed.channels
         origins, whose = open_record.told_whose()
         if len(open_record.bodies) > 1 and open_record.large:
-            done = open_record.segments, open_record.bodies
+            done = open_record.segments, open_record.bodies, open_record.weights
             self._record_in_parts(turn, done, [origins, *whose], now, wall_s)
             return
         prev, first = state.number, state.number + 1
@@ -409,17 +410,22 @@ class Committer:
         self.committed.channels.writer = origins[0][0] if origins else b""
         for segment, body in zip(*done, strict=True):
             self.committed.apply(segment, body, revision, now, deferred=deferred)
-        self._record_in_parts(turn, done, [origins], now, wall_s)
+        weights = [segment.weight for segment in done[0]]
+        self._record_in_parts(turn, (*done, weights), [origins], now, wall_s)
         return revision
 
-    def _record_in_parts(self, turn: Turn, done: Encoded, told: list[Any], now: float, wall_s: float) -> None:
-        """Make a record of what was applied, in as many parts as its size asks for; the last has what is `told`."""
+    def _record_in_parts(self, turn: Turn, done: Weighed, told: list[Any], now: float, wall_s: float) -> None:
+        """Make a record of what was applied, in as many parts as its size and weight ask for.
+
+        The last part has what is `told`.
+        """
         committed, state, wall_ms = self.committed, self.committed.state, round(wall_s * 1000)
-        segments, bodies = done
+        segments, bodies, weights = done
         items, revision = sum(len(s.keys) for s in segments), self.revision
         at = Record(0, 0, state.number, b"", state.digest)
         placed = placed_by(segments, bodies)
-        groups = grouped(bodies, self.limits.part_bytes, [len(b) + sum(p) for b, p in zip(bodies, placed, strict=True)])
+        sizes = [len(b) + sum(p) for b, p in zip(bodies, placed, strict=True)]
+        groups = grouped(bodies, weights, self.limits.part_bytes, sizes)
         parts = list(in_parts(groups, items, told, after=at, wall_ms=wall_ms))
         last, batches = parts[-1], iter(map(len, placed))
         for part, group in zip(parts, groups, strict=True):

@@ -23,6 +23,7 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
+from chp.unpacking import WHOLE_STATE
 
 from ..state.history import Proof, holds
 from ..state.recordlog import Record, RecordLog
@@ -129,7 +130,7 @@ class Committed:
         `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
         by a clock that may have been set.
         """
-        return self.follow_decoded(*decode(body), body, now, wall_s)
+        return self.follow_decoded(*decode(body, WHOLE_STATE), body, now, wall_s)
 
     def follow_decoded(
         self, header: Header, items: list[Any], body: bytes, now: float, wall_s: float | None = None

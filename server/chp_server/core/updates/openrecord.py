@@ -11,8 +11,9 @@ from typing import Any
 from chp import columns
 from chp.batch import Segment, packb
 from chp.limits import Limits
+from chp.unpacking import BYTE_WEIGHT_MAX
 
-from ..state.recordlog import Messages
+from ..state.recordlog import ORIGINS_MAX, SEGMENTS_WEIGHT_MAX, Messages
 from ..state.state import ReplicatedState
 from ..state.topics import Topics
 from ..state.verdicts import BatchId
@@ -64,8 +65,7 @@ def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> Non
     column[1].append(value)
 
 
-HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn ...
-ORIGINS_MAX = 1500  # ... which are at most so many, as are its batches; they take up to 28 and 13 bytes
+HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn, `ORIGINS_MAX`
 ROW_BYTES = 1 << 19  # of messages in one row, unless one batch has more: who reads gets whole ones
 NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
 
@@ -86,6 +86,7 @@ class OpenRecord:
         self.whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
         self.items = 0
         self.bytes = 0
+        self._each: list[Segment] = []  # what the bodies say
         self._messages: list[tuple[int, int, int, bytes]] = []  # of a topic: the first offset, how many, and their body
         self._message_bytes = 0
 
@@ -100,9 +101,22 @@ class OpenRecord:
 
     @property
     def large(self) -> bool:
-        """Whether it has to be made in parts, if it has several bodies: deletes of our own have no bound."""
+        """Whether it has to be made in parts, if it has several bodies.
+
+        Deletes of our own have no bound, and batches of many small things are heavy for a reader.
+        """
         limits = self.limits
-        return self.bytes > limits.batch_bytes_max or self.items > 2 * limits.batch_items_max
+        many = self.bytes > limits.batch_bytes_max or self.items > 2 * limits.batch_items_max
+        return many or (self.bytes * BYTE_WEIGHT_MAX > SEGMENTS_WEIGHT_MAX and self._heavy)
+
+    @property
+    def weights(self) -> list[int]:
+        """The weights of the bodies, as a reader counts them."""
+        return [segment.weight for segment in self._each]
+
+    @property
+    def _heavy(self) -> bool:
+        return sum(self.weights) + len(self._each) > SEGMENTS_WEIGHT_MAX
 
     def crowds(self, session_id: bytes, segment: Segment, state: ReplicatedState) -> bool:
         """Whether another session may have written one of the segment's keys in it."""
@@ -118,6 +132,7 @@ class OpenRecord:
             whose.append((*batch, 1))
         self.bodies.append(body)
         self.bytes += len(body)
+        self._each.append(segment)
         if not (segment.extras and columns.STAGE in segment.extras):
             self.segments.append(segment)
             self.items += len(segment.keys)
@@ -144,7 +159,7 @@ class OpenRecord:
         last: dict[int, list[Any]] = {}  # of each topic: its id, the first offset, how many, their bytes, their bodies
         for topic, first, count, body in taken:
             row = last.get(topic)
-            if row is None or row[3] + len(body) > ROW_BYTES:
+            if row is None or row[3] + len(body) > ROW_BYTES or row[2] + count > self.limits.batch_items_max:
                 row = last[topic] = [topic, first, 0, 0, []]
                 rows.append(row)
             row[2] += count

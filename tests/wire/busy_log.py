@@ -1,0 +1,63 @@
+"""A journal as a busy application makes it: transactions with messages, and groups that commit.
+
+    busy = fill(folder / "journal.sqlite", 16 << 20)       so many bytes of records, or a few more
+    with TestServer(store=busy.store) as server: ...
+
+Each transaction sets two keys, publishes four messages, and counts once; each of three groups commits now and then. A
+server's core makes the records, without sockets, so that a log of minutes takes seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chp.topics import ALL_SLOTS, pack_messages, pack_slots
+from chp_server.core.state.recordlog import Row
+from chp_server.store.opening import open_journal
+from tests.unit.group_talk import GroupTalk
+from tests.unit.server_talk import ONE
+
+TOPIC, GROUPS = "orders", ("billing", "shipping", "audit")
+EVERY = 8  # transactions between two commits of a group
+A_TURN = 400
+MESSAGES = [[TOPIC, 4, pack_messages(None, [b"paid", b"packed", b"sent", b"told"])]]
+LAST = "/o/last"  # each transaction writes its number there
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What was written: transactions 1, 2, 3 and so on, each of which sets /o/(n % 1000) and `LAST` to n."""
+
+    store: str
+    number: int
+    transactions: int
+
+
+def fill(store: Path, record_bytes: int) -> Busy:
+    """Make records of so many bytes and put them into a new journal."""
+    talk = GroupTalk()
+    talk.publish(TOPIC, [b"first"])
+    members = [talk.member(group, TOPIC, ask=False) for group in GROUPS]
+    done, log = 0, talk.core.commits.log
+    talk.turn(0.0)
+    acked = dict.fromkeys(GROUPS, 0)
+    while log.bytes < record_bytes:
+        for _ in range(A_TURN):
+            done += 1
+            values = {f"/o/{done % 1000}": b"%016d" % done, LAST: b"%016d" % done}
+            talk.set(ONE, done, values, once=["app", done, False], publish=MESSAGES)
+            if done % EVERY == 0:
+                member = members[done // EVERY % len(members)]
+                moves = [[pack_slots(ALL_SLOTS), acked[member.group], 4 * done]]
+                member.no += 1
+                talk.set(member.session, member.no, {}, ack=[[TOPIC, member.group, member.lease, moves]])
+                acked[member.group] = 4 * done
+        talk.turn(0.0)
+        assert not talk.refusals(ONE) and not any(talk.refusals(member.session) for member in members)
+    journal = open_journal(f"sqlite:{store}", sync="off")
+    journal.load()
+    journal.append([Row(record.first, record.last, record.body) for record in log.after(0, 1 << 62)])
+    journal.sync()
+    journal.close()
+    return Busy(f"sqlite:{store}", talk.core.state.number, done)
