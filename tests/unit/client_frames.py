@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
@@ -200,7 +200,7 @@ class Talk:
     def stats(self) -> dict[str, int]:
         return {name: value for name, value in self.core.stats.items() if value}
 
-    def joined(self, told: int = n(0), **keys: int) -> Talk:
+    def joined(self, told: int = n(0), **keys: int) -> Self:
         """Greeted, synced with these keys at these revisions, collector up."""
         self.greet(told=told)
         self.up()
