@@ -14,11 +14,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chp.fair import making_room
 
+from ..access.caller import Caller
 from ..asked import Limits
 from . import plain
 
 if TYPE_CHECKING:
-    from ..access.caller import Caller
     from ..paths.quick import Quick
 
 VERSIONS = ("1.1", "1.0")  # what httptools reads as others, or as none, is no request to be done
@@ -76,8 +76,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     @property
     def user(self) -> str:
         """Who asked here last; "" if nobody did, or everybody is let in."""
-        caller: Caller | None = self.scope.get("caller") if self.scope else None
-        return self._user or ("" if caller is None else caller.user)
+        caller = self.scope.get("caller") if self.scope else None
+        return self._user or (caller.user if isinstance(caller, Caller) else "")
 
     @property
     def lasts(self) -> bool:
