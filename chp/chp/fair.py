@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -31,7 +31,7 @@ def crowding(counts: Mapping[str, int], most: int, asker: str | None = None) -> 
     return min(user for user, count in counts.items() if count == top)
 
 
-def making_room(users: Mapping[Key, str], most: int, asker: str, used: Callable[[Key], float]) -> Key | None:
+def making_room(users: Mapping[Key, str], most: int, asker: str, used: Callable[[Key], Any]) -> Key | None:
     """Return the entry of another user that makes room in a full table of `most`; None if the asker is refused.
 
     `users` tells the user of each entry, and `used` when it was used last.

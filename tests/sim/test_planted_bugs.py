@@ -638,7 +638,7 @@ def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
 
 def snapshots_have_no_secret(mp: pytest.MonkeyPatch) -> None:
     """Gateways name members by another secret after a failover, so that what they have in hand is another's."""
-    wrap(mp, Granted, "to_list", lambda original, self, applications: original(self, applications)[:3])
+    wrap(mp, Granted, "to_list", lambda original, self, others: original(self, others)[:3])
 
 
 @pytest.mark.parametrize(

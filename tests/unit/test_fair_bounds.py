@@ -249,3 +249,28 @@ def test_a_user_who_has_all_readers_of_topics_makes_room_for_another(of_a_group:
     assert refused_now(cores, "alice") == {MOST}
     ask_for("bob", MOST + 1)
     assert refused_now(cores, "bob") == set() and refused_now(cores, "alice") == {MOST, 0}
+
+
+def test_a_user_who_has_all_groups_of_a_topic_keeps_nobody_else_from_it() -> None:
+    cores = ruled(groups_max=MOST)
+    alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
+    codes = [alice.does(group=["t", f"a{i}", {}]) for i in range(MOST + 1)]
+    assert codes == ["ack"] * MOST + ["full"]
+    assert [bob.does(group=["t", f"b{i}", {}]) for i in range(3)] == ["ack", "ack", "full"], "a quarter of it"
+    for core in (cores.p, cores.b):
+        groups = core.state.topics.by_name["t"].groups
+        assert len(groups) == MOST + 2, "no group was pushed out"
+        assert {group.user for name, group in groups.items() if name.startswith("a")} == {"alice"}
+    (*_, body) = cores.b.state.rest(1.0)
+    copy = ReplicatedState(cores.limits)
+    copy.load_rest(unpackb(body, "state")[1], 1.0)
+    assert list(copy.topics.groups.owned()) == list(cores.p.state.topics.groups.owned())
+
+
+def test_groups_that_are_made_in_one_turn_are_counted() -> None:
+    cores = ruled(groups_max=MOST)
+    for no in range(1, 2 * MOST + 1):
+        body = Segment([], [], {"group": ["t", f"a{no}", {}]}).encode()
+        cores.p.collect(Signed([RESERVED_KEY, pack(no), ALICE, b"", body], "alice"))
+    cores.run(0.2)
+    assert len(cores.p.state.topics.by_name["t"].groups) == MOST

@@ -122,9 +122,9 @@ class Door:
             raise self.told(scope, problem) from None
         if query:
             raise Problem(400, "bad-query", "this path takes no query; what is wanted is asked for by the messages")
-        if gateway.lines >= gateway.limits.lines:
+        if gateway.lines.refuses(in_scope(scope).user):
             raise Problem(
-                429, "busy", f"{gateway.lines} WebSockets are too many for one gateway; ask another", retry_s=5
+                429, "busy", f"{len(gateway.lines)} WebSockets are too many for one gateway; ask another", retry_s=5
             )
         from_page = any(name == b"origin" for name, _ in headers)
         may_write, caller = gateway.write or not from_page, in_scope(scope)

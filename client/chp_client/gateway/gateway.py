@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import zmq
 import zmq.asyncio
@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from chp import addresses
 from chp.errors import ChpError
+from chp.fair import FairTable
 
 from .. import checks
 from ..agent.names import only_ipv6
@@ -32,6 +33,9 @@ from .paths.pages import KeysInOrder
 from .paths.writing import Writes
 from .problems import Problem, problem_of
 from .slices import Slices
+
+if TYPE_CHECKING:
+    from .channels.line import Line
 
 READING_MAX = 16  # pages of topics that are read at once: each has a thread and a socket
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
@@ -58,7 +62,8 @@ class Gateway:
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
         self.bodies, self.slices = Bodies(self.limits), Slices()
         self.metrics = Metrics()
-        self.under_way = self.readers = self.lines = self.streams = 0
+        self.under_way = self.readers = self.streams = 0
+        self.lines: FairTable[Line, None] = FairTable(self.limits.lines)  # the open WebSockets
         self.closing = asyncio.Event()
         self.reading = asyncio.Semaphore(READING_MAX)
         self.ipv6: list[bool]  # of each server, whether it is reached so
@@ -133,7 +138,7 @@ class Gateway:
             "requests": ("requests that wait for the pair", float(self.under_way)),
             "readers": ("readers of changes", float(self.readers)),
             "streams": ("readers of messages as events", float(self.streams)),
-            "lines": ("WebSockets to the pair", float(self.lines)),
+            "lines": ("WebSockets to the pair", float(len(self.lines))),
             "receiving": ("members of groups that wait for messages", float(self._receiving)),
             "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),
         }

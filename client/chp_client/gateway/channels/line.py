@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 
 from chp import addresses
+from chp.fair import FairTable
 from chp.limits import DEFAULT
 
 from ...clientfile import credentials_of
@@ -41,7 +42,7 @@ class Gateway(Protocol):
     servers: Sequence[str]
     ipv6: list[bool]
     context: zmq.asyncio.Context
-    lines: int
+    lines: FairTable[Line, None]
 
 
 class Door(Protocol):
@@ -155,8 +156,18 @@ class Line(asyncio.Protocol):
             return
         self._accept(key, said)
         self._open = True
-        self.door.gateway.lines += 1
+        self._enter(self.door.gateway.lines, self._allowed.caller.user)
         self._connect()
+
+    def _enter(self, lines: FairTable[Line, None], user: str) -> None:
+        """Be one of the open WebSockets; if there is no room, one of the user who has most of them ends."""
+        if lines.full:
+            lines.loser(user).make_room()
+        lines.put(self, None, user)
+
+    def make_room(self) -> None:
+        """End, as another user wants to be let in."""
+        self._end(framing.GOING, "your user has most of the WebSockets here, and another one came; ask another gateway")
 
     def _accept(self, key: bytes, said: dict[bytes, bytes]) -> None:
         answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -231,6 +242,7 @@ class Line(asyncio.Protocol):
         elif opcode == framing.TEXT:
             raise Broken(framing.NOT_BINARY, "messages are binary")
         elif opcode == framing.BINARY and self._open and self._let():
+            self.door.gateway.lines.use(self)
             server, port, frames = framing.taken(payload)
             if server >= len(self._sockets):
                 raise Broken(framing.BROKEN, f"there are {len(self._sockets)} servers, counted from 0")
@@ -257,7 +269,7 @@ class Line(asyncio.Protocol):
     def _let_go(self) -> None:
         if self._open:
             self._open = False
-            self.door.gateway.lines -= 1
+            del self.door.gateway.lines[self]
         for task in self._tasks:
             task.cancel()
         for sockets in self._sockets:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from chp.fair import making_room
+
+from ..access.caller import Caller
 from ..asked import Limits
 from . import plain
 
@@ -76,6 +79,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     _in_head = True
     _between = True  # whether the parser is at the end of a request
     _alarm: asyncio.TimerHandle | None = None
+    _user = ""  # of the last plain request
+    heard = 0.0  # when something came last
     _used = 0.0  # when a plain request was answered last
     _later: bytearray | None = None  # while a plain PUT is under way: what was received since
     _rest = b""  # what was received, and is parsed in turns to come
@@ -88,16 +93,43 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         """Taken, unless there are too many."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
-        if len(self.connections) > self.bounds.connections:
+        self.heard = self.loop.time()
+        if len(self.connections) > self.bounds.connections and not self._is_let_in():
             transport.write(_CROWDED)
             transport.close()
             return
         self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
 
+    def _is_let_in(self) -> bool:
+        """Whether a connection of the user who has most of them is closed for this one, whose user is not known yet."""
+        others = {each: each.user for each in self.connections if isinstance(each, BoundedProtocol) and each.lasts}
+        others.pop(self, None)
+        lost = making_room(others, self.bounds.connections, "", lambda each: (each.busy, each.heard))
+        if lost is not None:
+            lost.transport.close()
+        return lost is not None
+
+    @property
+    def user(self) -> str:
+        """Who asked here last; "" if nobody did, or everybody is let in."""
+        caller = self.scope.get("caller") if self.scope else None
+        return self._user or (caller.user if isinstance(caller, Caller) else "")
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is not about to be closed."""
+        return not self.transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._later is not None or (self.cycle is not None and not self.cycle.response_complete)
+
     def data_received(self, data: bytes) -> None:
         """Some of a request."""
         if self.transport.is_closing():
             return
+        self.heard = self.loop.time()
         if self._rest:
             self._rest += data
         elif self._later is not None:
@@ -189,11 +221,12 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             answer = quick.answer(asked.path, asked.headers, self._lines())
             if answer is None:
                 return False
+            self._user = quick.user
             self._said(answer)
             return True
         if not quick.put(asked.path, asked.headers, asked.body, self._lines(), self._answered):
             return False
-        self._later = bytearray()
+        self._user, self._later = quick.user, bytearray()
         self._no_alarm()
         return True
 

@@ -50,6 +50,7 @@ class Quick:
 
     def __init__(self, gateway: Gateway, hosts: frozenset[bytes]) -> None:
         self._gateway, self._hosts = gateway, hosts
+        self.user = ""  # of the last request that was answered here, or begun
         self._done: tuple[object, bytes, bytes] = (None, b"", b"")  # the answer to all writes of one record, made once
 
     def _caller(self, headers: Headers, also: frozenset[bytes] = frozenset()) -> Caller | None:
@@ -63,7 +64,10 @@ class Quick:
             elif name not in PLAIN and name not in also:
                 return None
         caller = callers.quick(token)
-        return caller if caller is not None and self._gateway.audit.knows(caller) else None
+        if caller is None or not self._gateway.audit.knows(caller):
+            return None
+        self.user = caller.user
+        return caller
 
     def answer(self, path: bytes, headers: Headers, common: bytes) -> bytes | None:
         """The whole answer to a GET, or None; `common`: the header lines that every answer has."""

@@ -9,7 +9,7 @@
 Part of the replicated state: the active, its passive, a recovery and a backup have the same at the same number. An
 ACCESS record is in journals and between servers only; nobody who reads the map, the feed or a recording is sent one.
 A client's owner is remembered as long as one of its sessions is (sessions.py), that of an application as long as its
-version is (staging.py), so neither table has a bound of its own.
+version is (staging.py), that of a group with the group (groups.py), so no table of owners has a bound of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from chp.headers import Access
 from chp.keys import CLIENT_BYTES
 
 APPLICATION = b"="  # before its name, among the owners of a record; a client is a part of a hash, and may begin so, too
+
+GROUP = b"/"  # before a topic, a slash, and the name of a group of it
 
 
 class Granted:
@@ -43,13 +45,13 @@ class Granted:
         """Whose a session is, by its public id."""
         return self.owners.get(session_id[:CLIENT_BYTES])
 
-    def to_list(self, applications: list[list[Any]]) -> list[Any]:
-        """Return what a state says of the rules, of clients' owners, of those of applications, and of the secret."""
+    def to_list(self, others: list[list[Any]]) -> list[Any]:
+        """Return the rules, the owners of clients, those of applications and groups (`others`), and the secret."""
         document = None if self.rules is None else self.rules.document
-        return [self.changed, document, [*map(list, self.owners.items()), *applications], self.secret]
+        return [self.changed, document, [*map(list, self.owners.items()), *others], self.secret]
 
     def load(self, rest: list[Any]) -> None:
-        """Take over what `to_list` said, if a state has it; the owners of applications are left to be taken out."""
+        """Take over what `to_list` said, if a state has it; the owners of no clients are left to be taken out."""
         for changed, document, owners, *secret in rest[:1]:
             self.secret = secret[0] if secret else b""
             self.rules, self.changed = _read(document), changed

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 from chp import columns
 from chp.errors import BadFrame, BadInput
+from chp.fair import QUARTER
 from chp.limits import Limits
 from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
 
@@ -27,6 +28,7 @@ from .verdicts import Refusal
 
 NOBODY = b""
 END = -1  # in the place of an offset: behind the last message
+GROUPS_BEYOND = 2  # times its bound a topic may have, as some users have little of it
 TOLD_MAX = 16  # places that a refusal names
 Places = dict[int, int]  # offset -> slots that are acknowledged up to there
 Move = tuple[int, int, int]  # slots, from, to
@@ -42,6 +44,7 @@ class Group:
     members: dict[bytes, str] = field(default_factory=dict)  # the names they gave themselves, for people
     resets: int = 0  # how often it was begun anew elsewhere
     changes: int = 0  # how often slots changed hands; of this server, no part of the state
+    user: str = ""  # who made it, under rules
 
     def floor(self) -> int:
         """All messages below it are acknowledged."""
@@ -157,7 +160,7 @@ class Groups:
         if columns.GROUP in extras:
             if not columns.OF_TOPICS.isdisjoint(extras.keys() - {columns.GROUP}):
                 raise BadFrame("a batch that makes a group says nothing else of topics; send two")
-            self._check_made(*extras[columns.GROUP])
+            self._check_made(*extras[columns.GROUP], user=whose.share)
         if columns.JOIN in extras:
             topic, name, member, _ = extras[columns.JOIN]
             group = self._group(topic, name)
@@ -174,7 +177,7 @@ class Groups:
             if lease is None or not whose.may_use(lease):
                 raise Refusal("lease", "the member is a lease of another client")
 
-    def _check_made(self, topic: str, name: str, settings: dict[str, Any] | None) -> None:
+    def _check_made(self, topic: str, name: str, settings: dict[str, Any] | None, *, user: str) -> None:
         check_topic(topic)
         if settings is None:
             self._group(topic, name)
@@ -186,10 +189,18 @@ class Groups:
             self._group(topic, name)
         elif check_topic(name) in groups:
             raise Refusal("there", f"group {name} of topic {topic} is there already")
-        elif len(groups) >= self._limits.groups_max:
+        elif len(groups) >= self._limits.groups_max and not self._has_share_left(groups, user):
             raise Refusal("full", f"topic {topic} has {len(groups):,} groups, as many as it may have; remove one")
         if start > end:
             raise Refusal("bad", f"topic {topic} has no offset {start}; the next message gets {end}")
+
+    def _has_share_left(self, groups: OfTopic, user: str) -> bool:
+        """Whether a user has less than a quarter of the groups of a topic that has as many as it may have.
+
+        Nobody's group makes room, as a group is where its consumers go on. So such a user may make some more.
+        """
+        most, mine = self._limits.groups_max, sum(group.user == user for group in groups.values())
+        return bool(user) and QUARTER * mine < most and len(groups) < GROUPS_BEYOND * most
 
     def _check_ack(self, group: Group, topic: str, member: bytes, told: list[list[Any]]) -> None:
         seen, end = 0, self._topics[topic].next
@@ -223,6 +234,19 @@ class Groups:
                 for slots, member in holders:
                     if member == NOBODY or member in group.members:
                         group.assign(unpack_slots(slots), member)
+
+    def own(self, named: str, user: str) -> None:
+        """Note who made a group, by its topic and name with a slash between them, unless that is known."""
+        topic, _, name = named.partition("/")
+        for group in self._there(topic, name):
+            group.user = group.user or user
+
+    def owned(self) -> Iterator[tuple[str, str]]:
+        """Each group of which it is known who made it, as `own` takes it."""
+        for topic, of_topic in self._topics.items():
+            for group in of_topic.groups.values():
+                if group.user:
+                    yield f"{topic}/{group.name}", group.user
 
     def _make(self, topic: str, name: str, settings: dict[str, Any] | None) -> None:
         if topic not in self._topics:

@@ -40,6 +40,7 @@ class Whose(NamedTuple):
 
     client: bytes
     user: str = ""
+    share: str = ""  # the user whose share of each table it takes: "" where there are no rules
 
     @property
     def shared(self) -> bytes:
@@ -143,7 +144,7 @@ class Leases(FairTable[bytes, Lease]):
         due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
         return list(islice(due, most))
 
-    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits, user: str = "") -> list[bytes]:
+    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits) -> list[bytes]:
         """Refuse what names a lease that is not there, is another client's, or is one too many for its user.
 
         Return the leases of another user that make room.
@@ -166,7 +167,7 @@ class Leases(FairTable[bytes, Lease]):
             raise Refusal("lease", NOT_HERE)
         if columns.REFRESH in extras and not self.lives(extras[columns.REFRESH]):
             raise Refusal("lease", NOT_HERE)
-        return [] if opened[0] is None or opened[0] in self else self._room(owner, limits, user)
+        return [] if opened[0] is None or opened[0] in self else self._room(owner, limits, whose.share)
 
     def _is_shared(self, lease_id: bytes, opened: list[Any]) -> bool:
         there = self.get(lease_id)

@@ -27,7 +27,7 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
-from .granted import APPLICATION, Granted
+from .granted import APPLICATION, GROUP, Granted
 from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
 from .image import NOT_YET, Gathering, Image
 from .leases import Leases, user_of
@@ -290,6 +290,8 @@ class ReplicatedState:
                 self.sessions.own(name, user)
             elif name[:1] == APPLICATION:
                 self.staging.own(name[1:].decode(errors="replace"), user)
+            elif name[:1] == GROUP:
+                self.topics.groups.own(name[1:].decode(errors="replace"), user)
 
     def record_number(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
         """A record is complete: its last number, the digest with it, and whose batches it holds."""
@@ -398,8 +400,9 @@ class ReplicatedState:
         """Return what a state says of rules and owners: nothing where there have never been rules."""
         if self.access.rules is None:
             return []
-        applications = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
-        return [self.access.to_list(applications), list(map(list, self.staging.openers().items()))]
+        others = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
+        others += ([GROUP + name.encode(), user] for name, user in self.topics.groups.owned())
+        return [self.access.to_list(others), list(map(list, self.staging.openers().items()))]
 
     def load_rest(self, rest: list[Any], now: float) -> None:
         """Take over what `rest` said."""
@@ -412,7 +415,7 @@ class ReplicatedState:
         self.sessions = Sessions(self.limits.sessions_max, self.access.owners)
         for session_id, no, ms, _ in sessions:
             self.sessions.keep(session_id, Session(no, now - ms / 1000))
-        applications = self.sessions.forget_owners()
+        others = self.sessions.forget_owners()
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
             self.sessions[i].keep_run((first, last, revision))
@@ -426,13 +429,16 @@ class ReplicatedState:
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:
-            self.staging.record_done(name, version, revision, applications.get(APPLICATION + name.encode(), ""))
+            self.staging.record_done(name, version, revision, others.get(APPLICATION + name.encode(), ""))
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
         self.topics = Topics(self.limits)
         if more:  # a state from before there were any says nothing of them
             self.topics.load(more[0])
+        for named, user in others.items():
+            if named[:1] == GROUP:
+                self.topics.groups.own(named[1:].decode(errors="replace"), user)
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""

@@ -20,6 +20,7 @@ from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
+from ..state.granted import GROUP
 from ..state.recordlog import Record, grouped, numbered
 from ..state.staging import StagedCommit
 from ..state.state import deletes
@@ -152,6 +153,9 @@ class Committer:
         self.open.origins[session_id] = no  # one entry a client a turn: its batches are in order
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
+            for name, user in verdict.owners.items():  # a turn may make many
+                if name[:1] == GROUP:
+                    state.topics.groups.own(name[1:].decode(errors="replace"), user)
         self.acks.acknowledge(session_id, no, revision)
 
     def _end_for_another(self, ended: Segment, now: float) -> None:

@@ -27,7 +27,7 @@ from chp.fair import FairTable
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
 from chp.topics import is_keyed_lease
 
-from ..state.granted import APPLICATION, Granted
+from ..state.granted import APPLICATION, GROUP, Granted
 from ..state.leases import Lease
 
 CLAIMS_MAX = 100_000  # as sessions_max
@@ -237,6 +237,8 @@ def new_owners(
     """Return what becomes the user's with a batch that is done: the session's client, and applications."""
     client, named = session_id[:CLIENT_BYTES], applications(extras)
     found = {} if client in granted.owners else {client: user}
+    if extras.get(columns.GROUP, [None, None, None])[2] is not None:
+        found[GROUP + "/".join(extras[columns.GROUP][:2]).encode()] = user
     return found | {APPLICATION + name.encode(): user for name in named if staging.owner_of(name) is None}
 
 

@@ -143,7 +143,8 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             segment, extras = Segment([], []), None
             body = segment.encode()
         if extras:
-            whose = Whose(batch[0][:CLIENT_BYTES], signer(frames))
+            user = signer(frames)
+            whose = Whose(batch[0][:CLIENT_BYTES], user, user if state.access.rules is not None else "")
             ending = _check(segment, extras, size, whose, view)
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
@@ -184,7 +185,6 @@ def _check_size(segment: Segment, size: int, view: View) -> None:
 def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> list[Segment]:
     """Refuse a segment that is not to be done; return what has to end to make room for it."""
     state, ending = view.committed.state, list[Segment]()
-    user = "" if state.access.rules is None else whose.user
     if not SERVERS_OWN.isdisjoint(extras):
         raise BadFrame(f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out")
     _check_columns(extras, view.version)
@@ -193,12 +193,12 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, vi
     if columns.EXPECT in extras:
         _check_expected(extras, state)
     if not leases.COLUMNS.isdisjoint(extras):
-        gone = state.leases.check(extras, whose, view.committed.limits, user)
+        gone = state.leases.check(extras, whose, view.committed.limits)
         ending += (Segment([], [], {columns.UNLEASE: lease_id}) for lease_id in gone)
     if not columns.OF_TOPICS.isdisjoint(extras):
         state.topics.check(extras, state.leases, whose)
     if columns.STAGE in extras:
-        room = state.staging.room(extras[columns.STAGE][0], size, whose.client, user, state.access.owners)
+        room = state.staging.room(extras[columns.STAGE][0], size, whose.client, whose.share, state.access.owners)
         if room.why:
             raise Refusal("busy", room.why)
         ending += (Segment([], [], {columns.ABORT: transaction_id}) for transaction_id in room.makes_room)
