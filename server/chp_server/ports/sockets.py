@@ -12,6 +12,7 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket as net
 import stat
@@ -211,6 +212,8 @@ class Sockets:
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.users = connections.Users(files - files // limits.files_spared, connections.open_files)
         self.waiting = Waiting()
         self.unfinished = Unfinished(resident, self.waiting.all_again)
         sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
@@ -290,6 +293,11 @@ class Sockets:
         if chp1_joins != self.chp1_joins and not self.subscribers.left(now):
             self.chp1_joins = chp1_joins
             self.updates.set(zmq.SNDHWM, self._limits.publish_mark_chp1)
+
+    def look_after_users(self) -> None:
+        """If too much is open, cut connections of the user who has most; without keys everybody is one user."""
+        if self.doors is not None:
+            self.users.look(set().union(*(gate.ports for gate in self.gates[:3])))
 
     def close(self) -> None:
         """Close them all."""
@@ -443,9 +451,10 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 
 
 def _with_descriptors(
-    socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None, locks: Doors | None
+    sockets: Sockets, messages_max: int, admitting: Admitting | None
 ) -> Iterator[tuple[int | None, bytes]]:
-    """The first frames of what has arrived and holds, and which connection each came by."""
+    """The first frames of what has arrived on P+1 and holds, and which connection each came by."""
+    socket, locks = sockets.updates, sockets.doors
     for _ in range(messages_max):
         try:
             first = frame = socket.recv(_NOBLOCK, False)
@@ -456,6 +465,8 @@ def _with_descriptors(
         fd = _descriptor(first)
         if locks is not None and locks.removals and first.bytes and _is_turned_away(locks, first, fd):
             continue
+        if locks is not None and first.bytes:
+            sockets.users.came(fd, user_of(first))
         if admitting is None or fd is None or admitting.decides(b"%d" % fd, first):
             yield fd, first.bytes
 
@@ -478,7 +489,7 @@ def take_subscriptions(
     has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
     """
     subscribers, gate = sockets.subscribers, sockets.gates[1]
-    came = list(_with_descriptors(sockets.updates, messages_max, admitting, sockets.doors))
+    came = list(_with_descriptors(sockets, messages_max, admitting))
     subscribers.left(now)
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
         if admitting is not None:
