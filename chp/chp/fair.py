@@ -93,6 +93,12 @@ class FairTable(OrderedDict[Key, Value]):
         super().__delitem__(key)
         self._take(key, self._user_of.pop(key))
 
+    def pop(self, key: Key) -> Value:  # type: ignore[override]
+        """Let an entry go; returns its value."""
+        value = self[key]
+        del self[key]
+        return value
+
     def _take(self, key: Key, user: str) -> None:
         keys = self._of_user[user]
         del keys[key]

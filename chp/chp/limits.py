@@ -59,6 +59,7 @@ class Limits:
     readers_bytes_max: int = 256 * MIB  # of all connections' answers; each may have as much as is still free of it
     reader_pressed_s_max: float = 5.0  # who takes nothing for so long is cut off, once half of that is in use;
     # and who lets a snapshot stand still loses it, while others wait for the room of its image
+    files_spared: int = 8  # such a part of the files that a server may open is kept free of connections
     question_mark: int = 100  # requests that libzmq reads ahead from each connection: 6 MiB
     sync_idle_s_max: float = 60.0  # a reader that takes nothing for so long is gone
     images_max: int = 32  # snapshots kept for several readers at once; each keeps the values of its number alive

@@ -11,11 +11,17 @@ import socket
 import stat
 import struct
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
 from typing import Any, NamedTuple
 
+from chp.fair import FairTable
+
+from .. import logs
+
+log = logs.get_log(__name__)
+NOTHING = (0, "")
 Place = tuple[Any, ...]  # of the other end: host and port, or the process at the other end of a file
 _INFO_BYTES = 148
 _ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144  # tcpi_bytes_acked, _received, tcpi_notsent_bytes in Linux's struct
@@ -118,3 +124,48 @@ def _is_socket(fd: int) -> bool:
         return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
         return False  # it was the list's own
+
+
+def open_files() -> int:
+    """Return how many files and sockets this process has open; 0 if it can't be told."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
+
+
+class Users:
+    """Whose connections there are, as far as their messages told; they share what this process may open.
+
+    A connection whose user is not known, as it has said nothing, is nobody's.
+    """
+
+    def __init__(self, most: int, files: Callable[[], int]) -> None:
+        self.files = files  # how many are open
+        self.most = most  # files and sockets, of all kinds; what is above it is for journals and the next connections
+        self.cut = 0
+        self._heard: dict[int, tuple[int, str]] = {}  # the number of each one's last message, and its user
+        self._messages = 0
+
+    def came(self, fd: int | None, user: str) -> None:
+        """Note that a user's message came by a connection."""
+        if fd is not None:
+            self._messages += 1
+            self._heard[fd] = self._messages, user
+
+    def look(self, ports: set[int]) -> None:
+        """If too much is open, cut connections with these ports of the user who has most of them."""
+        if (there := self.files()) <= self.most:
+            return
+        here = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}
+        self._heard = {fd: heard for fd, heard in self._heard.items() if fd in here}
+        table: FairTable[int, Place] = FairTable(self.most)
+        for fd in sorted(here, key=lambda fd: self._heard.get(fd, NOTHING)):
+            table.put(fd, here[fd], self._heard.get(fd, NOTHING)[1])
+        for _ in range(there - self.most):
+            if (user := table.crowding()) is None:
+                return
+            fd = table.loser()
+            if cut(fd, table.pop(fd)):
+                self.cut += 1
+                log.limited("a connection is cut off", why=f"too many are open, and user {user!r} has most of them")

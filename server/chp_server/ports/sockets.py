@@ -13,6 +13,7 @@ Each has a limit on message size, so that nobody can ask for memory by a length 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket as net
 import stat
@@ -218,6 +219,8 @@ class Sockets:
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
         self.collector.set(zmq.SUBSCRIBE, b"")
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.users = connections.Users(files - files // limits.files_spared, connections.open_files)
         self.waiting = Waiting()
         self.unfinished = Unfinished(resident, self.waiting.all_again)
         sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
@@ -310,6 +313,11 @@ class Sockets:
     def to_peer(self, messages: Iterable[Frames]) -> int:
         """Send to the peer, dropping what there is no room for; returns how many were dropped."""
         return 0 if self._peer_out is None else send_all(self._peer_out, messages)
+
+    def look_after_users(self) -> None:
+        """If too much is open, cut connections of the user who has most; without keys everybody is one user."""
+        if self.doors is not None:
+            self.users.look(set().union(*(gate.ports for gate in self.gates[:3])))
 
     def close(self) -> None:
         """Close them all."""
@@ -465,9 +473,10 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 
 
 def _with_descriptors(
-    socket: zmq.Socket[bytes], messages_max: int, admitting: Admitting | None, locks: Doors | None
+    sockets: Sockets, messages_max: int, admitting: Admitting | None
 ) -> Iterator[tuple[int | None, bytes]]:
-    """What has arrived, frame by frame, as each may be a subscription; and which connection each came by."""
+    """Yield what has arrived on P+1, frame by frame, as each may be a subscription; and each frame's connection."""
+    socket, locks = sockets.updates, sockets.doors
     for _ in range(messages_max):
         try:
             frame = socket.recv(_NOBLOCK, False)
@@ -478,6 +487,8 @@ def _with_descriptors(
         fd = _descriptor(frame)
         if locks is not None and locks.removals and frame.bytes and _is_turned_away(locks, frame, fd):
             continue
+        if locks is not None and frame.bytes:
+            sockets.users.came(fd, user_of(frame))
         if admitting is None or fd is None or admitting.decides(fd, frame):
             yield fd, frame.bytes
 
@@ -498,7 +509,7 @@ def take_subscriptions(sockets: Sockets, messages_max: int, admitting: Admitting
     has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
     """
     subscribers, gate = sockets.subscribers, sockets.gates[1]
-    came = list(_with_descriptors(sockets.updates, messages_max, admitting, sockets.doors))
+    came = list(_with_descriptors(sockets, messages_max, admitting))
     subscribers.hear()
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
         if admitting is not None:

@@ -307,6 +307,9 @@ class Server:
         self._housekeeping_due = self._now + HOUSEKEEPING_S
         self.sockets.waiting.all_again()
         self.sockets.subscribers.look_now_and_then(self._now)
+        self.sockets.look_after_users()
+        if self.sockets.users.cut:
+            core.counts["connections_cut"] = self.sockets.users.cut
         if self.sockets.unfinished.cut:
             core.counts["messages_without_an_end"] = self.sockets.unfinished.cut
         if self.sockets.subscribers.cut:
@@ -366,6 +369,7 @@ class Server:
             self.sockets.gates[0].came(fd)
             who = (frames.origin[0], frames.user) if isinstance(frames, Signed) else ("", "")
             self.replies.came(frames[0], fd, self._now, who)
+            self.sockets.users.came(fd, who[1])
             self._guard(handle, [frames])
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
