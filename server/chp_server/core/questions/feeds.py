@@ -73,7 +73,16 @@ class Feeds:
         self._here = here
         self.pages = Pages()
 
-    def records(self, request_id: int, after: int, whose: list[bytes] | None, *, subtree: str, until: int) -> Messages:
+    def records(
+        self,
+        request_id: int,
+        after: int,
+        whose: list[bytes] | None,
+        *,
+        subtree: str,
+        until: int,
+        indices: Iterator[int] | None = None,
+    ) -> Messages:
         """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
         here, state = self._here, self._here.state
         if not (yield from self._goes_on(after, whose)):
@@ -82,7 +91,8 @@ class Feeds:
         here.counts["feeds"] += 1
         until = min(until, state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
-        yield from resume_parts(self._between(after, until), after, subtree, end, here.limits, opener=state.opener_of)
+        records = self._between(after, until)
+        yield from resume_parts(records, after, subtree, end, here.limits, opener=state.opener_of, indices=indices)
 
     def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
         """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound.

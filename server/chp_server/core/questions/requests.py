@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 from chp import columns, headers
@@ -39,7 +40,7 @@ from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
 from .readers import Readers, of_member
-from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts
+from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts, with_ttls_left
 from .trail import Asked, Trail, named
 
 STATUS = STX + b"status" + ETX
@@ -163,9 +164,11 @@ class Requests:
         if options.get("feed"):
             self._feed(identity, after, subtree, options, credit)
             return
-        copy = self._copy(after, proof, subtree, request_id, session_id)
+        indices = count()
+        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
-        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose)
+        empty = partial(self._empty, request_id, after, proof, indices)
+        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
@@ -176,8 +179,10 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
             return
         here.commit()
-        copy = self._copy(0, [b"", b""], subtree, request_id, b"")
-        self._stream(identity, request_id, copy, credit, subtree, wants=subtree)
+        indices, nobody = count(), [b"", b""]
+        copy = self._copy((0, nobody), subtree, request_id, b"", indices)
+        empty = partial(self._empty, request_id, 0, nobody, indices)
+        self._stream(identity, request_id, copy, credit, subtree, wants=subtree, empty=empty)
 
     def _stream(
         self,
@@ -189,24 +194,39 @@ class Requests:
         *,
         wants: str | None = None,
         copy: tuple[bytes, str] | None = None,
+        empty: Callable[[], Frames] | None = None,
     ) -> None:
         credit, now = min(credit, self._here.limits.sync_credit_max), self._here.now
-        self._open(Stream(identity, request_id, parts, credit, True, now, wants, copy=copy), subtree)
+        stream = Stream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
+        self._open(stream, subtree)
+
+    def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
+        """Return a chunk of nothing, of the kind that is likely to follow: the answer is being prepared."""
+        state, index = self._here.state, next(indices)
+        header: headers.Header = headers.Sync(request_id, index)
+        if self._resumes(after, proof):
+            header = headers.Records(request_id, index, state.opener_of(after))
+        return reply(pack(state.number), encode(header))
+
+    def _resumes(self, after: int, proof: list[bytes]) -> bool:
+        """Return True if what follows on a number is in the log, and the number is of our history."""
+        here = self._here
+        return after > 0 and here.state.is_ours(after, proof) and here.commits.log.reaches(after)
 
     def _copy(
-        self, after: int, proof: list[bytes], subtree: str, request_id: int, session_id: bytes
+        self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
-        """What follows on `after`, or all: as of when its first part is asked for, not sooner."""
+        """What follows on a number, with its proof, or all: as of when its first part is asked for, not sooner."""
         here = self._here
         session = here.state.sessions.get(session_id)
         session_no = session.no if session else None
-        if after and here.state.is_ours(after, proof) and here.commits.log.reaches(after):
-            yield from self._resume(after, subtree, request_id, session_no)
+        if self._resumes(*at):
+            yield from self._resume(at[0], subtree, request_id, session_no, indices)
             return
         here.counts["snapshots"] += 1
         image = self._image_of(subtree)
         end = [session_no, False, *here.commits.channels.digest_of(subtree), here.state.whose(image.number)]
-        yield from snapshot_parts(image, request_id, end, here.limits, lambda: here.now)
+        yield from snapshot_parts(image, request_id, end, here.limits, lambda: here.now, indices=indices)
 
     def _may_begin(self, subtree: str) -> bool:
         """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
@@ -231,7 +251,9 @@ class Requests:
             here.commits.channels.measure_by(self._fresh)
         return self._fresh[subtree]
 
-    def _resume(self, after: int, subtree: str, request_id: int, session_no: int | None) -> Iterator[list[Frames]]:
+    def _resume(
+        self, after: int, subtree: str, request_id: int, session_no: int | None, indices: Iterator[int]
+    ) -> Iterator[list[Frames]]:
         here = self._here
         here.counts["resumes"] += 1
         number, records = here.state.number, here.commits.log.after(after, 1 << 62)
@@ -242,7 +264,16 @@ class Requests:
             yield from gathered(image)
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
-        yield from resume_parts(iter(records), after, subtree, end, here.limits, opener=here.state.opener_of)
+        yield from resume_parts(
+            iter(records),
+            after,
+            subtree,
+            end,
+            here.limits,
+            opener=here.state.opener_of,
+            indices=indices,
+            as_of_now=lambda segment, revision: with_ttls_left(segment, revision, here.state.map, here.now),
+        )
 
     # -- images
 
@@ -305,8 +336,15 @@ class Requests:
             self._stream(identity, request_id, probe, 1, subtree)
         else:
             until = _number(options, "until", self._here.state.number)
-            records = feeds.records(request_id, after, whose, subtree=subtree, until=until)
-            self._stream(identity, request_id, records, credit, subtree)
+            indices = count()
+            records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            empty = partial(self._no_records, request_id, after, indices)
+            self._stream(identity, request_id, records, credit, subtree, empty=empty)
+
+    def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
+        """Return a chunk of nothing, while records are read."""
+        state = self._here.state
+        return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
     def _open(self, stream: Stream, subtree: str) -> None:
         if self._here.config.keyed:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import count, repeat
+from typing import Any
 
-from chp import headers
+from chp import columns, headers
 from chp.batch import Segment, decode, encode, narrow, segment_of, shown
 from chp.errors import BadInput
 from chp.fair import making_room
-from chp.hashmap import ms_until
+from chp.hashmap import Hashmap, ms_until
 from chp.keys import RESERVED_KEY
 from chp.limits import Limits
 from chp.messages import kthxbai
@@ -29,6 +30,7 @@ from ..state.image import Image
 from ..state.recordlog import Record
 
 Frames = list[bytes]
+WORD_S = 0.75  # less than the second that is promised, as turns come with the heartbeats at least
 TOOK_MAX = 1000  # of the latest copies
 PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, or one value
 
@@ -48,6 +50,15 @@ class Stream:
     waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
     began: float = 0.0  # of a copy
     user: str = ""
+    empty: Callable[[], Frames] | None = None  # makes a chunk that has nothing, for a reader that waits
+    said: float = 0.0  # when a chunk was sent last
+
+    def word(self, now: float) -> list[Frames]:
+        """Return an empty chunk if the reader was sent nothing for a while: we prepare its answer."""
+        if self.empty is None or now - self.said < WORD_S:
+            return []
+        self.said = now
+        return [self.empty()]
 
     def part(self) -> list[Frames] | None:
         """The next part; None when it is at its end."""
@@ -67,12 +78,16 @@ def snapshot_parts(
     now: Callable[[], float],
     *,
     form: Callable[[Segment], bytes] = Segment.encode,
+    indices: Iterator[int] | None = None,
 ) -> Iterator[list[Frames]]:
-    """SYNC chunks and the KTHXBAI of a snapshot, with `ending`, each a list of one message, once the image is whole."""
+    """SYNC chunks and the KTHXBAI of a snapshot, with `ending`, each a list of one message, once the image is whole.
+
+    `indices` go on behind those of empty chunks that were sent before.
+    """
     yield from gathered(image)
-    number = pack(image.number)
-    for i, segment in enumerate(image.chunks(limits, now)):
-        yield [reply(number, encode(headers.Sync(request_id, i), [form(segment)]))]
+    number, indices = pack(image.number), indices or count()
+    for segment in image.chunks(limits, now):
+        yield [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
     end = headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)
     yield [reply(number, encode(end))]
 
@@ -90,17 +105,21 @@ def resume_parts(
     limits: Limits,
     *,
     opener: Callable[[int], bytes],
+    indices: Iterator[int] | None = None,
+    as_of_now: Callable[[Segment, int], Segment] | None = None,
 ) -> Iterator[list[Frames]]:
     """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out.
 
     `opener` tells who opened the epoch of a number. A record that is None is not here yet: there is nothing to send.
+    `indices` go on behind those of empty chunks that were sent before. `as_of_now` is given each segment and the
+    revision of its keys, and returns what is sent of it.
     """
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
     load = Load(limits.sync_chunk_bytes)
     kept_of: list[bool] = []  # of each segment of the record under way, whether it is in the subtree
-    index = last = 0
+    last, indices = 0, indices or count()
     for record in records:
         if record is None:
             yield []
@@ -108,51 +127,60 @@ def resume_parts(
         header, found = narrow_items(record.body, subtree)
         if not isinstance(header, headers.Batch):
             continue
-        kept = [part for part in found if part is not None]
         kept_of += (part is not None for part in found)
         if not header.more:
             header, kept_of = _of_kept(header, kept_of), []
         first = parts.revision(header)  # that of its keys, also if the first part is left out
         parts.add(header, [])
+        kept = [part if as_of_now is None else as_of_now(part, first) for part in found if part is not None]
         if not kept and (header.more or not unfinished):  # the last part of a record is needed, were it empty
             continue
         header = header._replace(prev=prev, first=header.first if unfinished else first)
-        body, weight = encode(header, [part.body for part in kept]), _weight(header, kept)
+        body, weight = encode(header, [part.encode() for part in kept]), _weight(header, kept)
         if weight > CARRIED:
             raise BadInput(
                 f"the record {header.span} is heavier than any reader takes; read from {describe(header.last)}"
             )
         prev, unfinished = record.last, header.more
         if not load.takes(len(body), weight):
-            yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
-            bodies, index = [], index + 1
+            yield [reply(number, encode(headers.Records(request_id, next(indices), opener(last)), bodies))]
+            bodies = []
             load.begin(len(body), weight)
         last = record.last
         bodies.append(body)
     if bodies:
-        yield [reply(number, encode(headers.Records(request_id, index, opener(last)), bodies))]
+        yield [reply(number, encode(headers.Records(request_id, next(indices), opener(last)), bodies))]
     yield [reply(number, encode(end))]
 
 
-class Packed(NamedTuple):
-    """A segment as it is sent, and its weight."""
-
-    body: bytes
-    weight: int
-
-
-def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[Packed | None]]:
+def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[Segment | None]]:
     """Return a record's header, and of each of its segments what readers of a subtree get."""
     header, items = decode(body, WHOLE_STATE)
     parts = [narrow(segment_of(item), subtree) for item in items]
-    if subtree:
-        parts = [None if part is None else shown(part) for part in parts]
-    return header, [None if part is None else Packed(part.encode(), part.weight) for part in parts]
+    return header, [None if part is None else shown(part) for part in parts] if subtree else parts
 
 
-def _weight(header: headers.Batch, kept: list[Packed]) -> int:
+def _weight(header: headers.Batch, kept: list[Segment]) -> int:
     """Return what a record weighs for a reader."""
     return CONTAINER + 1 + len(kept) + weight_of(headers.fields_of(header)) + sum(part.weight for part in kept)
+
+
+def with_ttls_left(segment: Segment, revision: int, hashmap: Hashmap, now: float) -> Segment:
+    """Return a segment of a record with what is left of its ttls, as far as the map has its keys of that revision."""
+    extras = segment.extras
+    if not extras or columns.TTLS not in extras:
+        return segment
+    ttls, keys = extras[columns.TTLS], segment.keys
+    places, times = (list(range(len(keys))), repeat(ttls)) if type(ttls) is int else ttls
+    revisions, deadlines = hashmap.revisions.get, hashmap.deadlines.get
+    left = [
+        ms_until(deadline, now)
+        if (deadline := deadlines(keys[i])) is not None and revisions(keys[i]) == revision
+        else ms
+        for i, ms in zip(places, times, strict=False)
+    ]
+    same = type(ttls) is int and len(set(left)) == 1
+    return Segment(keys, segment.values, {**extras, columns.TTLS: left[0] if same else [places, left]})
 
 
 def _of_kept(header: headers.Batch, kept_of: list[bool]) -> headers.Batch:
@@ -307,6 +335,8 @@ class Syncs:
                 self.dropped += 1
             elif stream.wants is not None and not may_begin(stream.wants):
                 stream.touched = now  # it is we who make it wait
+                if stream.credit > 0 and key[0] not in blocked and (word := stream.word(now)):
+                    yield stream.identity, word
             elif room > 0 and stream.credit > 0 and key[0] not in blocked and sent[key[0]] <= share:
                 part = stream.part()
                 if part is None:
@@ -315,8 +345,11 @@ class Syncs:
                     self._next(key, stream)
                     continue
                 stream.touched = now
-                if not part:
-                    continue  # its image is not whole yet
+                if not part:  # its image is not whole yet
+                    if word := stream.word(now):
+                        yield stream.identity, word
+                    continue
+                stream.said = now
                 stream.credit -= stream.counted
                 size = sum(len(frames[-1]) for frames in part)
                 room -= size
