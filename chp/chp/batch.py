@@ -99,7 +99,6 @@ __all__ = [
 
 
 LARGE = 1 << 16  # bytes of a value from which on a copy costs more than a few lines of Python; a bin 32 then
-AGAIN_MAX = 8  # earlier numbers of one batch: a client opens a session anew at most once for each change of the active
 LARGE_AMONG = 64  # values that are looked at for that; looking at more would cost what it saves
 _BIN_32 = struct.Struct(">BI")
 FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})  # columns that are one array
@@ -468,14 +467,6 @@ def _trim_ok(column: object, n: int) -> bool:
     )
 
 
-def _again_ok(column: object, n: int) -> bool:
-    return (
-        type(column) is list
-        and 1 <= len(column) <= AGAIN_MAX
-        and all(type(each) is list and len(each) == 2 and _id_ok(each[0]) and _number_ok(each[1]) for each in column)
-    )
-
-
 _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.DELETES: lambda column, n: _indices(column, n) and len(set(column)) == len(column),
     columns.TTLS: lambda column, n: _ttl_ok(column) or _sparse(column, n, _ttl_ok),
@@ -505,7 +496,6 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.ASSIGN: _assign_ok,
     columns.EXPECT: _expect_ok,
     columns.ONCE: _once_ok,
-    columns.AGAIN: _again_ok,
 }
 
 COLUMNS = frozenset(_EXTRAS)

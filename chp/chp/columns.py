@@ -39,7 +39,6 @@ JOIN: Final = "join"  # a lease becomes a member of a group
 ACK: Final = "ack"  # slots of a group go from one offset to another
 ASSIGN: Final = "assign"  # which member has which slots from now on
 EXPECT: Final = "expect"  # done only if keys beside those of the segment have these revisions
-AGAIN: Final = "again"  # the batch was sent before, under these numbers of earlier sessions of its client
 ONCE: Final = "once"  # done only if that application has not done this version, or a later one
 
 OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN})
@@ -90,7 +89,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ASSIGN: lambda column: " ".join(_assigned(*each) for each in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
-    AGAIN: lambda column: "again=" + ",".join(f"{session.hex()[:8]}.{no}" for session, no in column),
 }
 
 

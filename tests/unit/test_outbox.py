@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chp.batch import AGAIN_MAX, Segment, decode_segment
+from chp.batch import Segment
 from chp.errors import BadValue
 from chp.keys import public_session
 from chp.limits import DEFAULT, Limits
@@ -80,23 +80,6 @@ def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> No
     assert outbox.session[:12] != b"s" * 12 and outbox.session[12:] == bytes(4)
     assert outbox.session[:12] not in (outbox.public[:12], public_session(b"s" * 16)[:12]), "nor one that others know"
     assert outbox.public == public_session(outbox.session)
-
-
-def test_a_batch_tells_its_earlier_numbers_in_a_session_that_is_opened_anew() -> None:
-    outbox = Outbox(b"s" * 12 + bytes(4))
-    outbox.add(Segment(["/a"], [b"1"]), "a", True)
-    batch = outbox.add(Segment(["/b"], [b"2"], {"t": 5}), "b", True)
-    batch.encode()
-    first = outbox.public
-    outbox.take(1)
-    outbox.reopen()
-    assert decode_segment(batch.encode()).extras == {"t": 5, "again": [[first, 2]]}
-    second = outbox.public
-    outbox.reopen()
-    assert decode_segment(batch.encode()).extras == {"t": 5, "again": [[first, 2], [second, 1]]}
-    for _ in range(20):
-        outbox.reopen()
-    assert len(decode_segment(batch.encode()).extras["again"]) == AGAIN_MAX  # type: ignore[index]
 
 
 @pytest.mark.parametrize("conditional", [True, False])

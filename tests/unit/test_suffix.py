@@ -3,10 +3,8 @@
 import random
 from dataclasses import replace
 
-import pytest
-
-from chp.batch import Segment, packb
-from chp.keys import next_session, public_session
+from chp.batch import Segment
+from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, Piece
@@ -266,111 +264,3 @@ def test_a_classic_set_is_done_once_where_the_log_does_not_reach_back() -> None:
     pair.run(0.5)
     assert pair.b.state.map.revisions["/classic"] == revision_of
     assert list(pair.b.state.uuids) == list(pair.p.state.uuids) == [b"u" * 16]
-
-
-# -- a batch that a client sends again in a session that it opened anew
-
-
-def effects(no: int) -> dict[str, object]:
-    """Return the columns of a batch that publishes one message and counts an application up."""
-    return {"publish": [["t", 1, packb([None, [b"m"]])]], "once": ["app", no, False]}
-
-
-def split_with_a_repeat() -> Cores:
-    """P does batch 2 alone, and its client hears of that from neither server; B serves, and does not know batch 2."""
-    pair = in_sync_with(k=b"0")
-    pair.put("PB", X, 1, {"/x": b"1"}, topic=["t", {}])
-    pair.run(0.3)
-    part(pair)
-    pair.put("P", X, 2, {"/x": b"2"})
-    pair.run(0.05)
-    pair.put("P", X, 3, {"/y": b"3"}, **effects(1))
-    pair.run(0.3)
-    take_over(pair)
-    return pair
-
-
-def repeat(pair: Cores, servers: str = "B") -> None:
-    """The client opens a session anew, because B expects batch 2, and sends batch 3 again as its first."""
-    pair.put(servers, next_session(X), 1, {"/y": b"3"}, **effects(1), again=[[public_session(X), 3]])
-    pair.run(0.3)
-
-
-def done_once(pair: Cores) -> None:
-    """Assert that batch 3 has had its effects once, on both servers, and that batch 2 is not lost."""
-    for core in (pair.p, pair.b):
-        assert core.state.topics.by_name["t"].next == 1, "one message"
-        assert core.state.staging.versions["app"][0] == 1
-        assert core.state.map.values == {"/k": b"0", "/x": b"2", "/y": b"3"}
-
-
-def test_a_repeat_that_comes_before_the_replay_is_done_once() -> None:
-    pair = split_with_a_repeat()
-    repeat(pair)
-    assert pair.answers(next_session(X), "B")[-1][1] == "ack"
-    meet(pair)
-    done_once(pair)
-
-
-def test_a_repeat_that_comes_after_the_replay_is_done_once() -> None:
-    pair = split_with_a_repeat()
-    meet(pair)
-    repeat(pair, "PB")
-    assert pair.answers(next_session(X), "B")[-1][1] == "ack"
-    done_once(pair)
-
-
-def test_a_repeat_that_both_servers_get_in_the_split_is_done_once() -> None:
-    pair = split_with_a_repeat()
-    pair.stopped = ""
-    repeat(pair, "PB")
-    meet(pair)
-    done_once(pair)
-
-
-@pytest.mark.parametrize("first", ["the repeat", "the replay"])
-def test_a_repeat_of_messages_alone_publishes_them_once(first: str) -> None:
-    pair = in_sync_with(k=b"0")
-    pair.put("PB", X, 1, {}, topic=["t", {}])
-    pair.run(0.3)
-    part(pair)
-    pair.put("P", X, 2, {"/x": b"2"})
-    messages = {"publish": [["t", 3, packb([None, [b"1", b"2", b"3"]])]]}
-    pair.put("P", X, 3, {}, **messages)
-    pair.run(0.3)
-    take_over(pair)
-    if first == "the replay":
-        meet(pair)
-    pair.put("B", next_session(X), 1, {}, **messages, again=[[public_session(X), 3]])
-    pair.run(0.3)
-    assert pair.answers(next_session(X), "B")[-1][1] == "ack"
-    meet(pair)
-    assert {core.state.topics.by_name["t"].next for core in (pair.p, pair.b)} == {3}
-
-
-def test_a_repeat_that_is_refused_is_refused_under_its_earlier_number_too() -> None:
-    """The client was told that the condition failed, so a replay may not do the batch."""
-    pair = in_sync_with(k=b"0")
-    at = pair.p.state.map.revisions["/k"]
-    pair.put("PB", X, 1, {"/x": b"1"})
-    pair.run(0.3)
-    part(pair)
-    pair.put("P", X, 2, {"/x": b"2"})
-    pair.put("P", X, 3, {"/z": b"mine"}, expect=[["/k", at]])
-    pair.run(0.3)
-    take_over(pair)
-    pair.put("B", Y, 1, {"/k": b"1"})
-    pair.run(0.1)
-    pair.put("B", next_session(X), 1, {"/z": b"mine"}, expect=[["/k", at]], again=[[public_session(X), 3]])
-    pair.run(0.3)
-    assert pair.answers(next_session(X), "B")[-1][1] == "revision"
-    meet(pair)
-    assert "/z" not in pair.b.state.map.values
-
-
-def test_a_repeat_names_sessions_of_its_own_client_only() -> None:
-    pair = in_sync_with(k=b"0")
-    pair.put("PB", X, 1, {"/x": b"1"}, again=[[public_session(Y), 1]])
-    pair.run(0.3)
-    assert pair.answers(X, "P")[-1][:2] == (1, "bad")
-    assert (public_session(Y), 1) not in pair.p.state.refusals

@@ -14,7 +14,7 @@ from chp import batch as b
 from chp import columns
 from chp.batch import Segment
 from chp.errors import BadValue
-from chp.keys import CLIENT_BYTES, RESERVED_KEY, next_session, public_session
+from chp.keys import RESERVED_KEY, next_session, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
@@ -54,13 +54,6 @@ class Batch:
             self.body = self.segment.encode()
             self.segment = None
         return self.body
-
-    def was(self, session: bytes) -> None:
-        """Add the number that the batch has in a session, by its public id, to its column `again`."""
-        segment = self.columns()
-        extras = dict(segment.extras or {})
-        extras[columns.AGAIN] = [*extras.get(columns.AGAIN, []), [session, self.no]][-b.AGAIN_MAX :]
-        self.segment, self.extras, self.body = Segment(segment.keys, segment.values, extras), extras, b""
 
     def columns(self) -> Segment:
         """The columns, whether they have been encoded or not."""
@@ -119,19 +112,12 @@ class Outbox:
         return [RESERVED_KEY, pack(batch.no), self.session, b"", batch.encode()]
 
     def reopen(self) -> None:
-        """Open a new session: give what is left the numbers 1, 2, 3, ... in the same order.
-
-        Each batch tells its earlier numbers (`again`), since another server may have done it under one of them.
-        """
+        """A new session: what is left gets the numbers 1, 2, 3, ... in the same order."""
         self.reopened += 1
-        public = self.public
         self._name(next_session(self.session))
         left = list(self.batches.values())
         self.batches = {}
-        same_client = self.public[:CLIENT_BYTES] == public[:CLIENT_BYTES]
         for no, batch in enumerate(left, 1):
-            if same_client:
-                batch.was(public)
             batch.no = no
             self.batches[no] = batch
         self.last = len(left)

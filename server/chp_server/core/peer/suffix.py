@@ -39,18 +39,17 @@ from chp.parts import Parts
 
 from ..state.recordlog import Record
 from ..state.state import ReplicatedState
-from ..state.verdicts import AGAIN, PARTED, PARTED_TEXT
+from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
 
 REPLAYED, CONFLICT = "replayed", "conflict"
 CARRIED = frozenset({  # columns that mean the same in a new record
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
-    columns.GROUP, columns.ONCE, columns.AGAIN,
+    columns.GROUP, columns.ONCE,
 })  # fmt: skip
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
-# These columns are not replayed of a batch that is in conflict in part.
-ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE, columns.AGAIN})
+ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})  # not of a batch that is in conflict in part
 RULES = ""  # no key is empty
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
@@ -238,8 +237,9 @@ def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[Piece
 
 
 def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
-    """Return True if a server has done or refused all these batches, under these numbers or under later ones."""
-    return bool(origins) and all(state.did(i, no) or (i, no) in state.refusals for i, no in origins)
+    """Whether a server has had all these batches from their clients, and done or refused them."""
+    sessions = state.sessions
+    return bool(origins) and all(i in sessions and sessions[i].no >= no for i, no in origins)
 
 
 class Ledger:
@@ -284,15 +284,12 @@ class Ledger:
 
     @staticmethod
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
-        """Return the code with which the active has refused a batch; "" if it was done."""
-        codes = (state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals)
-        return next((code for code in codes if code != AGAIN), "")
+        """The code with which the active has refused it; empty if it was done."""
+        return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
 
     def _answered(self, piece: Piece, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]
-        code, revision = state.refusals.get((session_id, no), ("", 0))
-        if code != AGAIN:
-            revision = LOST if refused else state.sessions[session_id].revision_of(no)
+        revision = LOST if refused else state.sessions[session_id].revision_of(no)
         for update in updates:
             update.outcome = CONFLICT if refused else ALREADY
             self._left[update.key] = 0 if update.value is None and not refused else revision

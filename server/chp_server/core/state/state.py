@@ -2,8 +2,7 @@
 
     map        the hashmap                      leases     many keys that live and die with one refresh
     sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once
-    refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged; and
-               those that were done under a number of a later session, with the revision that they got there
+    refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged
     topics     the logs of messages beside the map (topics.py), but for the messages
     history    who opened each epoch and how it ended: decides whether what somebody else holds is part of ours
     digest     of all records so far (history.py)
@@ -35,7 +34,6 @@ from .leaving import Leaving
 from .sessions import Session, Sessions
 from .staging import Staging
 from .topics import Topics
-from .verdicts import AGAIN
 
 SLICE = 16_384  # items of a list that are packed in one turn: about 2 ms
 
@@ -243,19 +241,13 @@ class ReplicatedState:
             self.staging.record_done(application, version, revision)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
-        self._record_outcomes(extras, revision)
+        if columns.REFUSED in extras:
+            self._record_refusal(*extras[columns.REFUSED])
         for uuid in extras.get(columns.UUIDS, ()):
             if uuid:
                 self.uuids[uuid] = None
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
-
-    def _record_outcomes(self, extras: dict[str, Any], revision: int) -> None:
-        """Remember a batch that was refused, or the earlier numbers of one that is done."""
-        if columns.REFUSED in extras:
-            self._record_refusal(*extras[columns.REFUSED])
-        for session_id, no in extras.get(columns.AGAIN, ()):
-            self._record_refusal(session_id, no, AGAIN, revision)
 
     def _record_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         self.refusals[session_id, no] = code, detail

@@ -10,7 +10,7 @@ KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from chp.batch import Segment
 from .staging import StagedCommit
 
 PARTED = "parted"  # the code of a batch that another history has done, in part or maybe, and this one not
-AGAIN = "again"  # in the place of a code: the batch was done under a number of a later session of its client
 PARTED_TEXT = (
     "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
 )
@@ -68,7 +67,6 @@ class Refuse:
     code: str
     detail: Any
     size: int = 0  # what there was no room for
-    earlier: list[BatchId] = field(default_factory=list)  # its numbers in earlier sessions, which are refused too
 
 
 @dataclass(slots=True)

@@ -183,8 +183,6 @@ class Committer:
                 self.counts[f"refused_{verdict.code}"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
             else:
                 self._refuse(verdict.batch, verdict.code, verdict.detail, now)
-                for session_id, no in verdict.earlier:
-                    self._note_refusal((session_id, no), verdict.code, verdict.detail, now, verdict.batch)
 
     # -- refusals
 
@@ -204,14 +202,10 @@ class Committer:
 
     def _write_refusal(self, batch: BatchId, code: str, detail: Any, now: float) -> None:
         session_id, no = batch
-        self._note_refusal(batch, code, detail, now, batch)
-        self.open.origins[session_id] = no
-
-    def _note_refusal(self, batch: BatchId, code: str, detail: Any, now: float, whose: BatchId) -> None:
-        """Put the refusal of a batch into the open record; `whose` is the batch that was judged."""
         kept = detail if len(packb(detail)) <= REFUSAL_BYTES_MAX else {}
-        told = Segment([], [], {columns.REFUSED: [*batch, code, kept]})
-        self._add(told, told.encode(), now, whose)
+        told = Segment([], [], {columns.REFUSED: [session_id, no, code, kept]})
+        self._add(told, told.encode(), now, batch)
+        self.open.origins[session_id] = no
 
     def _write_refusals(self, session_id: bytes, now: float) -> None:
         """What was refused without a row gets one, with the next thing that its session does."""

@@ -25,7 +25,6 @@ from ..state.leases import Whose
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
-    AGAIN,
     KEY_IN_OPEN_RECORD,
     PARTED,
     UNHEARD,
@@ -113,8 +112,6 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate | Unrecorded:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
-    if refusal is not None and refusal[0] == AGAIN:
-        return Duplicate(batch, None, refusal[1])
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
@@ -126,7 +123,6 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
     body, state, older, owners = frames[4], view.committed.state, 0, None
     ending: list[Segment] = []
     size = len(body)
-    earlier: list[BatchId] = []
     try:
         segment = decode_segment(body)
         check_decoded(segment.keys)
@@ -134,12 +130,11 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             _check_size(segment, size, view)
         if state.access.rules is not None:
             owners = _check_access(batch[0], segment, signer(frames), state)
-        earlier = _earlier(segment, batch[0])
-        if view.room.read_only and not segment.keys and (segment.extras or {}).keys() <= {columns.AGAIN}:
+        if not (segment.keys or segment.extras) and view.room.read_only:
             return Unrecorded(batch)
         view.room.check(segment, size, state)
         extras = segment.extras
-        if extras and (_done_earlier(earlier, state) or _was_done(extras, signer(frames), state)):
+        if extras and columns.ONCE in extras and _was_done(extras, signer(frames), state):
             segment, extras = Segment([], []), None
             body = segment.encode()
         if extras:
@@ -155,7 +150,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             if columns.COMMIT in extras:
                 return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
     except Refusal as error:
-        return Refuse(batch, error.code, error.detail, size, earlier)
+        return Refuse(batch, error.code, error.detail, size)
     except BadInput as error:
         return Refuse(batch, "bad", str(error))
     if open_record.origins and open_record.crowds(batch[0], segment, state):
@@ -234,30 +229,8 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
         raise Refusal(PARTED if unseen else "revision", failed)
 
 
-def _earlier(segment: Segment, session_id: bytes) -> list[BatchId]:
-    """Return the numbers that a batch had in earlier sessions; `BadFrame` if one is a session of another client."""
-    column = (segment.extras or {}).get(columns.AGAIN, ())
-    client = session_id[:CLIENT_BYTES]
-    if any(earlier[:CLIENT_BYTES] != client for earlier, _ in column):
-        raise BadFrame("'again' names sessions of the batch's own client")
-    return [(earlier, no) for earlier, no in column]
-
-
-def _done_earlier(earlier: list[BatchId], state: ReplicatedState) -> bool:
-    """Return True if a batch was done under one of its earlier numbers; raise `Refusal` if it was refused."""
-    for each in earlier:
-        code, detail = state.refusals.get(each, ("", None))
-        if code and code != AGAIN:
-            raise Refusal(code, detail)
-        if code or state.did(*each):
-            return True
-    return False
-
-
 def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
     """Whether an application has done this version, or a later one: then nothing of the batch is done again."""
-    if columns.ONCE not in extras:
-        return False
     if {columns.STAGE, columns.COMMIT} & extras.keys():
         raise BadFrame("'once' does not go with what is staged; a commit names its application and version itself")
     application, version, strict = extras[columns.ONCE]
