@@ -37,7 +37,7 @@ class Op:
 
     name: str
     client: str
-    kind: str  # set, del, cset, tx, retx, refresh, unlease, plain, read, pub, topic
+    kind: str  # set, del, cset, tx, retx, once, refresh, unlease, plain, read, pub, topic
     keys: list[str]
     value: bytes
     called: float
@@ -170,6 +170,7 @@ class ClientNode:
         self.consuming = Consuming(self)
         self._next_member = MEMBERS
         self.versions = 0  # of this client's transactions
+        self.counted = 0  # versions of its batches with `once`
         self.core: Any = None
         self._next_op = 0
         self._next_read = READ_ID
