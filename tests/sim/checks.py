@@ -509,8 +509,8 @@ class Checks:
                         self.fail(f"{op.name} read {op.keys[0]}={value!r}, not what {describe(number)} has")
 
 
-def _sessions(state: Any) -> dict[bytes, int]:
-    return {name: s.no for name, s in state.sessions.items()}
+def _sessions(state: Any) -> dict[bytes, Any]:
+    return {name: (s.no, s.skipped) for name, s in state.sessions.items()}
 
 
 def _leases(state: Any) -> dict[bytes, Any]:

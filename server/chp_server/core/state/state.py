@@ -92,6 +92,7 @@ class Ended:
 
 
 NOBODYS = Tenure()
+NOT_DONE = 0  # in the place of a revision: these batches were skipped
 FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/0006)
 
 
@@ -103,6 +104,7 @@ class Session:
     seen: float
     _runs: list[tuple[int, int, int]] = field(default_factory=list)  # a deque takes a kilobyte for a session's only one
     _forgotten: int = 0  # of these, the first
+    skipped: tuple[tuple[int, int], ...] = ()  # first and last of batches that were not done here
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:
@@ -117,6 +119,20 @@ class Session:
         """All batches up to one are done."""
         self._runs.append((self.no + 1, no, revision))
         self.no, self.seen = no, now
+
+    def skip(self, first: int, last: int, most: int) -> None:
+        """Count batches as the session's last that were not done here; the oldest such run goes beyond `most`."""
+        self.skipped = (*self.skipped, (first, last))[-most:]
+        self.no = max(self.no, last)
+
+    def skips(self, no: int) -> bool:
+        """Return True if a batch was skipped, and was not handed over since."""
+        return any(first <= no <= last for first, last in self.skipped)
+
+    def fill(self, no: int) -> None:
+        """A batch that was skipped is done: it came with what another server did alone."""
+        runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
+        self.skipped = tuple((first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last)
 
     def keep_run(self, run: tuple[int, int, int]) -> None:
         """What another server remembers of it."""
@@ -277,6 +293,9 @@ class ReplicatedState:
             self.staging.record_done(application, version, revision, self.access.whose)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
+        if columns.SKIPPED in extras:
+            session_id, first, last = extras[columns.SKIPPED]
+            self._session(session_id, now).skip(first, last, self.limits.skips_of_session_max)
         if columns.REFUSED in extras:
             self._record_refusal(*extras[columns.REFUSED])
         for uuid in extras.get(columns.UUIDS, ()):
@@ -317,22 +336,35 @@ class ReplicatedState:
             self.record_batch(session_id, no, revision, now)
 
     def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
-        """Remember a client's last batch; the longest unheard is forgotten beyond `sessions_max`."""
-        session = self.sessions.get(session_id)
-        if session is None:
-            session = self.sessions[session_id] = Session(0, now)
-            self._record_newest(session_id)
-            if len(self.sessions) > self.limits.sessions_max:
-                self._forget(next(iter(self.sessions)))
-        else:
-            self.sessions.move_to_end(session_id)
+        """Remember a client's last batch, or that one which was skipped is done."""
+        session = self._session(session_id, now)
+        if no <= session.no:
+            session.fill(no)
+            return
         session.record(no, revision, now)
         self._note_run(session_id)
+
+    def _session(self, session_id: bytes, now: float) -> Session:
+        """Return a session, made if it is not known; the longest unheard is forgotten beyond `sessions_max`."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            self.sessions.move_to_end(session_id)
+            return session
+        session = self.sessions[session_id] = Session(0, now)
+        self._record_newest(session_id)
+        if len(self.sessions) > self.limits.sessions_max:
+            self._forget(next(iter(self.sessions)))
+        return session
 
     def did(self, session_id: bytes, no: int) -> bool:
         """Whether a session's batch was done, or refused, with a record that tells of it."""
         session = self.sessions.get(session_id)
         return session is not None and no <= session.no
+
+    def skipped(self, session_id: bytes, no: int) -> bool:
+        """Return True if a session's later batch was done here, and this one was not."""
+        session = self.sessions.get(session_id)
+        return session is not None and bool(session.skipped) and session.skips(no)
 
     def _record_newest(self, session_id: bytes) -> None:
         client = session_id[:CLIENT_BYTES]
@@ -410,7 +442,10 @@ class ReplicatedState:
 
     def rest(self, now: float) -> Iterator[bytes]:
         """Everything but the map as it is now, as a STATE body; `NOT_YET` before, as often as it takes a turn."""
-        sessions = [(i, s.no, round((now - s.seen) * 1000), tuple(s.runs)) for i, s in self.sessions.items()]
+        sessions = [
+            (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
+            for i, s in self.sessions.items()
+        ]
         leases = [
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
@@ -441,6 +476,9 @@ class ReplicatedState:
             self._record_newest(session_id)
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
+            if revision == NOT_DONE:
+                self.sessions[i].skip(first, last, self.limits.skips_of_session_max)
+                continue
             self.sessions[i].keep_run((first, last, revision))
             self._note_run(i)
         self.leases = Leases()
