@@ -393,7 +393,7 @@ def _once_ok(column: object, n: int) -> bool:
 
 
 def _skipped_ok(column: object, n: int) -> bool:
-    return type(column) is list and len(column) == 3 and _id_ok(column[0]) and all(map(_number_ok, column[1:]))
+    return type(column) is list and 2 <= len(column) <= 3 and _id_ok(column[0]) and all(map(_number_ok, column[1:]))
 
 
 def _trim_ok(column: object, n: int) -> bool:

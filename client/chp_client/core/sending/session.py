@@ -149,8 +149,10 @@ class Session:
                 return False
             link.skips = link.skips + 1 if link.skips_to == first else 1
             link.skips_to, link.wanted_at = first, now
+            if link.skips > SKIPS_MAX:
+                return True
             self.resend(link, first)
-            return link.skips > SKIPS_MAX
+            return False
         if wanted == link.wanted and now - link.wanted_at < self._timing.resend_s:
             return False  # one resend answers all that were refused behind the same gap
         link.wanted, link.wanted_at = wanted, now

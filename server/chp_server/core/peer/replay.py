@@ -255,12 +255,13 @@ class Replay:
 
     def _set_again(self, piece: Piece) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
-        here = self._here
+        here, origins = self._here, piece.origins or []
         if not piece.whole:
             here.commit()
+            origins = [[session, no] for session, no in origins if not here.state.skipped(session, no)]
             if piece.origins is not None:
                 piece.segments += parted(piece, here.state)
-        here.recommit(piece.segments, piece.origins or [])
+        here.recommit(piece.segments, origins)
 
     def _done_since(self, common: int) -> Since:
         """Read the records after `common`, as far as the log reaches back."""

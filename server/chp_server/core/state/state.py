@@ -294,8 +294,7 @@ class ReplicatedState:
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
         if columns.SKIPPED in extras:
-            session_id, first, last = extras[columns.SKIPPED]
-            self._session(session_id, now).skip(first, last, self.limits.skips_of_session_max)
+            self._record_skip(*extras[columns.SKIPPED], now=now)
         if columns.REFUSED in extras:
             self._record_refusal(*extras[columns.REFUSED])
         for uuid in extras.get(columns.UUIDS, ()):
@@ -303,6 +302,13 @@ class ReplicatedState:
                 self.uuids[uuid] = None
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
+
+    def _record_skip(self, session_id: bytes, first: int, last: int | None = None, *, now: float) -> None:
+        session = self._session(session_id, now)
+        if last is None:
+            session.fill(first)
+        else:
+            session.skip(first, last, self.limits.skips_of_session_max)
 
     def _record_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         self.refusals[session_id, no] = code, detail

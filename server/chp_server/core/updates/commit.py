@@ -182,6 +182,13 @@ class Committer:
             self._add(told, told.encode(), now)
             self.counts["batches_skipped"] += no - 1 - last
 
+    def _note_done(self, batches: dict[bytes, int], now: float) -> None:
+        """Of these, what was skipped is done now: the server that answered it has handed it over."""
+        for session_id, no in batches.items():
+            if self.committed.state.skipped(session_id, no):
+                told = Segment([], [], {columns.SKIPPED: [session_id, no]})
+                self._add(told, told.encode(), now)
+
     # -- refusals
 
     def _refuse(self, batch: BatchId, code: str, detail: Any, now: float) -> None:
@@ -281,8 +288,7 @@ class Committer:
         bodies, state = [segment.encode() for segment in segments], self.committed.state
         size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
         large = size > self.limits.part_bytes
-        filled = any(state.skipped(session_id, no) for session_id, no in origins)
-        if large or filled or self.open.full(size) or any(self.open.crowds(session_id, s, state) for s in segments):
+        if large or self.open.full(size) or any(self.open.crowds(session_id, s, state) for s in segments):
             self.commit(turn, now, wall_s)
         for segment in segments:
             if segment.extras and columns.UNLEASE in segment.extras:
@@ -292,6 +298,8 @@ class Committer:
                 segments[i], bodies[i] = self._placed(segment, wall_s)
         last_no = self.view.last_no
         new = {i: no for i, no in origins if no > last_no(i, self.open) or state.skipped(i, no)}
+        if not large:
+            self._note_done(new, now)
         if large:
             self.commit(turn, now, wall_s)
             self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now, wall_s)
@@ -300,9 +308,8 @@ class Committer:
         self.open.attribute(batch, 0)
         for segment, body in zip(segments, bodies, strict=True):
             self._add(segment, body, now, batch)
-        self.open.origins |= new
-        if filled:  # a record names one batch of a session, the last
-            self.commit(turn, now, wall_s)
+        for session_id, no in new.items():
+            self.open.origins[session_id] = max(no, last_no(session_id, self.open))
 
     # -- records
 
