@@ -245,7 +245,7 @@ def _sent(rng: random.Random, names: list[str]) -> str:
     name = rng.choice(names)
     return rng.choice((
         f"publish {name} t 3", f"publish {name} t 3", f"once {name} {rng.choice(TX_KEYS)}",
-        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"tx {name} +message {rng.choice(TX_KEYS)}",
+        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}", f"retx {name}", f"tx {name} +message {rng.choice(TX_KEYS)}",
     ))  # fmt: skip
 
 

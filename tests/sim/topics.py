@@ -39,10 +39,12 @@ def publish(node: ClientNode, topic: str, count: int) -> None:
     node.put(op, {"publish": [[topic, count, pack_messages(None, values)]]})
 
 
-def once(node: ClientNode, keys: list[str]) -> None:
-    """A program sets keys and publishes a message, once for each version."""
-    node.counted += 1
-    op = node.op("once", keys)
+def once(node: ClientNode, keys: list[str], *, again: Op | None = None) -> None:
+    """A program sets keys and publishes a message, once for each version; or `again`, the last version."""
+    node.counted += again is None
+    op = node.op("once" if again is None else "reonce", keys)
+    op.value = op.value if again is None else again.value
+    node.last_once = op
     publish = [[STAGED, 1, pack_messages(None, [op.value])]]
     node.put(op, {"once": [f"{node.name}.once", node.counted, False], "publish": publish})
 

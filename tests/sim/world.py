@@ -5,7 +5,7 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
-    tx c1 [+message] /a /b | retx c1 | once c1 /a | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
@@ -362,6 +362,12 @@ class World:
         node = self.nodes[name]
         if node.running and not self._full(node):
             topics.once(node, list(keys))
+
+    def _do_reonce(self, name: str) -> None:
+        """The last version again, as a program does that was killed before it heard of it."""
+        node = self.nodes[name]
+        if node.running and node.last_once is not None and not self._full(node):
+            topics.once(node, node.last_once.keys, again=node.last_once)
 
     def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
         topics.publish(self.nodes[name], topic, int(count))
