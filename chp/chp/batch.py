@@ -461,6 +461,10 @@ def _once_ok(column: object, n: int) -> bool:
     return _name_ok(column[0]) and _number_ok(column[1]) and type(column[2]) is bool
 
 
+def _skipped_ok(column: object, n: int) -> bool:
+    return type(column) is list and 2 <= len(column) <= 3 and _id_ok(column[0]) and all(map(_number_ok, column[1:]))
+
+
 def _trim_ok(column: object, n: int) -> bool:
     return type(column) is list and all(
         type(each) is list and len(each) == 2 and _topic_ok(each[0]) and _number_ok(each[1]) for each in column
@@ -496,6 +500,7 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.ASSIGN: _assign_ok,
     columns.EXPECT: _expect_ok,
     columns.ONCE: _once_ok,
+    columns.SKIPPED: _skipped_ok,
 }
 
 COLUMNS = frozenset(_EXTRAS)

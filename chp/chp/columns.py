@@ -28,6 +28,7 @@ PROPERTIES: Final = "p"
 DONE: Final = "done"  # a commit was made
 ENDED: Final = "ended"  # these deletes, or the end of this lease, are by time
 REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
+SKIPPED: Final = "skipped"  # a session's batches that its client can't send again: another server answered them
 KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
 VALUE_BYTES: Final = "v"
 PUBLISH: Final = "publish"  # messages for topics: name, how many, and the messages
@@ -89,6 +90,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ASSIGN: lambda column: " ".join(_assigned(*each) for each in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
+    SKIPPED: lambda column: (
+        f"skipped={column[1]}..{column[2]}" if len(column) > 2 else f"no longer skipped={column[1]}"
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from .limits import DEFAULT
 
 STX, ETX = b"\x02", b"\x03"
 RESERVED_KEY = STX + ETX
+OLDEST_HELD = b"\1"  # in a KVSET of CHP/2: its client holds no batch before this one, so it can send none again
 COMMANDS = frozenset({"ICANHAZ?", "KTHXBAI", "HUGZ"})
 CLIENT_BYTES = 12  # of a session: they name its client, and the last 4 count up when it opens another in its place
 SESSION_LAST = (1 << 32) - 1

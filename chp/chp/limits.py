@@ -82,6 +82,7 @@ class Limits:
     sessions_max: int = 100_000
     session_idle_s_max: float = 86_400.0  # a session's last number is remembered for a day
     runs_max: int = 50_000  # revisions of batches, remembered over all sessions for those acknowledged again
+    skips_of_session_max: int = 8  # runs of batches that a client skipped: one is made where two servers were active
     refusals_max: int = 10_000  # remembered, so that a batch that comes again is refused again, and not taken for done
     leases_max: int = 100_000
     leases_of_one_max: int = 10_000  # of one client, so that none takes them all

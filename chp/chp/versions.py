@@ -11,6 +11,7 @@ its two: what only a later one knows is REFUSED, since the other server would dr
 VERSION = 4
 OLDEST = 3
 ACCESS_SINCE = 4  # rules
+SKIPS_SINCE = 4  # a client that tells which batch is the oldest that it holds
 COLUMN_SINCE: dict[str, int] = {}  # sparse columns that came after OLDEST, and with which version
 
 

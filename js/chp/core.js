@@ -16,6 +16,7 @@ const [GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED] = [0, 1
 const ACTIVE = 3, VERSION = 4, VERSION_MIN = 3, CREDIT = 16, GRANT = 8;
 const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100;
 const WINDOW_BATCHES = 4096, WINDOW_BYTES = 64 << 20, UNANSWERED = 1000, HELD_BYTES = 256 << 20;
+const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2; // what is told, and how often before a new session
 const NOTHING = new Uint8Array(0), RESERVED = Uint8Array.of(2, 3), DURABILITY = ["applied", "journaled", "replicated"];
 const encoder = new TextEncoder(), decoder = new TextDecoder();
 
@@ -57,7 +58,7 @@ export class Refused extends Error {
 }
 
 class Link {  // what is known of one server
-  greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity;
+  greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity; skips = 0; skipsTo = 0;
 }
 
 export class Core {
@@ -407,12 +408,13 @@ export class Core {
     for (const link of this.#links) {
       if (!link.up || !link.greeted.has(own)) continue;
       let room = UNANSWERED;
+      const first = this.#outbox.keys().next().value;
       for (const [no, { body }] of this.#outbox) {
         if (room-- === 0) break;
         if (no <= link.sent) continue;
         const frame = new Uint8Array(8);
         new DataView(frame.buffer).setBigUint64(0, BigInt(no));
-        this.#send(link, COLLECTOR, [RESERVED, frame, this.#session, NOTHING, body]);
+        this.#send(link, COLLECTOR, [RESERVED, frame, this.#session, no === first && no === link.skipsTo ? OLDEST_HELD : NOTHING, body]);
         link.sent = no;
       }
     }
@@ -445,7 +447,7 @@ export class Core {
       const first = this.#outbox.keys().next().value;
       if (first === undefined) return;
       const wanted = code === "session" ? 1 : Number(detail);
-      if (first > wanted) { this.#newSession(now); return; }
+      if (first > wanted) { this.#skip(link, first, now); return; }
       if (link.wanted === wanted && now - link.wantedAt < RESEND_MS) return;
       link.wanted = wanted;
       link.wantedAt = now;
@@ -455,6 +457,17 @@ export class Core {
     }
     const told = code === "revision" ? Object.values(detail).map(BigInt) : [];
     this.#answered(no, told.reduce((a, b) => (a > b ? a : b), 0n), new Refused(code, detail), now);
+    this.#pump(now);
+  }
+
+  // another server has answered what this one lacks: it is told which batch is the oldest that is held
+  #skip(link, first, now) {
+    if (link.skipsTo === first && now - link.wantedAt < RESEND_MS) return;
+    link.skips = link.skipsTo === first ? link.skips + 1 : 1;
+    link.skipsTo = first;
+    link.wantedAt = now;
+    if (link.skips > SKIPS_MAX) { this.#newSession(now); return; }
+    link.sent = first - 1;
     this.#pump(now);
   }
 
@@ -470,7 +483,7 @@ export class Core {
     this.#outbox = new Map(batches.map((batch, i) => [i + 1, batch]));
     this.#last = batches.length;
     this.#links.forEach((link, i) => {
-      link.sent = link.beats = 0;
+      link.sent = link.beats = link.skipsTo = 0;
       link.greeted.delete(decoder.decode(before));
       this.#unsubscribe(i, before);
       this.#subscribe(i, this.#own);

@@ -20,7 +20,7 @@ from typing import Any
 from chp import columns
 from chp.batch import Segment, decode
 from chp.headers import Ack, Refused
-from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
@@ -95,13 +95,25 @@ class Cores:
                 if name not in self.stopped:
                     self.turn(name)
 
-    def put(self, servers: str, session: bytes, no: int, items: Mapping[str, bytes | None], **extras: Any) -> None:
-        """A KVSET to the servers that are named; a value None deletes."""
+    def put(
+        self,
+        servers: str,
+        session: bytes,
+        no: int,
+        items: Mapping[str, bytes | None],
+        *,
+        oldest: bool = False,
+        **extras: Any,
+    ) -> None:
+        """Send a KVSET to the servers that are named; a value None deletes.
+
+        `oldest` tells them that the client holds no batch before this one.
+        """
         gone = [i for i, value in enumerate(items.values()) if value is None]
         given = {**extras, columns.DELETES: gone} if gone else extras
         body = Segment(list(items), [value or b"" for value in items.values()], given or None).encode()
         for name in servers:
-            self.cores[name].collect([RESERVED_KEY, pack(no), session, b"", body])
+            self.cores[name].collect([RESERVED_KEY, pack(no), session, OLDEST_HELD if oldest else b"", body])
 
     def vote(self, name: str) -> None:
         """A client asks this server to serve."""

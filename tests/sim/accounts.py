@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DURABILITY = ("applied", "journaled", "replicated")
 REPLICATED = 2
+REPEATS = ("retx", "reonce")  # of a version that another operation counted first
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,12 @@ class Accounts:
         _, revision, durability = op.result
         record = self._oracle.by_first.get(revision)
         if record is None or not _holds(record, op):
-            if op.kind == "retx":  # its version was committed before, under another name
+            if op.kind in REPEATS:  # its version was committed before, under another name
                 return
             raise Wrong(f"{op.name} was acknowledged as {describe(revision)}, a record that does not hold it")
         if self._oracle.on_path(record.last, end):
             return
-        if op.kind == "retx" and all(value != op.value for _, value in record.writes):
+        if op.kind in REPEATS and all(value != op.value for _, value in record.writes):
             return  # a commit that was done before: its first record is what the accounts tell of
         how = DURABILITY[durability]
         if self._world.arbiter is not None:

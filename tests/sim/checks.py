@@ -72,7 +72,6 @@ class Checks:
         self.saved: set[bytes] = set()  # values that a server wrote to a file of what is not history
         self.replayed: set[bytes] = set()  # values that the active took over out of a history that was parted with
         self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}  # value -> update, who is to replay it, its start
-        self.reopened: set[str] = set()  # clients that a server did not know: what had no answer was a new session's
         self.roles_mixed_up = False  # a server was started with the role of the other
         self.discarded: list[int] = []  # the last numbers of what servers had to part with
 
@@ -406,8 +405,6 @@ class Checks:
         """A client has done its turn."""
         if node.core.digest_mismatches:
             self.fail(f"{node.name} has other digests than the server, though nothing is changed on its way")
-        if node.core.times_reopened:
-            self.reopened.add(node.name)
         for subtree, at, complete, values, revisions, hidden in node.core.views():
             last = self.last_at.get((node.name, subtree), 0)
             if complete:
@@ -492,6 +489,7 @@ class Checks:
             if node.disk.durability:
                 self._equals_its_journal(node)
         self._promises_kept(end)
+        self._versions_count_once(end)
         self.accounts.check(end)
         for reader in self.world.readers:
             reader.check(end)
@@ -529,8 +527,7 @@ class Checks:
         """Nothing is there twice, and what a file says of a value is so."""
         names, doubled = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
         parted = self.saved | self.replayed
-        redone = {op.value for c in self.world.clients for op in c.ops if op.kind == "tx"} & parted
-        twice = {name for name in doubled - redone if name.decode().split(".")[0] not in self.reopened}
+        twice = set(doubled)
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
@@ -539,6 +536,15 @@ class Checks:
                 self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
             if update.outcome == "already" and value not in names:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
+
+    def _versions_count_once(self, end: int) -> None:
+        """An application's version is in a history once, whoever sent it again or handed it over."""
+        counted: set[tuple[str, int]] = set()
+        for node in self.oracle.path(end):
+            for version in node.versions:
+                if version in counted and version[0]:
+                    self.fail(f"version {version[1]} of {version[0]} is in the surviving history more than once")
+                counted.add(version)
 
     def _a_key_twice(self, end: int, name: bytes) -> bool:
         """Whether a history has one update of a batch twice: a batch of a suffix may be done in pieces."""
@@ -555,8 +561,8 @@ class Checks:
                         self.fail(f"{op.name} read {op.keys[0]}={value!r}, not what {describe(number)} has")
 
 
-def _sessions(state: Any) -> dict[bytes, int]:
-    return {name: s.no for name, s in state.sessions.items()}
+def _sessions(state: Any) -> dict[bytes, Any]:
+    return {name: (s.no, s.skipped) for name, s in state.sessions.items()}
 
 
 def _leases(state: Any) -> dict[bytes, Any]:

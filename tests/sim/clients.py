@@ -37,7 +37,7 @@ class Op:
 
     name: str
     client: str
-    kind: str  # set, del, cset, tx, retx, refresh, unlease, plain, read, pub, topic
+    kind: str  # set, del, cset, tx, retx, once, reonce, refresh, unlease, plain, read, pub, topic
     keys: list[str]
     value: bytes
     called: float
@@ -93,7 +93,7 @@ class Production(ClientCore):
     def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
         """Show it and submit it, as Clone does."""
         segment = Segment(list(keys), list(values), extras)
-        shown = not (extras and "c" in extras)
+        shown = not (extras and {"c", "once"} & extras.keys())
         if shown:
             self.holding.show(segment)
         self.submit(segment, op, now, shown=shown)
@@ -170,6 +170,8 @@ class ClientNode:
         self.consuming = Consuming(self)
         self._next_member = MEMBERS
         self.versions = 0  # of this client's transactions
+        self.counted = 0  # versions of its batches with `once`
+        self.last_once: Op | None = None
         self.core: Any = None
         self._next_op = 0
         self._next_read = READ_ID
@@ -289,7 +291,7 @@ class ClientNode:
                 op.result, op.answered = self.core.outcome(result), world.time.now
                 if op.acked:
                     # a commit that comes again writes nothing, and may be told the revision of that
-                    keys = [] if op.kind in ("tx", "retx") else op.keys
+                    keys = [] if op.kind in ("tx", "retx", "reonce") else op.keys
                     world.checks.settled(self, op.name, self.core.older_than(keys, op.result[1]), op.result[1])
                 world.trace_result(self, op)
         world.checks.client_turned(self)

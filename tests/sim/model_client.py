@@ -19,6 +19,7 @@ import msgpack
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED = range(8)
 ACTIVE = 3
+SKIPS_MAX = 3  # times that a server is told which batch is the oldest
 SILENCE_S, VOTE_S, RETRY_S, RESEND_S = 1.0, 0.25, 1.5, 1.5
 CREDIT = 4
 MASK64 = (1 << 64) - 1
@@ -57,6 +58,9 @@ class Server:
     on_channel: bool = False
     resubscribe_at: float = 0.0
     identity: bytes = b""
+    skips_to: int = 0  # the batch that it was told is the oldest
+    skipped_at: float = 0.0
+    tries: int = 0
 
 
 class ModelClient:
@@ -110,7 +114,8 @@ class ModelClient:
 
     def _send(self, i: int, no: int) -> None:
         body = self.unacked[no][0]
-        self._out.publish.append((i, [b"\x02\x03", no.to_bytes(8, "big"), self.session, b"", body]))
+        oldest = b"\x01" if no == self.servers[i].skips_to == min(self.unacked) else b""
+        self._out.publish.append((i, [b"\x02\x03", no.to_bytes(8, "big"), self.session, oldest, body]))
 
     def _resend(self, i: int, start: int = 0) -> None:
         if self.servers[i].up and self.servers[i].greeted:
@@ -321,20 +326,30 @@ class ModelClient:
 
     def _refused(self, i: int, header: list[Any], now: float) -> None:
         _, no, code, detail = header[:4]
-        if code == "expected" or (code == "session" and min(self.unacked, default=1) == 1):
-            told = self._told.get(i, (0, float("-inf")))
-            if detail != told[0] or now - told[1] > 0.5:
-                self._told[i] = (detail, now)
-                if self.unacked and detail < min(self.unacked):
-                    if i == self.following:
-                        self._reopen()
-                else:
-                    self._resend(i, detail)
-        elif code == "session":
-            if i == self.following:
-                self._reopen()
-        else:
+        if code not in ("expected", "session"):
             self._settle(no, ("refused", code, detail), now)
+            return
+        oldest = min(self.unacked, default=0)
+        if detail < oldest:
+            if i == self.following or code == "expected":
+                self._skip(i, oldest, now)
+            return
+        told = self._told.get(i, (0, float("-inf")))
+        if detail != told[0] or now - told[1] > 0.5:
+            self._told[i] = (detail, now)
+            self._resend(i, detail)
+
+    def _skip(self, i: int, oldest: int, now: float) -> None:
+        """A server lacks what another one has answered: it is told so, and if it lacks it still, a session begins."""
+        server = self.servers[i]
+        if server.skips_to == oldest and now - server.skipped_at < RESEND_S:
+            return
+        server.tries = server.tries + 1 if server.skips_to == oldest else 0
+        server.skips_to, server.skipped_at = oldest, now
+        if server.tries < SKIPS_MAX:
+            self._resend(i, oldest)
+        elif i == self.following:
+            self._reopen()
 
     def _reopen(self) -> None:
         """The server has forgotten us: what is left goes out under a new name."""
@@ -345,7 +360,7 @@ class ModelClient:
         self.unacked = dict(enumerate(self.unacked.values(), 1))
         self.last_no = len(self.unacked)
         for i, server in enumerate(self.servers):
-            server.greeted = False
+            server.greeted, server.skips_to = False, 0
             self._out.unsubscribe.append((i, old))
             self._out.subscribe.append((i, self.own_topic))
 

@@ -40,6 +40,7 @@ class Node:
     parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
     revision: int = 0
     rules: dict[str, Any] | None = None  # of access
+    versions: list[tuple[str, int]] = field(default_factory=list)  # that this record counted, of applications
 
 
 class Wrong(AssertionError):
@@ -99,6 +100,8 @@ class Oracle:
             node.leases.append(("lease", extras["lease"][0]))
         if "unlease" in extras:
             node.leases.append(("unlease", extras["unlease"]))
+        if told := extras.get("done") or extras.get("once"):
+            node.versions.append((told[0], told[1]))
         deletes = set(extras.get("d", ()))
         for i, (key, value) in enumerate(zip(keys, values, strict=True)):
             if i in deletes:

@@ -28,6 +28,7 @@ SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the ti
 DISK_SHARE = 0.2  # of the seeds: other programs fill the disks
 ACCESS_SHARE = 0.3  # of the seeds: clients have keys, and an operator grants and revokes
 GRANTED = ("", "", "/a/", "/b/", "/lin/", "/l/", "/t/", "/p/", "/.chp/topics/")
+SPLIT_SHARE = 0.3  # of the seeds whose links are cut: half of the clients hear each server, and a client's heals first
 CONSUMERS_SHARE = 0.2  # of the seeds without rules: programs share a topic in groups
 REFUSED_GROUPS_SHARE = 0.05  # of the seeds without rules: at the end what groups acknowledge is refused, disks are full
 FEED_SHARE = 0.2  # of the seeds without mistakes: somebody reads the feed
@@ -112,6 +113,8 @@ def plan(seed: int) -> Plan:
         made = with_feed(made)
     made = _with_some_groups(made)
     made = _with_slowness(made)
+    if made.temper in ("cut", "all") and random.Random(seed * 104_729 + 83).random() < SPLIT_SHARE:
+        made = with_splits(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
@@ -218,6 +221,52 @@ def with_consumers(made: Plan) -> Plan:
             pause = [f"pause {name}", *stopped, f"resume {name}"] if len(stopped) == 1 else list(stopped)
             out[at:at] = rng.choice(([f"leave {name}"], pause if made.temper != "gentle" else []))
     return replace(made, commands=out)
+
+
+def with_splits(made: Plan) -> Plan:
+    """The same with splits in which half of the clients hear each server, and a client's link heals before the peers'.
+
+    Where it heals, the client has batches that the server on its side did and whose answers it did not hear.
+    """
+    if any(command.startswith("split") for command in made.commands):
+        return made
+    rng = random.Random(made.seed * 104_729 + 73)
+    out = list(made.commands)
+    names = [command.split()[1] for command in out if command.startswith("client")]
+    early = max((i for i, command in enumerate(out) if command.startswith("client")), default=0) + 3
+    for _ in range(rng.randint(1, 3)):
+        end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
+        at = rng.randint(min(early, end), end)
+        out[at:at] = _split(rng, names)
+    return replace(made, commands=out)
+
+
+def _split(rng: random.Random, names: list[str]) -> list[str]:
+    """The peers' link is cut for 0.5 to 7 s."""
+    first = rng.choice("PB")
+    sides = {name: first if i % 2 == 0 else "PB"[first == "P"] for i, name in enumerate(names)}
+    out = ["tick 0.6", "split " + " ".join(f"{name}={side}" for name, side in sides.items())]
+    for _ in range(rng.randint(1, 4)):
+        out += [_sent(rng, names) for _ in range(rng.randint(1, 3))]
+        out.append(f"tick {rng.choice((0.03, 0.3, 0.8, 1.5)):.2f}")
+    moved = rng.sample(names, rng.randint(1, len(names)))
+    for name in moved:
+        out += [f"cut {sides[name]}>{name}", *(_sent(rng, [name]) for _ in range(rng.randint(1, 3)))]
+    out.append(f"tick {rng.choice((0.03, 0.1)):.2f}")
+    for name in moved:
+        other = "PB"[sides[name] == "P"]
+        out += [f"rejoin {name} {other}", f"tick {rng.choice((0.03, 0.3, 1.2)):.2f}", _sent(rng, [name])]
+    out += [f"tick {rng.choice((0.002, 0.03, 0.5, 2.0)):.3f}", "heal P>B", "heal B>P"]
+    return [*out, f"tick {rng.choice((0.03, 0.5)):.2f}", "heal *", f"tick {rng.choice((0.3, 2.0)):.1f}"]
+
+
+def _sent(rng: random.Random, names: list[str]) -> str:
+    name = rng.choice(names)
+    return rng.choice((
+        f"publish {name} t 3", f"publish {name} t 3", f"once {name} {rng.choice(TX_KEYS)}",
+        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}", f"retx {name}",
+        f"tx {name} +message {rng.choice(TX_KEYS)}",
+    ))  # fmt: skip
 
 
 def with_journals_cut_short(made: Plan) -> Plan:

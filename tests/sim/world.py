@@ -5,10 +5,11 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
-    tx c1 [+message] /a /b | retx c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
+    split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
 A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
@@ -268,6 +269,28 @@ class World:
         self.net.heal(way)
         self._note_way(way)
 
+    def _do_split(self, *sides: str) -> None:
+        """The peers' link is cut, and each client hears the server that is named with it: `split c1=P c2=B`."""
+        self._do_cut("P>B")
+        self._do_cut("B>P")
+        for name, side in (each.split("=") for each in sides):
+            self._hears_only(name, side)
+
+    def _do_rejoin(self, name: str, side: str) -> None:
+        """A client's link to the other server heals first, and it hears its own no more."""
+        self._hears_only(name, side)
+
+    def _hears_only(self, name: str, side: str) -> None:
+        """What is queued on the other link is lost."""
+        other = "B" if side == "P" else "P"
+        for way in (f"{name}>{other}", f"{other}>{name}"):
+            self.net.cut(way)
+        for kind in ("upd", "set", "req"):
+            if conn := self.net.conns.get((kind, name, other)):
+                self.net.reset(conn)
+        for way in (f"{name}>{side}", f"{side}>{name}"):
+            self.net.heal(way)
+
     def _note_way(self, way: str) -> None:
         for pair in (("P", "B"), ("B", "P")):
             if way == "*" or way.startswith(">".join(pair)):
@@ -335,6 +358,18 @@ class World:
             op = node.op("retx", node.last_tx.keys, message=node.last_tx.message)
             op.value = node.last_tx.value
             node.transact(op, node.versions)
+
+    def _do_once(self, name: str, *keys: str) -> None:
+        """Keys and a message that count a version up, as a batch of its own."""
+        node = self.nodes[name]
+        if node.running and not self._full(node):
+            topics.once(node, list(keys))
+
+    def _do_reonce(self, name: str) -> None:
+        """The last version again, as a program does that was killed before it heard of it."""
+        node = self.nodes[name]
+        if node.running and node.last_once is not None and not self._full(node):
+            topics.once(node, node.last_once.keys, again=node.last_once)
 
     def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
         topics.publish(self.nodes[name], topic, int(count))

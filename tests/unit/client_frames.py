@@ -66,6 +66,7 @@ class Talk:
         self.requests: list[tuple[int, str, dict[str, Any]]] = []
         self.chp1_asked: list[tuple[int, list[bytes]]] = []
         self.sent: list[tuple[int, int, bytes, Segment]] = []  # server, batch number, session, what
+        self.oldest: list[int] = []  # the numbers of those that were told to be the oldest that is held
         self.sent_chp1: list[tuple[int, list[bytes]]] = []
         self.settled: list[tuple[Any, Ack | Exception]] = []
         self.changes: list[Changed] = []
@@ -92,6 +93,7 @@ class Talk:
         for i, frames in effects.publish:
             if frames[0] == b"\x02\x03":
                 body = Segment(*msgpack.unpackb(frames[4]))
+                self.oldest += [int.from_bytes(frames[1], "big")] if frames[3] == b"\x01" else []
                 self.sent.append((i, int.from_bytes(frames[1], "big"), frames[2], body))
             else:
                 self.sent_chp1.append((i, frames))

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from chp_client.core.events import Ack, State
+from chp_client.core.sending.session import SKIPS_MAX
 from chp_client.errors import Conflict, Refused
 from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, message, n, own_topic
 
 
 def sent(talk: Talk, server: int = 0) -> list[int]:
     return [no for i, no, _, _ in talk.sent if i == server]
+
+
+def unknown(talk: Talk, no: int) -> None:
+    """A server refuses a session for good: it does not take it that this batch is the oldest that is held."""
+    for _ in range(SKIPS_MAX + 1):
+        talk.sent.clear()
+        talk.refuse(no, "session", 1)
+        talk.now += 2.1
 
 
 class TestShown:
@@ -212,14 +221,40 @@ class TestAnswered:
         talk.refuse(2, "session", 1)
         assert sent(talk) == [1, 2] and "sessions_reopened" not in talk.stats
 
-    def test_an_unknown_session_is_opened_anew_and_what_is_left_renumbered(self) -> None:
+    def test_a_server_that_lacks_what_another_one_answered_is_told_which_batch_is_the_oldest(self) -> None:
+        talk = Talk().joined()
+        for i in range(4):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(1, 2, n(2))
+        talk.sent.clear()
+        assert talk.oldest == []
+        talk.refuse(3, "expected", 2)
+        talk.refuse(4, "expected", 2)
+        assert sent(talk) == [3, 4] and talk.oldest == [3], "once for all that were refused"
+        talk.ack(3, 3, n(3))
+        talk.set({"/5": b"1"})
+        assert sent(talk)[2:] == [5] and talk.oldest == [3], "what follows is the next of its session"
+        talk.refuse(4, "session", 1)
+        assert talk.oldest == [3, 4] and "sessions_reopened" not in talk.stats
+
+    def test_what_is_told_to_be_the_oldest_and_is_lost_is_told_again(self) -> None:
+        talk = Talk().joined()
+        for i in range(2):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(1, 1, n(1))
+        talk.refuse(2, "expected", 1)
+        talk.down()
+        talk.up()
+        talk.greet()
+        assert talk.oldest == [2, 2]
+
+    def test_a_session_that_stays_unknown_is_opened_anew_and_what_is_left_renumbered(self) -> None:
         talk = Talk().joined()
         for i in range(3):
             talk.set({f"/{i}": b"mine"}, handle=f"ticket {i}")
         talk.batch(n(0), n(1), {"/0": b"mine"}, origins=[[SESSION, 1]])
         talk.ack(1, 1, n(1))
-        talk.sent.clear()
-        talk.refuse(2, "session", 1)
+        unknown(talk, 2)
         session = talk.core.outbox.public
         assert session != SESSION and talk.stats["sessions_reopened"] == 1
         assert own_topic(session) in talk.topics[0] and own_topic() not in talk.topics[0]
@@ -239,21 +274,13 @@ class TestAnswered:
         talk.ack(1, 1, n(1))
         talk.batch(n(5), n(6), {"/b": b"theirs"}, origins=[[OTHER, 1]])  # a gap: it asks
         talk.set({"/c": b"mine"})
-        talk.refuse(2, "session", 1)  # and begins anew
+        unknown(talk, 2)  # and begins anew
         assert talk.requests[-1][2]["session"] == talk.core.outbox.public
         talk.greet()
         talk.snapshot(n(9), {"/a": (b"mine", n(1)), "/c": (b"mine", n(8))}, session_no=1)
         talk.ack(1, 1, n(8))
         talk.batch(n(9), n(10), {"/c": b"theirs"}, origins=[[OTHER, 2]])
         assert talk.map["/c"] == b"theirs"
-
-    def test_a_server_that_lost_what_it_acknowledged_gets_a_new_session(self) -> None:
-        talk = Talk().joined()
-        for i in range(3):
-            talk.set({f"/{i}": b"1"})
-        talk.ack(1, 2, n(2))
-        talk.refuse(3, "expected", 2)
-        assert talk.stats["sessions_reopened"] == 1
 
     def test_a_failed_condition_tells_the_present_revision(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(3)})

@@ -4,6 +4,7 @@ covers: ending.py, the end of a lease in leases.py and commit.py.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_a_key_that_is_set_anew_while_its_lease_ends_stays() -> None:
 
 
 @pytest.mark.parametrize("said", [{"refresh": LEASE}, {"lease": [LEASE, 60_000]}, {"l": LEASE}])
-def test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened(said: dict[str, object]) -> None:
+def test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened(said: dict[str, Any]) -> None:
     pair = pair_with_a_lease()
     pair.put("PB", S, 2, {}, unlease=LEASE)
     pair.turn("P")

@@ -1,8 +1,9 @@
 """The batches of own sets that are not acknowledged yet, in order, ready to be sent again (SPEC.md, section 14).
 
 A session numbers its batches 1, 2, 3, ...; a server applies each once, in that order. So a batch may be sent to
-both servers, and again to whoever becomes active, as often as it takes. A server that has never heard of the session
-(it lost its memory) wants it opened anew: `reopen` gives what is left new numbers under a new name.
+both servers, and again to whoever becomes active, as often as it takes. A server that lacks batches which another one
+answered is told that they are held no more. A server that does not take this wants the session opened anew: `reopen`
+gives what is left new numbers under a new name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from chp import batch as b
 from chp import columns
 from chp.batch import Segment
 from chp.errors import BadValue
-from chp.keys import RESERVED_KEY, next_session, public_session
+from chp.keys import OLDEST_HELD, RESERVED_KEY, next_session, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
@@ -107,9 +108,9 @@ class Outbox:
             numbers = list(range(first, last + 1))
         return [batch for no in numbers if (batch := self.take(no)) is not None]
 
-    def frames(self, batch: Batch) -> list[bytes]:
-        """The KVSET."""
-        return [RESERVED_KEY, pack(batch.no), self.session, b"", batch.encode()]
+    def frames(self, batch: Batch, *, oldest: bool = False) -> list[bytes]:
+        """Return the KVSET; `oldest` tells the server that no earlier batch is held."""
+        return [RESERVED_KEY, pack(batch.no), self.session, OLDEST_HELD if oldest else b"", batch.encode()]
 
     def reopen(self) -> None:
         """A new session: what is left gets the numbers 1, 2, 3, ... in the same order."""

@@ -49,6 +49,8 @@ class ServerView:
     sent: int = 0  # highest batch number handed to this collector since its link came up
     wanted: int = 0  # the number it last asked to be resent from, and when
     wanted_at: float = float("-inf")
+    skips: int = 0  # how often it was told ...
+    skips_to: int = 0  # ... that this batch is the oldest that we hold: what it lacks before, another one did
     refusal: str = ""  # the last thing it refused to do for us, in words
     refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
     garbage_told_at: float = float("-inf")  # when somebody was warned that it sends what can't be read

@@ -1,7 +1,7 @@
 """Own sets: numbered, sent to every collector that is up, kept until acknowledged, sent again in order.
 
 ACK                  settled                          REFUSED "expected"   sent again from there
-REFUSED "session"    a new session: what is left is renumbered and sent again
+REFUSED "session"    sent again from the first that is held; a new session if that is refused too
 REFUSED, any other   settled with an error; if it was shown, the confirmed values are fetched back
 
 It knows the servers (`ServerView`: what was sent to each), and no channel: what a batch's keys still lack is
@@ -28,6 +28,7 @@ from ..timing import NEVER, Timing
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
 RESEND_S_MAX = 30.0
+SKIPS_MAX = 2  # times that a server is told which batch is the oldest that we hold, before a new session is opened
 
 
 class Session:
@@ -89,7 +90,8 @@ class Session:
             for no in range(start, min(outbox.last, first + PIPELINE_BATCHES) + 1):
                 batch = outbox.batches.get(no)
                 if batch is not None:
-                    self._out.effects.publish.append((link.index, outbox.frames(batch)))
+                    oldest = no == first and no == link.skips_to
+                    self._out.effects.publish.append((link.index, outbox.frames(batch, oldest=oldest)))
                 link.sent = no
 
     def resend(self, link: ServerView, start: int) -> None:
@@ -133,14 +135,24 @@ class Session:
             self.progress_at = now
 
     def expected(self, link: ServerView, wanted: object, now: float) -> bool:
-        """REFUSED `expected`: sent again from there; whether a new session is wanted instead.
+        """REFUSED `expected`: send again from there. Return True if a new session is wanted instead.
 
-        It is where a server lost what it, or its peer, had acknowledged.
+        A server may want what another one has answered, and what is held no more: it lost that, or it was active at
+        the same time. It is told so, and does what is held. The same session goes on, so that what the other
+        one did of it is not done twice when the two servers meet.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
-        if wanted < self.outbox.first and self.outbox.batches and wanted > 0:
-            return self.outbox.first > 1
+        first = self.outbox.first
+        if 0 < wanted < first and self.outbox.batches:
+            if link.skips_to == first and now - link.wanted_at < self._timing.resend_s:
+                return False
+            link.skips = link.skips + 1 if link.skips_to == first else 1
+            link.skips_to, link.wanted_at = first, now
+            if link.skips > SKIPS_MAX:
+                return True
+            self.resend(link, first)
+            return False
         if wanted == link.wanted and now - link.wanted_at < self._timing.resend_s:
             return False  # one resend answers all that were refused behind the same gap
         link.wanted, link.wanted_at = wanted, now
@@ -154,7 +166,7 @@ class Session:
         self.outbox.reopen()
         self.topic = session_topic(self.outbox.public)
         for each in self._links:
-            each.sent = each.wanted = 0
+            each.sent = each.wanted = each.skips_to = 0
             each.has_not(old_topic)
             self._out.effects.unsubscribe.append((each.index, old_topic))
             self._out.effects.subscribe.append((each.index, self.topic))

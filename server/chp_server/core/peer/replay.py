@@ -94,6 +94,25 @@ class Handed:
         return Segment(segment.keys, segment.values, kept or None)
 
 
+class Since:
+    """The keys that records have written since a number, and the versions of applications that they have counted."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self.keys: set[str] = set()
+        self.versions: set[tuple[str, int]] = set()
+
+    def wrote(self, key: str) -> bool:
+        """Return True if a key may have been written."""
+        return not self._whole or key in self.keys
+
+    def counted(self, application: str, version: int) -> str:
+        """Return what became of a version that is not above its application's last one."""
+        if not self._whole:
+            return CONFLICT
+        return ALREADY if (application, version) in self.versions else ""
+
+
 LONG_AGO = -1e9
 KEYS_MAX = DEFAULT.batch_items_max  # of one message, or of one segment: REPLAYED may name each of them
 PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
@@ -211,12 +230,12 @@ class Replay:
         """Make records of pieces; returns the keys that were in conflict."""
         here, refused, done = self._here, [], 0
         here.commit()
-        known = self._written_since(ledger.common)
+        known = self._done_since(ledger.common)
         for item in pieces:
             if (asked := Piece.of(item)).rules is not None:
                 refused += self._take_rules(asked.rules, ledger.common)
                 continue
-            piece, updates = ledger.judge(asked, here.state, lambda key: known is None or key in known)
+            piece, updates = ledger.judge(asked, here.state, known.wrote, counted=known.counted)
             refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
                 self._set_again(piece)
@@ -239,20 +258,27 @@ class Replay:
 
     def _set_again(self, piece: Piece) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
-        here = self._here
+        here, origins = self._here, piece.origins or []
         if not piece.whole:
             here.commit()
+            origins = [[session, no] for session, no in origins if not here.state.skipped(session, no)]
             if piece.origins is not None:
                 piece.segments += parted(piece, here.state)
-        here.recommit(piece.segments, piece.origins or [])
+        here.recommit(piece.segments, origins)
 
-    def _written_since(self, common: int) -> set[str] | None:
-        """The keys of all records after `common`; None if the log does not reach back to it."""
+    def _done_since(self, common: int) -> Since:
+        """Read the records after `common`, as far as the log reaches back."""
         log = self._here.commits.log
         if not log.reaches(common):
-            return None
-        bodies = [decode(record.body)[1] for record in log.after(common, 1 << 62)]
-        return {key for items in bodies for item in items for key in item[0]}
+            return Since(whole=False)
+        since = Since(whole=True)
+        for record in log.after(common, 1 << 62):
+            for keys, _, extras in decode(record.body)[1]:
+                since.keys.update(keys)
+                told = (extras or {}).get(columns.DONE) or (extras or {}).get(columns.ONCE)
+                if told:
+                    since.versions.add((told[0], told[1]))
+        return since
 
 
 def _messages(pieces: list[Piece], bytes_max: int) -> Iterator[list[list[Any]]]:

@@ -54,6 +54,7 @@ RULES = ""  # no key is empty
 SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
 
 Written = Callable[[str], bool]
+Counted = Callable[[str, int], str]
 
 
 @dataclass(slots=True)
@@ -81,6 +82,18 @@ class Piece:
     def bound(self) -> bool:
         """Whether it says that messages were consumed, or stands on keys that it does not write."""
         return any({columns.ACK, columns.EXPECT} & (segment.extras or {}).keys() for segment in self.segments)
+
+    @property
+    def version(self) -> tuple[str, int, bool] | None:
+        """The application's version that it counts, and whether that has to be the next one."""
+        for segment in self.segments:
+            extras = segment.extras or {}
+            if columns.ONCE in extras:
+                application, version, strict = extras[columns.ONCE]
+                return application, version, strict
+            if columns.DONE in extras and extras[columns.DONE][0]:
+                return extras[columns.DONE][0], extras[columns.DONE][1], False
+        return None
 
     @property
     def conditional(self) -> bool:
@@ -237,9 +250,8 @@ def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[Piece
 
 
 def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
-    """Whether a server has had all these batches from their clients, and done or refused them."""
-    sessions = state.sessions
-    return bool(origins) and all(i in sessions and sessions[i].no >= no for i, no in origins)
+    """Return True if a server has had all these batches from their clients, and done or refused them."""
+    return bool(origins) and all(state.did(i, no) and not state.skipped(i, no) for i, no in origins)
 
 
 class Ledger:
@@ -255,11 +267,12 @@ class Ledger:
         self._torn = False  # a part of the batch that goes on with the next piece was not whole
 
     def judge(
-        self, piece: Piece, state: ReplicatedState, written: Written, number: int = 0
+        self, piece: Piece, state: ReplicatedState, written: Written, number: int = 0, counted: Counted | None = None
     ) -> tuple[Piece | None, list[Update]]:
         """What is to be set again, None if all is said of the batch; and what becomes of each update.
 
-        `written` tells of a key that is not there whether it was since `common`.
+        `written` tells of a key that is not there whether it was since `common`. `counted` tells of an application's
+        version that is not its last one what became of it here since `common`: ALREADY, CONFLICT, or nothing.
         """
         torn, self._torn = self._torn, False
         updates = [list(_updates(segment, number)) for segment in piece.segments]
@@ -270,9 +283,15 @@ class Ledger:
             if refused != PARTED:
                 self._answered(piece, flat, refused, state)
                 return None, flat
-        self._decide(piece, updates, state, written)
+        told = self._counted(piece, state, counted)
+        if told == ALREADY:
+            revision = state.staging.versions[piece.version[0]][1] if piece.version else LOST
+            self._left |= {update.key: revision for update in flat}
+            return None, flat
+        self._decide(piece, updates, state, written, lost=told == CONFLICT)
         on = {u.key: self._left[u.key] for u in flat if u.outcome == REPLAYED and self._left.get(u.key, -1) >= 0}
-        taken = Piece(piece.origins, piece.whole and not torn and not piece.bound, [], on)
+        whole = piece.whole and not torn and not piece.bound and told != CONFLICT
+        taken = Piece(piece.origins, whole, [], on)
         for segment, column in zip(piece.segments, updates, strict=True):
             taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
             taken.whole &= all(update.outcome != CONFLICT for update in column)
@@ -294,7 +313,26 @@ class Ledger:
             update.outcome = CONFLICT if refused else ALREADY
             self._left[update.key] = 0 if update.value is None and not refused else revision
 
-    def _decide(self, piece: Piece, updates: list[list[Update]], state: ReplicatedState, written: Written) -> None:
+    def _counted(self, piece: Piece, state: ReplicatedState, counted: Counted | None) -> str:
+        """Return what became of the version that a batch counts: ALREADY, CONFLICT, or nothing if it is to be done.
+
+        A program that had no answer, and was started again, has sent it in another session.
+        """
+        if piece.version is None:
+            return ""
+        application, version, strict = piece.version
+        last, revision = state.staging.versions.get(application, (0, 0))
+        if version == last and revision > self.common:
+            return ALREADY
+        if counted is None:  # only the server that does it again knows more
+            return ""
+        if version <= last:
+            return counted(application, version)
+        return CONFLICT if strict and version != last + 1 else ""
+
+    def _decide(
+        self, piece: Piece, updates: list[list[Update]], state: ReplicatedState, written: Written, *, lost: bool
+    ) -> None:
         opened: set[bytes] = set()
         whole = True
         for segment, column in zip(piece.segments, updates, strict=True):
@@ -310,7 +348,7 @@ class Ledger:
                 elif update.outcome == CONFLICT and not piece.conditional:
                     same = state.map.values.get(update.key) == update.value
                     update.outcome = ALREADY if same else CONFLICT
-        if (piece.conditional and not whole) or piece.bound:
+        if (piece.conditional and not whole) or piece.bound or lost:
             for update in (update for column in updates for update in column):
                 update.outcome = CONFLICT
 

@@ -25,6 +25,7 @@ class Session:
     seen: float
     _runs: list[tuple[int, int, int]] = field(default_factory=list)  # a deque takes a kilobyte for a session's only one
     _forgotten: int = 0  # of these, the first
+    skipped: tuple[tuple[int, int], ...] = ()  # first and last of batches that were not done here
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:
@@ -39,6 +40,20 @@ class Session:
         """All batches up to one are done."""
         self._runs.append((self.no + 1, no, revision))
         self.no, self.seen = no, now
+
+    def skip(self, first: int, last: int, most: int) -> None:
+        """Count batches as the session's last that were not done here; the oldest such run goes beyond `most`."""
+        self.skipped = (*self.skipped, (first, last))[-most:]
+        self.no = max(self.no, last)
+
+    def skips(self, no: int) -> bool:
+        """Return True if a batch was skipped, and was not handed over since."""
+        return any(first <= no <= last for first, last in self.skipped)
+
+    def fill(self, no: int) -> None:
+        """Note that a batch that was skipped is done: it came with what another server did alone."""
+        runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
+        self.skipped = tuple((first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last)
 
     def keep_run(self, run: tuple[int, int, int]) -> None:
         """What another server remembers of it."""

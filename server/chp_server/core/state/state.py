@@ -92,6 +92,7 @@ class Ended:
 
 
 NOBODYS = Tenure()
+NOT_DONE = 0  # in the place of a revision: these batches were skipped
 
 
 class ReplicatedState:
@@ -241,13 +242,26 @@ class ReplicatedState:
             self.staging.record_done(application, version, revision)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
-        if columns.REFUSED in extras:
-            self._record_refusal(*extras[columns.REFUSED])
+        self._record_outcomes(extras, now)
         for uuid in extras.get(columns.UUIDS, ()):
             if uuid:
                 self.uuids[uuid] = None
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
+
+    def _record_outcomes(self, extras: dict[str, Any], now: float) -> None:
+        """Remember which batches were refused or skipped."""
+        if columns.SKIPPED in extras:
+            self._record_skip(*extras[columns.SKIPPED], now=now)
+        if columns.REFUSED in extras:
+            self._record_refusal(*extras[columns.REFUSED])
+
+    def _record_skip(self, session_id: bytes, first: int, last: int | None = None, *, now: float) -> None:
+        session = self.sessions.heard(session_id, now)
+        if last is None:
+            session.fill(first)
+        else:
+            session.skip(first, last, self.limits.skips_of_session_max)
 
     def _record_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         self.refusals[session_id, no] = code, detail
@@ -294,14 +308,23 @@ class ReplicatedState:
             self.record_batch(session_id, no, revision, now)
 
     def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
-        """Remember a client's last batch."""
-        self.sessions.heard(session_id, now).record(no, revision, now)
+        """Remember a client's last batch, or that one which was skipped is done."""
+        session = self.sessions.heard(session_id, now)
+        if no <= session.no:
+            session.fill(no)
+            return
+        session.record(no, revision, now)
         self._note_run(session_id)
 
     def did(self, session_id: bytes, no: int) -> bool:
         """Whether a session's batch was done, or refused, with a record that tells of it."""
         session = self.sessions.get(session_id)
         return session is not None and no <= session.no
+
+    def skipped(self, session_id: bytes, no: int) -> bool:
+        """Return True if a session's later batch was done here, and this one was not."""
+        session = self.sessions.get(session_id)
+        return session is not None and bool(session.skipped) and session.skips(no)
 
     def replaced(self, session_id: bytes) -> bool:
         """Whether its client has opened another session in its place: what comes late must not be done any more."""
@@ -369,7 +392,10 @@ class ReplicatedState:
 
     def rest(self, now: float) -> Iterator[bytes]:
         """Everything but the map as it is now, as a STATE body; `NOT_YET` before, as often as it takes a turn."""
-        sessions = [(i, s.no, round((now - s.seen) * 1000), tuple(s.runs)) for i, s in self.sessions.items()]
+        sessions = [
+            (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
+            for i, s in self.sessions.items()
+        ]
         leases = [
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
@@ -410,6 +436,9 @@ class ReplicatedState:
         others = self.sessions.forget_owners()
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
+            if revision == NOT_DONE:
+                self.sessions[i].skip(first, last, self.limits.skips_of_session_max)
+                continue
             self.sessions[i].keep_run((first, last, revision))
             self._note_run(i)
         self.leases = Leases(self.limits.leases_max)

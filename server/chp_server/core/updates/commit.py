@@ -115,9 +115,13 @@ class Committer:
             self.commit(turn, now, wall_s)
             verdict = judge(frames, self.view, open_record, now)
         if type(verdict) is Accept:
+            if frames[3]:
+                self._skip_to(verdict.batch, now)
             self._accept(verdict, now, wall_s)
             return verdict.segment.extras is None
         if isinstance(verdict, Commit):
+            if frames[3]:
+                self._skip_to(verdict.batch, now)
             self._commit_staged(verdict, turn, now, wall_s)
         else:
             if isinstance(verdict, Refuse) and verdict.code == "access":
@@ -184,6 +188,33 @@ class Committer:
             else:
                 self._refuse(verdict.batch, verdict.code, verdict.detail, now)
 
+    # -- batches that are not done here
+
+    def _skip_to(self, batch: BatchId, now: float) -> None:
+        """A client holds no batch before this one: note which of them were not done here."""
+        if self.unwritten.kept:
+            self._write_refusals(batch[0], now)
+        self._note_skip(batch, now)
+
+    def _note_skip(self, batch: BatchId, now: float) -> None:
+        """Another server answered the batches before this one. They are done here if it hands them over."""
+        session_id, no = batch
+        last = self.open.origins.get(session_id)
+        if last is None:
+            session = self.committed.state.sessions.get(session_id)
+            last = session.no if session else 0
+        if no > last + 1:
+            told = Segment([], [], {columns.SKIPPED: [session_id, last + 1, no - 1]})
+            self._add(told, told.encode(), now)
+            self.counts["batches_skipped"] += no - 1 - last
+
+    def _note_done(self, batches: dict[bytes, int], now: float) -> None:
+        """Of these, what was skipped is done now: the server that answered it has handed it over."""
+        for session_id, no in batches.items():
+            if self.committed.state.skipped(session_id, no):
+                told = Segment([], [], {columns.SKIPPED: [session_id, no]})
+                self._add(told, told.encode(), now)
+
     # -- refusals
 
     def _refuse(self, batch: BatchId, code: str, detail: Any, now: float) -> None:
@@ -191,7 +222,7 @@ class Committer:
         if self._leaves_no_row(session_id, code):
             self.unwritten.note(session_id, no, code, detail)
             return
-        self._write_refusals(session_id, now)
+        self._skip_to(batch, now)
         self._write_refusal(batch, code, detail, now)
 
     def _leaves_no_row(self, session_id: bytes, code: str) -> bool:
@@ -209,6 +240,8 @@ class Committer:
 
     def _write_refusals(self, session_id: bytes, now: float) -> None:
         """What was refused without a row gets one, with the next thing that its session does."""
+        if first := self.unwritten.first(session_id):
+            self._note_skip((session_id, first), now)
         for no, code, detail in self.unwritten.take(session_id):
             self._write_refusal((session_id, no), code, detail, now)
 
@@ -289,7 +322,10 @@ class Committer:
         for i, segment in enumerate(segments):  # after the record before is made, with its own messages
             if segment.extras and columns.PUBLISH in segment.extras:
                 segments[i], bodies[i] = self._placed(segment, wall_s)
-        new = {session_id: no for session_id, no in origins if no > self.view.last_no(session_id, self.open)}
+        last_no = self.view.last_no
+        new = {i: no for i, no in origins if no > last_no(i, self.open) or state.skipped(i, no)}
+        if not large:
+            self._note_done(new, now)
         if large:
             self.commit(turn, now, wall_s)
             self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now, wall_s)
@@ -298,7 +334,8 @@ class Committer:
         self.open.attribute(batch, 0)
         for segment, body in zip(segments, bodies, strict=True):
             self._add(segment, body, now, batch)
-        self.open.origins |= new
+        for session_id, no in new.items():
+            self.open.origins[session_id] = max(no, last_no(session_id, self.open))
 
     # -- records
 

@@ -14,11 +14,11 @@ from typing import Any
 from chp import columns
 from chp.batch import COLUMNS, Segment, decode_segment, select
 from chp.errors import BadFrame, BadInput
-from chp.keys import CLIENT_BYTES, RESERVED_KEY, check_decoded
+from chp.keys import CLIENT_BYTES, OLDEST_HELD, RESERVED_KEY, check_decoded
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
-from chp.versions import COLUMN_SINCE, OLDEST, VERSION
+from chp.versions import COLUMN_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
 from ..state.leases import Whose
@@ -48,7 +48,7 @@ from .unwritten import Unwritten
 
 SERVERS_OWN = frozenset(  # sparse columns that only a server may write
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM, columns.ASSIGN}
+     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED}
 )  # fmt: skip
 
 
@@ -84,9 +84,9 @@ def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) 
         return Expected((session_id, no), "session", 1)
     if no <= last:
         return _judge_again((session_id, no), view)
-    if no > last + 1:
-        if now < view.suffix_due:
-            return UNHEARD
+    if no > last + 1 and now < view.suffix_due:
+        return UNHEARD
+    if no > last + 1 and not (frames[3] == OLDEST_HELD and view.version >= SKIPS_SINCE):
         return Expected((session_id, no), "session" if last == 0 else "expected", last + 1)
     return _judge_next((session_id, no), frames, view, open_record)
 

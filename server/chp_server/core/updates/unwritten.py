@@ -69,6 +69,11 @@ class Unwritten:
         kept = self.kept.get(session_id)
         return 0 if kept is None else kept.last
 
+    def first(self, session_id: bytes) -> int:
+        """Return the number of a session's first batch that was refused and is kept; 0 if none is."""
+        kept = self.kept.get(session_id)
+        return 0 if kept is None else kept.first_refused
+
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """Return how a batch was refused."""
         kept = self.kept.get(session_id)

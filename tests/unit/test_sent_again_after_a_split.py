@@ -1,0 +1,192 @@
+"""covers: a batch that was sent again after a split is done once, whichever of repeat and replay comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chp.batch import decode
+from chp.keys import public_session
+from chp.limits import DEFAULT
+from chp.topics import pack_messages
+from chp_server.core.peer.suffix import CONFLICT, REPLAYED
+from chp_server.core.state.state import ReplicatedState
+from chp_server.core.updates.turn import ALREADY
+from chp_server.cores import Cores
+
+X, Y = (letter * 12 + bytes(4) for letter in (b"x", b"y"))
+PUBLIC = public_session(X)
+
+
+def messages(*values: bytes) -> list[list[Any]]:
+    """The column of a batch that publishes to the topic t."""
+    return [["t", len(values), pack_messages(None, list(values))]]
+
+
+def split() -> Cores:
+    """Both servers are active. P alone has answered batch 2 of a client that both have heard before."""
+    pair = Cores()
+    pair.put("PB", X, 1, {"/one": b"1"})
+    pair.run(0.3)
+    pair.linked = False
+    pair.run(1.5)
+    pair.vote("B")
+    pair.run(0.2)
+    assert pair.p.active and pair.b.active
+    pair.put("P", X, 2, {"/two": b"2"})
+    pair.run(0.1)
+    return pair
+
+
+def meet(pair: Cores) -> None:
+    """The link heals; B stays, and P follows."""
+    pair.linked = True
+    pair.run(3.0)
+    assert pair.b.active and not pair.p.active and pair.b.here.in_sync()
+    assert pair.p.state.map.values == pair.b.state.map.values
+    sessions = [{i: (s.no, s.skipped) for i, s in core.state.sessions.items()} for core in (pair.p, pair.b)]
+    assert sessions[0] == sessions[1]
+
+
+def repeat_first(pair: Cores, again: Callable[[], None]) -> None:
+    again()
+    pair.run(0.1)
+    meet(pair)
+
+
+def replay_first(pair: Cores, again: Callable[[], None]) -> None:
+    meet(pair)
+    again()
+    pair.run(0.3)
+
+
+ORDERS = pytest.mark.parametrize("order", [repeat_first, replay_first])
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("items", "extras"),
+    [
+        ({"/three": b"3"}, {}),
+        ({}, {"publish": messages(b"a", b"b", b"c")}),
+        ({"/three": b"3"}, {"publish": messages(b"a", b"b", b"c"), "once": ["job", 7, False]}),
+        ({"/three": b"3"}, {"c": [[0], [0]], "publish": messages(b"a", b"b", b"c")}),
+    ],
+    ids=["keys", "messages", "once", "conditional"],
+)
+def test_it_is_done_once(
+    order: Callable[[Cores, Callable[[], None]], None], items: dict[str, bytes], extras: dict[str, Any]
+) -> None:
+    pair = split()
+    pair.put("P", X, 3, items, **extras)
+    pair.run(0.1)
+    order(pair, lambda: pair.put("B", X, 3, items, oldest=True, **extras))
+    assert pair.answers(X, "B")[-1][:2] == (3, "ack")
+    state = pair.b.state
+    assert state.map.values == {"/one": b"1", "/two": b"2", **items}
+    topic = state.topics.by_name.get("t")
+    assert (topic.next if topic else 0) == (3 if "publish" in extras else 0)
+    assert pair.outcomes()["/two"] == REPLAYED
+    assert state.sessions[PUBLIC].no == 3 and not state.sessions[PUBLIC].skipped
+
+
+def test_a_server_that_lacks_batches_asks_for_them_unless_it_is_told_that_they_are_held_no_more() -> None:
+    pair = split()
+    pair.put("B", X, 3, {"/three": b"3"})
+    pair.run(0.1)
+    assert pair.answers(X, "B")[-1] == (3, "expected", 2)
+    pair.put("B", Y, 5, {"/five": b"5"})
+    pair.run(0.1)
+    assert pair.answers(Y, "B")[-1] == (5, "session", 1)
+    pair.put("B", Y, 5, {"/five": b"5"}, oldest=True)
+    pair.run(0.1)
+    assert pair.answers(Y, "B")[-1][:2] == (5, "ack")
+    assert pair.b.state.sessions[public_session(Y)].skipped == ((1, 4),)
+
+
+def test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice() -> None:
+    pair = split()
+    pair.put("P", X, 3, {}, publish=messages(b"a"))
+    pair.run(0.1)
+    pair.put("B", X, 4, {"/four": b"4"}, oldest=True)
+    pair.run(0.1)
+    assert pair.b.state.sessions[PUBLIC].skipped == ((2, 3),)
+    meet(pair)
+    assert pair.b.state.topics.by_name["t"].next == 1
+    assert not pair.b.state.sessions[PUBLIC].skipped
+    replays = [frames for turn in pair.turns["P"] for frames in turn.to_peer if frames[0] == b"REPLAY"]
+    pair.b.begin_turn(pair.now, pair.now)
+    pair.b.link.replay._answered = (b"", 0, [], 0)  # as if it had been started again
+    pair.b.peer_message(replays[-1])
+    pair.b.end_turn()
+    assert pair.b.state.topics.by_name["t"].next == 1
+
+
+def test_of_a_refused_batch_that_was_told_to_be_the_oldest_the_skip_is_known_too() -> None:
+    pair = split()
+    pair.put("B", X, 3, {"/two": b"3"}, oldest=True, c=[[0], [99]])
+    pair.run(0.1)
+    assert pair.answers(X, "B")[-1][:2] == (3, "revision")
+    meet(pair)
+    assert pair.b.state.map.values["/two"] == b"2", "batch 2 was not done here, and was handed over"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_version_that_a_program_counted_again_after_its_restart_is_done_once(strict: bool) -> None:
+    pair = split()
+    batch: dict[str, Any] = {"publish": messages(b"a"), "once": ["job", 1, strict]}
+    pair.put("P", X, 3, {"/job": b"P"}, **batch)
+    pair.run(0.1)
+    pair.put("B", Y, 1, {"/job": b"P"}, **batch)
+    pair.run(0.1)
+    meet(pair)
+    assert pair.b.state.topics.by_name["t"].next == 1
+    assert pair.outcomes()["/job"] == ALREADY
+
+
+def test_a_version_that_a_later_one_followed_is_still_known_as_done() -> None:
+    pair = split()
+    for no, version in ((3, 1), (4, 2)):
+        pair.put("P", X, no, {f"/job/{version}": b"1"}, publish=messages(b"m"), once=["job", version, False])
+    pair.run(0.1)
+    for no, version in ((1, 2), (2, 3)):  # of another run of the program: 1 was answered
+        pair.put("B", Y, no, {f"/job/{version}": b"1"}, publish=messages(b"m"), once=["job", version, False])
+    pair.run(0.1)
+    meet(pair)
+    assert pair.b.state.topics.by_name["t"].next == 3, "1, 2 and 3, each once"
+    assert pair.outcomes()["/job/1"] == REPLAYED
+    assert pair.b.state.staging.versions["job"][0] == 3
+
+
+def test_a_version_of_which_the_log_tells_nothing_is_a_conflict() -> None:
+    pair = split()
+    pair.put("P", X, 3, {"/job/1": b"1"}, once=["job", 1, False])
+    pair.run(0.1)
+    pair.put("B", Y, 1, {"/job/2": b"1"}, once=["job", 2, False])
+    pair.run(0.1)
+    pair.b.commits.log.clear()
+    meet(pair)
+    assert "/job/1" not in pair.b.state.map.values
+    assert pair.outcomes()["/job/1"] == CONFLICT
+
+
+def test_a_state_tells_what_was_skipped() -> None:
+    pair = split()
+    pair.put("B", X, 3, {"/three": b"3"}, oldest=True)
+    pair.run(0.1)
+    body = list(pair.b.state.rest(pair.now))[-1]
+    loaded = ReplicatedState(DEFAULT)
+    loaded.load_rest(decode(body)[1][0], pair.now)
+    session = loaded.sessions[PUBLIC]
+    assert (session.no, session.skipped) == (3, ((2, 2),))
+    assert [revision for *_, revision in session.runs] == [run[2] for run in pair.b.state.sessions[PUBLIC].runs]
+
+
+def test_a_session_remembers_some_skips_and_forgets_the_oldest() -> None:
+    pair = split()
+    for i in range(DEFAULT.skips_of_session_max + 2):
+        pair.put("B", Y, 10 * i + 10, {"/y": b"1"}, oldest=True)
+        pair.run(0.05)
+    assert len(pair.b.state.sessions[public_session(Y)].skipped) == DEFAULT.skips_of_session_max
