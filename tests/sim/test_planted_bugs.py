@@ -16,6 +16,7 @@ from chp_client.core.copy.channel import Channel
 from chp_client.core.copy.holding import Holding
 from chp_client.core.core import ClientCore
 from chp_client.core.leadership import Leadership
+from chp_client.core.sending import session as sending
 from chp_server.access.admitting import Admitting
 from chp_server.core import core as server_core
 from chp_server.core import performing
@@ -38,6 +39,7 @@ from chp_server.core.state.filling import Filling
 from chp_server.core.state.granted import Granted
 from chp_server.core.state.history import Tenure
 from chp_server.core.state.leases import Leases
+from chp_server.core.state.state import ReplicatedState
 from chp_server.core.state.verdicts import Duplicate
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
@@ -56,7 +58,7 @@ from tests.sim.checks import Checks
 from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan
-from tests.sim.schedule import Plan, plan, with_arbiter, with_feed, with_full_disks, with_mistakes, with_rules
+from tests.sim.schedule import Plan, plan, with_arbiter, with_feed, with_full_disks, with_mistakes, with_rules, with_splits
 from tests.sim.world import World
 
 SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
@@ -401,12 +403,35 @@ def messages_of_another_history_stay(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(MessageShelf, "drop_after", lambda self, number: None)
 
 
+def a_session_is_opened_where_a_server_lacks_batches(mp: pytest.MonkeyPatch) -> None:
+    """A client sends in another session what the other server may have done, and hands over."""
+    mp.setattr(sending, "SKIPS_MAX", 0)
+    mp.setattr(model_client, "SKIPS_MAX", 0)
+
+
+def what_was_skipped_is_taken_for_done(mp: pytest.MonkeyPatch) -> None:
+    """A server that did a session's later batches takes none of the earlier ones over."""
+    mp.setattr(ReplicatedState, "skipped", lambda self, session_id, no: False)
+
+
+def skips_are_not_told(mp: pytest.MonkeyPatch) -> None:
+    """The record of a batch does not say which ones before it were not done."""
+    mp.setattr(Committer, "_note_skip", lambda self, batch, now: None)
+
+
+def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
+    """A version that a program counted at both servers counts twice."""
+    mp.setattr(Ledger, "_counted", lambda self, piece, state, counted: "")
+
+
 WAYS: dict[Plant, Callable[[Plan], Plan]] = {
     **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session, lease_not_looked_at_before_acknowledging),
                     with_arbiter),
     **dict.fromkeys((empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
                      foreign_store_is_forgotten), with_mistakes),
     refusals_without_a_row_forgotten: with_full_disks,
+    **dict.fromkeys((a_session_is_opened_where_a_server_lacks_batches, what_was_skipped_is_taken_for_done,
+                     skips_are_not_told, versions_are_not_looked_at_in_a_suffix), with_splits),
 }  # fmt: skip
 
 
@@ -534,6 +559,10 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (refusals_without_a_row_forgotten, "which no record has"),
         (messages_are_not_filled_in, "has the offsets"),
         (messages_of_another_history_stay, "of topic"),
+        (a_session_is_opened_where_a_server_lacks_batches, "more than once"),
+        (what_was_skipped_is_taken_for_done, "there already"),
+        (skips_are_not_told, "there already"),
+        (versions_are_not_looked_at_in_a_suffix, "more than once"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:
