@@ -250,12 +250,15 @@ def _split(rng: random.Random, names: list[str]) -> list[str]:
         out += [_sent(rng, names) for _ in range(rng.randint(1, 3))]
         out.append(f"tick {rng.choice((0.03, 0.3, 0.8, 1.5)):.2f}")
     moved = rng.sample(names, rng.randint(1, len(names)))
+    counts = {name: rng.choice(("", "once", "tx")) for name in moved}
     for name in moved:
+        out += [f"{counts[name]} {name} {rng.choice(TX_KEYS)}", "tick 0.05"] if counts[name] else []
         out += [f"cut {sides[name]}>{name}", *(_sent(rng, [name]) for _ in range(rng.randint(1, 3)))]
     out.append(f"tick {rng.choice((0.03, 0.1)):.2f}")
     for name in moved:
         other = "PB"[sides[name] == "P"]
         out += [f"rejoin {name} {other}", f"tick {rng.choice((0.03, 0.3, 1.2)):.2f}", _sent(rng, [name])]
+        out += [f"re{counts[name]} {name}"] if counts[name] else []
     out += [f"tick {rng.choice((0.002, 0.03, 0.5, 2.0)):.3f}", "heal P>B", "heal B>P"]
     return [*out, f"tick {rng.choice((0.03, 0.5)):.2f}", "heal *", f"tick {rng.choice((0.3, 2.0)):.1f}"]
 

@@ -16,6 +16,7 @@ from chp_client.core.copy.channel import Channel
 from chp_client.core.copy.holding import Holding
 from chp_client.core.core import ClientCore
 from chp_client.core.leadership import Leadership
+from chp_client.core.sending import session as sending
 from chp_server.access.admitting import Admitting
 from chp_server.core import core as server_core
 from chp_server.core import performing
@@ -67,6 +68,7 @@ from tests.sim.schedule import (
     with_mistakes,
     with_rules,
     with_slow_machines,
+    with_splits,
 )
 from tests.sim.world import World
 
@@ -434,6 +436,27 @@ def a_start_ignores_what_clients_have_seen(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(PeerLink, "outdone", 0)
 
 
+def a_session_is_opened_where_a_server_lacks_batches(mp: pytest.MonkeyPatch) -> None:
+    """A client sends in another session what the other server may have done, and hands over."""
+    mp.setattr(sending, "SKIPS_MAX", 0)
+    mp.setattr(model_client, "SKIPS_MAX", 0)
+
+
+def what_was_skipped_is_taken_for_done(mp: pytest.MonkeyPatch) -> None:
+    """A server that did a session's later batches takes none of the earlier ones over."""
+    mp.setattr(ReplicatedState, "skipped", lambda self, session_id, no: False)
+
+
+def skips_are_not_told(mp: pytest.MonkeyPatch) -> None:
+    """The record of a batch does not say which ones before it were not done."""
+    mp.setattr(Committer, "_note_skip", lambda self, batch, now: None)
+
+
+def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
+    """A version that a program counted at both servers counts twice."""
+    mp.setattr(Ledger, "_counted", lambda self, piece, state, counted: "")
+
+
 WAYS: dict[Plant, Callable[[Plan], Plan]] = {
     **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session, lease_not_looked_at_before_acknowledging),
                     with_arbiter),
@@ -442,6 +465,8 @@ WAYS: dict[Plant, Callable[[Plan], Plan]] = {
     refusals_without_a_row_forgotten: with_full_disks,
     **dict.fromkeys((silence_alone_decides, a_start_ignores_who_is_busy, a_start_ignores_what_clients_have_seen),
                     with_slow_machines),
+    **dict.fromkeys((a_session_is_opened_where_a_server_lacks_batches, what_was_skipped_is_taken_for_done,
+                     skips_are_not_told, versions_are_not_looked_at_in_a_suffix), with_splits),
 }  # fmt: skip
 
 
@@ -572,6 +597,10 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (refusals_without_a_row_forgotten, "which no record has"),
         (messages_are_not_filled_in, "has the offsets"),
         (messages_of_another_history_stay, "of topic"),
+        (a_session_is_opened_where_a_server_lacks_batches, "more than once"),
+        (what_was_skipped_is_taken_for_done, "there already"),
+        (skips_are_not_told, "there already"),
+        (versions_are_not_looked_at_in_a_suffix, "more than once"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, word: str) -> None:
