@@ -351,7 +351,7 @@ class Checks:
             self.fail(f"{node.name} is told that {op} is done at {describe(revision)}; its copy is older: {lacking}")
 
     def client_synced(self, node: ClientNode, op: Op) -> None:
-        """A client's `sync` is answered: it needs no room, and its copy has what was on both servers before the call."""
+        """A client's `sync` is answered: it needs no room, and the copy has what both servers had before the call."""
         assert op.result is not None
         if not op.acked:
             if "(full)" in op.result[2]:
