@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from chp.headers import State
+from chp.headers import REPLICATED, State
 from chp.numbers import describe, epoch_of
 from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 
@@ -30,7 +30,7 @@ from .oracle import Oracle, Wrong
 from .topics import TopicChecks
 
 if TYPE_CHECKING:
-    from .clients import ClientNode
+    from .clients import ClientNode, Op
     from .network import Conn
     from .servers import ServerNode
     from .world import World
@@ -371,7 +371,8 @@ class Checks:
 
     def _promise(self, node: ServerNode, revision: int, durability: int) -> None:
         """Journaled: on this disk now. Replicated: on the other one too."""
-        record = self.oracle.by_first.get(revision)
+        # A batch that leaves no record is acknowledged at the last record before it, by that one's last number.
+        record = self.oracle.by_first.get(revision) or self.oracle.nodes.get(revision)
         if record is None:
             self.fail(f"{node.name} acknowledges revision {describe(revision)}, which no record has")
             return
@@ -400,6 +401,26 @@ class Checks:
         copies = [at for subtree, at, *_ in node.core.views() if any(key.startswith(subtree) for key in lacking)]
         if any(on_path(at, record.last) or on_path(record.last, at) for at in copies):
             self.fail(f"{node.name} is told that {op} is done at {describe(revision)}; its copy is older: {lacking}")
+
+    def client_synced(self, node: ClientNode, op: Op) -> None:
+        """A client's `sync` is answered: it needs no room, and the copy has what both servers had before the call."""
+        assert op.result is not None
+        if not op.acked:
+            if "(full)" in op.result[2]:
+                self.fail(f"{node.name} is refused a sync, which needs no room: {op.result[2]}")
+            return
+        if op.result[2] != REPLICATED and self.world.arbiter is None:
+            return
+        known = [each for client in self.world.clients for each in client.ops if each.acked and each.keys]
+        for each in known:
+            assert each.result is not None and each.answered is not None
+            record = self.oracle.by_first.get(each.result[1])
+            if record is None or each.result[2] != REPLICATED or each.answered >= op.called:
+                continue
+            for subtree, at, *_ in node.core.views():
+                if any(key.startswith(subtree) for key in each.keys) and self.oracle.on_path(at, record.prev):
+                    self.fail(f"{node.name} has synced, and is at {describe(at)}: {each.name}, which was acknowledged"
+                              f" before that, is at {describe(record.revision)}")  # fmt: skip
 
     def client_turned(self, node: ClientNode) -> None:
         """A client has done its turn."""

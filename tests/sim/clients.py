@@ -37,7 +37,7 @@ class Op:
 
     name: str
     client: str
-    kind: str  # set, del, cset, tx, retx, once, reonce, refresh, unlease, plain, read, pub, topic
+    kind: str  # set, del, cset, tx, retx, once, reonce, refresh, unlease, plain, read, pub, topic, sync
     keys: list[str]
     value: bytes
     called: float
@@ -289,7 +289,9 @@ class ClientNode:
         for op, result in out.settled:
             if op is not None:
                 op.result, op.answered = self.core.outcome(result), world.time.now
-                if op.acked:
+                if op.kind == "sync":
+                    world.checks.client_synced(self, op)
+                elif op.acked:
                     # a commit that comes again writes nothing, and may be told the revision of that
                     keys = [] if op.kind in ("tx", "retx", "reonce") else op.keys
                     world.checks.settled(self, op.name, self.core.older_than(keys, op.result[1]), op.result[1])
@@ -344,6 +346,11 @@ class ClientNode:
         self.core.put(op.keys, values, extras, op, self.clock.mono())
         if not self.paused:
             self._perform()
+
+    def sync(self) -> None:
+        """A batch of nothing, as `Clone.sync` sends it; it changes nothing, so it is no operation to account for."""
+        self._next_op += 1
+        self.put(Op(f"{self.name}.{self._next_op}", self.name, "sync", [], b"", self.world.time.now))
 
     def transact(self, op: Op, version: int) -> None:
         """All of it at once, once for each version."""

@@ -329,21 +329,25 @@ def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
 
 
 def with_full_disks(made: Plan) -> Plan:
-    """The same with disks that other programs fill, nearly or to the last byte, and empty again.
+    """The same with disks that other programs fill, nearly or to the last byte, and empty again; clients sync.
 
     Where two may be active, neither refuses for want of room: what one refused and the other did is accounted for by
     the session's number, which tells nothing of that.
     """
-    rng = random.Random(made.seed * 104_729 + 11)
+    rng, syncs = random.Random(made.seed * 104_729 + 11), random.Random(made.seed * 104_729 + 71)
     states = ("low", "tight", "little", "read-only") if made.temper == "crash" else ("tight", "none", "none")
-    out = []
+    out: list[str] = []
+    clients: list[str] = []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     for command in made.commands[:end]:
         out.append(command)
+        clients += command.split()[1:2] if command.startswith("client") else []
         if rng.random() < 0.06:
             out.append(f"disk {rng.choice('PB')} {rng.choice(states)}")
         if rng.random() < 0.05:
             out.append(f"disk {rng.choice('PB')} room")
+        if clients and command.startswith(("set", "del", "tick")) and syncs.random() < 0.15:
+            out.append(f"sync {syncs.choice(clients)}")
     return replace(made, commands=[*out, "disk P room", "disk B room", *made.commands[end:]])
 
 

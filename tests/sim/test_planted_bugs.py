@@ -41,7 +41,7 @@ from chp_server.core.state.granted import Granted
 from chp_server.core.state.history import Tenure
 from chp_server.core.state.leases import Leases
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.state.verdicts import Duplicate
+from chp_server.core.state.verdicts import Duplicate, Refuse, Unrecorded
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
 from chp_server.core.updates.channels import Channel as ServedChannel
@@ -405,6 +405,25 @@ def refusals_without_a_row_forgotten(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Unwritten, "get", lambda self, session_id, no: None)
 
 
+def a_sync_needs_room(mp: pytest.MonkeyPatch) -> None:
+    """A server to which nothing may be written refuses what would write nothing."""
+
+    def judge(original: Any, batch: Any, *args: Any) -> Any:
+        verdict = original(batch, *args)
+        return Refuse(batch, "full", "read-only: disk full") if isinstance(verdict, Unrecorded) else verdict
+
+    wrap(mp, intake, "_judge_next", judge)
+
+
+def a_sync_waits_for_no_copy(mp: pytest.MonkeyPatch) -> None:
+    """A client takes the acknowledgement of a batch of nothing for all that came before it."""
+
+    def lacking(original: Any, self: Holding, batch: Any, upto: int) -> Any:
+        return original(self, batch, upto) if batch.keys or batch.extras else []
+
+    wrap(mp, Holding, "lacking", lacking)
+
+
 def messages_are_not_filled_in(mp: pytest.MonkeyPatch) -> None:
     """What a passive asks for it does not keep."""
     wrap(mp, Filling, "fill", lambda original, self, body: (original(self, body), [])[1])
@@ -462,7 +481,7 @@ WAYS: dict[Plant, Callable[[Plan], Plan]] = {
                     with_arbiter),
     **dict.fromkeys((empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
                      foreign_store_is_forgotten), with_mistakes),
-    refusals_without_a_row_forgotten: with_full_disks,
+    **dict.fromkeys((refusals_without_a_row_forgotten, a_sync_needs_room, a_sync_waits_for_no_copy), with_full_disks),
     **dict.fromkeys((silence_alone_decides, a_start_ignores_who_is_busy, a_start_ignores_what_clients_have_seen),
                     with_slow_machines),
     **dict.fromkeys((a_session_is_opened_where_a_server_lacks_batches, what_was_skipped_is_taken_for_done,
@@ -594,7 +613,9 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (told_before_the_copy_holds_it, "its copy is older"),
         (sessions_are_told, "does not hold it"),
         (strangers_need_no_proof, "takes a stranger for its peer"),
-        (refusals_without_a_row_forgotten, "which no record has"),
+        (refusals_without_a_row_forgotten, "does not hold it"),
+        (a_sync_needs_room, "is refused a sync"),
+        (a_sync_waits_for_no_copy, "has synced, and is at"),
         (messages_are_not_filled_in, "has the offsets"),
         (messages_of_another_history_stay, "of topic"),
         (a_session_is_opened_where_a_server_lacks_batches, "more than once"),

@@ -5,7 +5,8 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
-    tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | read c1 P /a | switch P | plain c1 /a
+    tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
+    plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
@@ -397,6 +398,12 @@ class World:
             revision = int(expected[1:]) if expected else node.core.revision_of(key)
             op = node.op("cset", [key], expected={key: revision})
             node.put(op, {"c": [[0], [revision]]})
+
+    def _do_sync(self, name: str) -> None:
+        """Ask how far the active is; a model client, which keeps no promise about its copy, does not."""
+        node = self.nodes[name]
+        if node.running and node.kind != "model":
+            node.sync()
 
     def _do_lease(self, name: str, lease: str, ttl_ms: str) -> None:
         node = self.nodes[name]
