@@ -11,6 +11,7 @@ from pathlib import Path
 import zmq
 
 from chp.batch import packb
+from chp.keyfiles import KeyPair
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
 from chp_server.testing import TestServer
@@ -25,7 +26,7 @@ DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 class Asker:
     """A connection to P, or one to P+1, that tells if it is cut, and does not come again."""
 
-    def __init__(self, ending: ExitStack, context: zmq.Context[keys.Socket], server: TestServer, pair: keys.KeyPair,
+    def __init__(self, ending: ExitStack, context: zmq.Context[keys.Socket], server: TestServer, pair: KeyPair,
                  offset: int = 0) -> None:  # fmt: skip
         kind = zmq.SUB if offset else zmq.DEALER
         self.socket = ending.enter_context(
