@@ -133,11 +133,11 @@ def _case(results: dict[str, list[Round]], key: str, kinds: list[str]) -> dict[s
 def checked() -> dict[str, Any]:
     """What the gate looks at for a batch of plain sets, of a user with several rules."""
     from chp.limits import DEFAULT
-    from chp_server.core.state.granted import Granted
+    from chp_server.core.state.access_state import AccessState
     from chp_server.core.state.staging import Staging
-    from chp_server.core.updates.gate import check_batch
+    from chp_server.core.updates.authorizer import check_batch
 
-    granted, staging = Granted(), Staging(DEFAULT)
+    granted, staging = AccessState(), Staging(DEFAULT)
     granted.rules = Rules.of(GIVEN)
     segment = Segment([f"/k/{i:07d}" for i in range(1000)], [b"v"] * 1000)
     rounds, many = [], 2000

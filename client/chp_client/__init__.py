@@ -20,9 +20,9 @@ from .clientfile import ClientFile
 from .clone.aio import AsyncClone
 from .clone.aioparts import AsyncLease, AsyncWatch
 from .clone.clone import Clone
+from .clone.health import Check
 from .clone.lease import Lease
-from .clone.reading import Entry
-from .clone.worth import Check
+from .clone.mapping import Entry
 from .codecs import Codec
 from .core.events import Ack, State
 from .errors import (
@@ -40,22 +40,64 @@ from .errors import (
     Unanswered,
 )
 from .feed.history import Version
-from .shown import shorten
-from .topics.aioconsumer import AsyncBatch, AsyncConsumer, AsyncTogether
+from .signatures import shorten
+from .topics.aioconsumer import AsyncBatch, AsyncConsumer, AsyncTransaction
 from .topics.aiotopic import AsyncTopic
 from .topics.batch import Batch
 from .topics.consumer import Consumer
 from .topics.reader import Message, MessageBatch
-from .topics.together import Together
 from .topics.topic import LATEST, Topic
+from .topics.transaction import Transaction
 
 __all__ = [
-    "LATEST", "Ack", "AlreadyThere", "AsyncBatch", "AsyncClone", "AsyncConsumer", "AsyncLease", "AsyncTogether",
-    "AsyncTopic", "AsyncWatch", "BadFrame", "BadInput", "BadKey", "BadSubtree", "BadTtl", "BadValue", "Batch",
-    "Change", "Changes", "Check", "ChpError", "ClientFile", "Clone", "Closed", "Codec", "Conflict", "Consumer",
-    "Entry", "Fenced", "Forked", "Full", "Lagging", "Lease", "Message", "MessageBatch", "Metrics", "NoSuchGroup",
-    "NoSuchTopic", "NotRetained", "Refused", "Revision", "State", "Ticket", "Together", "Topic", "Unanswered",
-    "Version", "Watch",
+    "LATEST",
+    "Ack",
+    "AlreadyThere",
+    "AsyncBatch",
+    "AsyncClone",
+    "AsyncConsumer",
+    "AsyncLease",
+    "AsyncTopic",
+    "AsyncTransaction",
+    "AsyncWatch",
+    "BadFrame",
+    "BadInput",
+    "BadKey",
+    "BadSubtree",
+    "BadTtl",
+    "BadValue",
+    "Batch",
+    "Change",
+    "Changes",
+    "Check",
+    "ChpError",
+    "ClientFile",
+    "Clone",
+    "Closed",
+    "Codec",
+    "Conflict",
+    "Consumer",
+    "Entry",
+    "Fenced",
+    "Forked",
+    "Full",
+    "Lagging",
+    "Lease",
+    "Message",
+    "MessageBatch",
+    "Metrics",
+    "NoSuchGroup",
+    "NoSuchTopic",
+    "NotRetained",
+    "Refused",
+    "Revision",
+    "State",
+    "Ticket",
+    "Topic",
+    "Transaction",
+    "Unanswered",
+    "Version",
+    "Watch",
 ]  # fmt: skip
 
 

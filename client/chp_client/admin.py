@@ -33,7 +33,7 @@ from chp.messages import HUGZ
 from chp.numbers import unpack
 
 from .ask import admission
-from .ask.port import Line
+from .ask.port import Connection
 from .clientfile import Credentials, credentials_of
 from .core.question import Question, reply_of
 from .errors import Refused
@@ -45,7 +45,7 @@ _CHP2 = b"chp=2\n"  # the property by which a HUGZ says so
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdminReply:
     """What a server answered: its number, and a map whose names depend on the command."""
 
     server: str
@@ -79,11 +79,11 @@ class SpeaksOnlyChp1(AdminError):
         super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
 
 
-class Denied(AdminError):
+class AdminDenied(AdminError):
     """A server that does not let this client in: it has no key, an unknown one, or expects another server."""
 
 
-Answer = Reply | AdminError | Refused
+Answer = AdminReply | AdminError | Refused
 
 
 class Admin:
@@ -96,20 +96,20 @@ class Admin:
         self.timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._context = zmq.Context()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _AdminConnection] = {}
         known = credentials_of(servers)
         self.with_key = bool(known)
         try:
             for server in self.servers:
-                self._lines[server] = _Line(self._context, server, known.get(server))
+                self._lines[server] = _AdminConnection(self._context, server, known.get(server))
         except BaseException:
             self.close()
             raise
 
-    def ask(self, server: str, command: str, **arguments: Any) -> Reply:
+    def ask(self, server: str, command: str, **arguments: Any) -> AdminReply:
         """One server's answer; raises `Unreachable`, `SpeaksOnlyChp1` or `Refused`."""
         answer = self._ask((server,), command, arguments)[server]
-        if not isinstance(answer, Reply):
+        if not isinstance(answer, AdminReply):
             raise answer
         return answer
 
@@ -121,13 +121,13 @@ class Admin:
         """The same of some of them."""
         return self._ask(servers, command, arguments)
 
-    def ask_active(self, command: str, **arguments: Any) -> Reply:
+    def ask_active(self, command: str, **arguments: Any) -> AdminReply:
         """The answer of the server that serves: found by asking each what it is."""
         answers = self.ask_all("status")
         for server, answer in answers.items():
-            if isinstance(answer, Reply) and str(answer.facts.get("state", "")).lower() == "active":
+            if isinstance(answer, AdminReply) and str(answer.facts.get("state", "")).lower() == "active":
                 return self.ask(server, command, **arguments)
-        states = {s: a.facts.get("state") if isinstance(a, Reply) else a.text for s, a in answers.items()}
+        states = {s: a.facts.get("state") if isinstance(a, AdminReply) else a.text for s, a in answers.items()}
         raise AdminError(self.servers[0], "none is active: " + "; ".join(f"{s} {state}" for s, state in states.items()))
 
     def _ask(self, servers: Sequence[str], command: str, arguments: dict[str, Any]) -> dict[str, Answer]:
@@ -153,7 +153,7 @@ class Admin:
         self.close()
 
 
-def _turn(waiting: list[_Line], deadline: float) -> None:
+def _turn(waiting: list[_AdminConnection], deadline: float) -> None:
     """Wait until something happens on one of the lines, or a request is due again, and take it."""
     now = time.monotonic()
     poller = zmq.Poller()
@@ -174,7 +174,7 @@ def _turn(waiting: list[_Line], deadline: float) -> None:
             line.receive()
 
 
-class _Line:
+class _AdminConnection:
     """Both sockets to one server, and the one request on its way."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: str, known: Credentials | None) -> None:
@@ -188,7 +188,7 @@ class _Line:
         self._sent_at: float | None = None
         self.snapshot = context.socket(zmq.DEALER)
         self.updates = context.socket(zmq.SUB)
-        self._port = Line(server, self.snapshot)
+        self._port = Connection(server, self.snapshot)
         self._set_up()
 
     def _set_up(self) -> None:
@@ -219,7 +219,7 @@ class _Line:
             self._admission.heard(self.monitor.recv_multipart(), now)
         self._admission.step(now)
         if self._admission.why and self.answer is None:
-            self.answer = Denied(self.server, self._admission.why)
+            self.answer = AdminDenied(self.server, self._admission.why)
 
     def may_send(self, now: float) -> bool:
         """Whether the request may go out: to a server known to speak CHP/2, once, or again when it is due."""
@@ -252,7 +252,7 @@ class _Line:
         try:
             told = self._question.hear(self.server, self.snapshot.recv_multipart(zmq.DONTWAIT))
             if told is not None:
-                self.answer = Reply(self.server, unpack(told.number), reply_of(self.server, told).facts)
+                self.answer = AdminReply(self.server, unpack(told.number), reply_of(self.server, told).facts)
         except zmq.Again:
             return
         except Refused as refused:

@@ -34,7 +34,7 @@ NAV: dict[str, list[str]] = {
     "Operations": ["operations.md", "security.md"],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],
     "Reference": ["api/clone.md", "api/recipes.md", "api/spark.md", "api/testing.md", "spec.md", "changelog.md"],
-    "Inside": ["architecture.md", "sources.md", "decisions/README.md", "contributing.md"],
+    "Inside": ["architecture.md", "glossary.md", "sources.md", "decisions/README.md", "contributing.md"],
 }
 API: dict[str, tuple[str, str]] = {  # page: its title, and the module whose __all__ it shows
     "clone": ("The library", "chp_client"),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from chp.numbers import number
 from chp_client.feed.feed import FeedRecord
-from chp_client.recording import Writer
+from chp_client.recorder import RecordingWriter
 
 from ..rates.ecb import Day, history
 
@@ -102,7 +102,7 @@ def too_late(ticks: list[Tick], every: int = 40, seed: int = 2026) -> list[Tick]
 def write_recording(folder: Path, ticks: list[Tick], first_sequence: int = 1) -> int:
     """Write ticks as `chp record` would have recorded them, a record a tick; the last sequence."""
     folder.mkdir(parents=True, exist_ok=True)
-    writer = Writer(folder, "/ticks/", every_s=3600, file_bytes=1 << 20)
+    writer = RecordingWriter(folder, "/ticks/", every_s=3600, file_bytes=1 << 20)
     writer.begin(number(1, first_sequence))
     for sequence, tick in enumerate(ticks, first_sequence + 1):
         at = number(1, sequence)

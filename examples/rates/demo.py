@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from chp_client import Clone
-from chp_client.admin import Admin, Reply
+from chp_client.admin import Admin, AdminReply
 
 from .application import MARK
 from .display import Plain, display
@@ -146,7 +146,7 @@ class Demo:
         """Whether this server says that it is passive and holds what the other one holds."""
         with Admin([self.servers[role]], timeout_s=0.5) as admin:
             answer = admin.ask_all("status")[self.servers[role]]
-        return isinstance(answer, Reply) and answer.facts["state"] == "passive" and bool(answer.facts["in_sync"])
+        return isinstance(answer, AdminReply) and answer.facts["state"] == "passive" and bool(answer.facts["in_sync"])
 
     def finish(self, job: Process) -> dict[str, str]:
         """Let Spark finish what has arrived; what it published and the pair acknowledged."""

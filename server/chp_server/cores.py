@@ -25,7 +25,7 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 
 from .core.core import CoreConfig, ServerCore
-from .core.pair.binary_star import Event
+from .core.pair.binary_star import PairEvent
 from .core.updates.turn import Save, Turn
 
 STEP_S = 0.05
@@ -50,7 +50,7 @@ class Cores:
         self._connection: dict[str, list[bool]] = {"P": [], "B": []}
         self.said: list[tuple[str, list[bytes]]] = []
         self.run(1.0)
-        assert self.p.active and self.p.here.in_sync(), "the pair is in sync"
+        assert self.p.active and self.p.ctx.in_sync(), "the pair is in sync"
 
     @property
     def p(self) -> ServerCore:
@@ -117,7 +117,7 @@ class Cores:
 
     def vote(self, name: str) -> None:
         """A client asks this server to serve."""
-        self.cores[name].step(Event.VOTE_PEER_SILENT)
+        self.cores[name].step(PairEvent.VOTE_PEER_SILENT)
 
     def answers(self, session: bytes, of: str = "PB") -> list[tuple[Any, ...]]:
         """What a session was told, in the order in which it left."""

@@ -25,7 +25,7 @@ from .settings import config as configuration
 from .settings.config import Config
 from .shell.arbiter import ArbiterError
 from .shell.metrics import MetricsError
-from .store.opening import open_journal
+from .store.store_url import open_journal
 
 log = logs.get_log(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -24,12 +24,12 @@ from typing import Any, Self
 from chp.limits import DEFAULT, Limits
 
 from .access.keyring import Keyring
-from .core.performing import Port
+from .core.performing import ServerPort
 from .core.updates.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
-from .store.opening import open_journal
+from .store.store_url import open_journal
 
 __all__ = ["Cores", "Pair", "TestServer", "free_port"]
 MEET_S = 30.0  # much longer than two servers need on a busy machine
@@ -68,9 +68,9 @@ class CutOff(Server):
 
     cut = False
 
-    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """As of `Server`; what has arrived from the peer is dropped while the link is cut."""
-        super().take(port, (lambda frames: None) if self.cut and port is Port.PEER else handle)
+        super().take(port, (lambda frames: None) if self.cut and port is ServerPort.PEER else handle)
 
 
 class TestServer:
@@ -218,7 +218,7 @@ class Pair:
         """Wait until the two are in sync: before that the backup holds no store, and can't take over."""
         cores = [server.server.core for server in (self.primary, self.backup) if server.server is not None]
         until = time.monotonic() + MEET_S
-        while not any(core.active and core.here.in_sync() for core in cores):
+        while not any(core.active and core.ctx.in_sync() for core in cores):
             if time.monotonic() > until:
                 raise TimeoutError(
                     f"the pair was not in sync within {MEET_S:g} s: {[str(c.bstate.name) for c in cores]}"

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from chp_server.core.state.journal import JournalError
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
+from chp_server.store.store_url import open_journal
 from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48
@@ -44,7 +44,7 @@ def write(place: str, shape: str) -> None:
     journal = open_journal(f"sqlite:{place}")
     journal.load()
     for n in range(1, rows + 1):
-        journal.append([Row(EPOCH | n, EPOCH | n, body(n, size))])
+        journal.append([LoggedRow(EPOCH | n, EPOCH | n, body(n, size))])
         journal.sync()
         if n == snapshot:
             journal.begin_snapshot(EPOCH | n)
@@ -169,7 +169,7 @@ def damaged(seed: int, originals: dict[str, Path], place: Path) -> tuple[str, st
 # -- what becomes of it
 
 
-def rows_of(place: Path, recover: str) -> tuple[list[Row], int, str]:
+def rows_of(place: Path, recover: str) -> tuple[list[LoggedRow], int, str]:
     """What a start finds: rows after the snapshot, its number, its report."""
     journal = open_journal(f"sqlite:{place}", recover=recover)
     try:
@@ -193,7 +193,7 @@ def outcome(place: Path, shape: str) -> str:
         result = "refused"
         assert len(str(error)) > 20, "a refusal says what is wrong"
     else:
-        wanted = [Row(EPOCH | n, EPOCH | n, body(n, size)) for n in range(snapshot + 1, rows + 1)]
+        wanted = [LoggedRow(EPOCH | n, EPOCH | n, body(n, size)) for n in range(snapshot + 1, rows + 1)]
         assert base == EPOCH | snapshot and found == wanted, f"silently lost: {len(found)} of {len(wanted)} rows"
         result = "whole"
     if result == "refused":
@@ -210,7 +210,7 @@ def _prefix(place: Path, shape: str) -> None:
     except JournalError:
         return
     first = (base & 0xFFFF) + 1
-    assert found == [Row(EPOCH | n, EPOCH | n, body(n, size)) for n in range(first, first + len(found))]
+    assert found == [LoggedRow(EPOCH | n, EPOCH | n, body(n, size)) for n in range(first, first + len(found))]
     if first + len(found) <= rows:
         assert "damaged at" in report or "mark" in report or "can't be read" in report or "is gone" in report, report
     again, base_again, _ = rows_of(place, "strict")
@@ -294,7 +294,7 @@ def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: P
     journal = open_journal(f"sqlite:{place}", catch_up=True)
     loaded = journal.load()
     assert loaded.number < loaded.marked == EPOCH | 150 and loaded.seen_epoch == 1
-    rows = [Row(EPOCH | n, EPOCH | n, b"again") for n in range((loaded.number & 0xFFFF) + 1, 150)]
+    rows = [LoggedRow(EPOCH | n, EPOCH | n, b"again") for n in range((loaded.number & 0xFFFF) + 1, 150)]
     journal.append(rows)
     journal.sync()
     journal.close()
@@ -302,7 +302,7 @@ def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: P
         rows_of(place, "strict")
     journal = open_journal(f"sqlite:{place}", catch_up=True)
     assert journal.load().marked == EPOCH | 150
-    journal.append([Row(EPOCH | 150, EPOCH | 150, b"again")])
+    journal.append([LoggedRow(EPOCH | 150, EPOCH | 150, b"again")])
     journal.sync()
     journal.close()
     rows_of(place, "strict")
@@ -311,7 +311,7 @@ def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: P
 def test_rows_that_are_dropped_take_the_mark_back(tmp_path: Path) -> None:
     journal = open_journal(f"sqlite:{tmp_path}")
     journal.load()
-    journal.append([Row(EPOCH | n, EPOCH | n, b"") for n in range(1, 21)])
+    journal.append([LoggedRow(EPOCH | n, EPOCH | n, b"") for n in range(1, 21)])
     journal.sync()
     journal.drop_after(EPOCH | 12)
     journal.close()

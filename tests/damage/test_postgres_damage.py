@@ -3,8 +3,8 @@
 import pytest
 
 from chp_server.core.state.journal import Journal, JournalDamaged, JournalError
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
+from chp_server.store.store_url import open_journal
 from chp_server.tools.journal_tools import verify
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -16,7 +16,7 @@ def filled(postgres: str, schema: str) -> str:
     url = f"{postgres}{'&' if '?' in postgres else '?'}schema={schema}"
     journal = open_journal(url)
     journal.load()
-    journal.append([Row(EPOCH | n, EPOCH | n, b"body %d" % n) for n in range(1, 21)])
+    journal.append([LoggedRow(EPOCH | n, EPOCH | n, b"body %d" % n) for n in range(1, 21)])
     journal.sync()
     journal.close()
     return url
@@ -57,11 +57,11 @@ def test_a_lost_connection_is_final_since_the_lock_went_with_it(postgres: str) -
     journal.load()
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'chp-server'")
-    journal.append([Row(EPOCH | 21, EPOCH | 21, b"")])
+    journal.append([LoggedRow(EPOCH | 21, EPOCH | 21, b"")])
     for _ in range(2):
         with pytest.raises(JournalError):
             journal.sync()
     with pytest.raises(JournalError, match="restart the server"):
-        journal.append([Row(EPOCH | 21, EPOCH | 21, b"")])
+        journal.append([LoggedRow(EPOCH | 21, EPOCH | 21, b"")])
     journal.close()
     assert found(url) == (0, list(range(1, 21)))

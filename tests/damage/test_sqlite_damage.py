@@ -22,18 +22,18 @@ from chp_server.core.state.journal import (
     JournalReadOnly,
     WrongStore,
 )
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.store.sql.journal_mark import MarkFile, read_mark
+from chp_server.store.store_url import open_journal
 from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48
 BODY = 5000
 
 
-def row(n: int) -> Row:
+def row(n: int) -> LoggedRow:
     """The record of sequence `n`; its body can be found in the file."""
-    return Row(EPOCH | n, EPOCH | n, b"body %06d " % n + bytes(BODY))
+    return LoggedRow(EPOCH | n, EPOCH | n, b"body %06d " % n + bytes(BODY))
 
 
 def filled(place: Path, rows: int = 20, snapshot_at: int = 0, **options: Any) -> Path:
@@ -134,7 +134,7 @@ def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> N
     flip(filled(tmp_path), b"body 000013 ")
     journal = open_journal(f"sqlite:{tmp_path}", recover="prefix")
     assert journal.load().number == EPOCH | 12
-    journal.append([Row(2 * EPOCH | 13, 2 * EPOCH | 13, b"new")])
+    journal.append([LoggedRow(2 * EPOCH | 13, 2 * EPOCH | 13, b"new")])
     journal.sync()
     journal.close()
     assert load(tmp_path)[1] == [*range(1, 13), 13]
@@ -146,7 +146,7 @@ def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
     assert journal.load().seen_epoch == 0
     for n in range(1, 10):
         number = min(5, max(1, n - 3)) * EPOCH | n
-        journal.append([Row(number, number, row(n).body)])
+        journal.append([LoggedRow(number, number, row(n).body)])
     journal.sync()
     journal.close()
     edit(tmp_path / "journal.sqlite", f"UPDATE rows SET body = x'00' WHERE first IN ({EPOCH | 3}, {5 * EPOCH | 9})")

@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone, Conflict, Refused, Unanswered
-from chp_client.admin import Admin, AdminError, Reply
+from chp_client.admin import Admin, AdminError, AdminReply
 from chp_client.clientfile import ClientFile
 from chp_client.recipes import Counter
 from chp_server.testing import free_port
@@ -83,7 +83,7 @@ class Pair:
     def statuses(self) -> list[dict[str, Any]]:
         """What those say that answer."""
         with Admin(self.file, 2.0) as admin:
-            return [answer.facts for answer in admin.ask_all("status").values() if isinstance(answer, Reply)]
+            return [answer.facts for answer in admin.ask_all("status").values() if isinstance(answer, AdminReply)]
 
     def prints(self) -> set[str]:
         """The fingerprints of what they hold."""
@@ -95,7 +95,7 @@ class Pair:
 
         def look() -> bool:
             with Admin(self.file, 2.0) as admin:
-                told = {at: a.facts for at, a in admin.ask_all("status").items() if isinstance(a, Reply)}
+                told = {at: a.facts for at, a in admin.ask_all("status").items() if isinstance(a, AdminReply)}
             found[:] = [s for s in self.both if told.get(s.address, {}).get("state") == "active"]
             return len(found) == 1
 

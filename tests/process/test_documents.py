@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.core.updates.room import Room
+from chp_server.core.updates.resource_limits import ResourceLimits
 from chp_server.shell import metrics
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 
 from .cluster import ProcessPair
 
@@ -113,7 +113,7 @@ def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> 
     known |= {"chp_turn_seconds_bucket", "chp_subscribers"} | {f"chp_{name}_seconds" for name in metrics._WAITS}
     known |= {f"chp_scrub_{name}" for name in metrics._SCRUB}
     known |= {f"chp_topics_{name}" for name in metrics._TOPICS} | {f"chp_group_{name}" for name in metrics._GROUPS}
-    known |= {f"chp_room_{name}" for name in Room().status(0)}
+    known |= {f"chp_room_{name}" for name in ResourceLimits().status(0)}
     known |= {f"chp_journal_{name}" for name in journal.stats()}
     journal.close()
     shown = set(re.findall(r"\bchp_[a-z_]+", page))

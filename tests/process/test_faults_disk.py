@@ -21,7 +21,7 @@ from chp_server.core.updates.turn import Save, Turn
 from chp_server.exits import Exit
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 from chp_server.testing import TestServer, free_port
 from chp_server.tools.journal_tools import verify
 

@@ -12,9 +12,9 @@ import pytest
 
 from chp_client import Clone
 from chp_server.core.state.journal import JournalDamaged, JournalError
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.exits import Exit
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
 from .faults import Load, both_kept_all, ended, wait_active
@@ -139,14 +139,14 @@ def test_waiting_for_a_silent_database_has_an_end(database: Postgres, size: int)
     """A large row stalls in the middle of being sent, a small one waits for the answer."""
     with closing(open_journal(database.url("chp") + SILENT)) as journal:
         journal.load()
-        journal.append([Row(EPOCH | 1, EPOCH | 1, b"kept")])
+        journal.append([LoggedRow(EPOCH | 1, EPOCH | 1, b"kept")])
         journal.sync()
-        journal.append([Row(EPOCH | 2, EPOCH | 2, bytes(size))])
+        journal.append([LoggedRow(EPOCH | 2, EPOCH | 2, bytes(size))])
         database.pause()
         with pytest.raises(JournalError, match="no answer from the database for 2 s"):
             journal.sync()
         with pytest.raises(JournalError, match="restart the server"):
-            journal.append([Row(EPOCH | 2, EPOCH | 2, b"")])
+            journal.append([LoggedRow(EPOCH | 2, EPOCH | 2, b"")])
     database.go_on()
     with closing(open_journal(database.url("chp"))) as journal:
         assert [row.body for row in journal.load().rows][:1] == [b"kept"]
@@ -199,7 +199,7 @@ def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_p
         with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:  # type: ignore[arg-type]
             found = journal.load()
             if not found.number:
-                journal.append([Row(EPOCH | 1, EPOCH | 1, b"kept"), Row(EPOCH | 2, EPOCH | 2, b"lost")])
+                journal.append([LoggedRow(EPOCH | 1, EPOCH | 1, b"kept"), LoggedRow(EPOCH | 2, EPOCH | 2, b"lost")])
                 journal.sync()
             return found.number
 

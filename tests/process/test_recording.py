@@ -24,10 +24,10 @@ from chp.headers import Batch, Header  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.errors import NotRetained  # noqa: E402
 from chp_client.feed.feed import Feed, FeedRecord  # noqa: E402
-from chp_client.feed.feedlink import FeedLink  # noqa: E402
-from chp_client.recorded import files  # noqa: E402
-from chp_client.recording import FILE_BYTES, Writer, record  # noqa: E402
-from chp_client.replaying import Replayed, replay  # noqa: E402
+from chp_client.feed.feed_link import FeedLink  # noqa: E402
+from chp_client.recorder import FILE_BYTES, RecordingWriter, record  # noqa: E402
+from chp_client.recording_files import files  # noqa: E402
+from chp_client.replayer import Replayed, replay  # noqa: E402
 from chp_server.settings.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
 
@@ -279,7 +279,7 @@ def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
     """No row was ever recorded: only the place."""
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
         mine = set_some(server, 3)
-        wait_for("the position", lambda: Writer(tmp_path, "/b/", 1, 1).reached)
+        wait_for("the position", lambda: RecordingWriter(tmp_path, "/b/", 1, 1).reached)
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/") as said:
         with Feed([server.address]) as feed:
             theirs = feed.facts(GENEROUS_S).store.hex()
@@ -310,7 +310,7 @@ def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path
 
 
 def test_a_directory_that_was_derived_is_not_gone_on_with(lone: TestServer, tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "", 1, 1)
+    writer = RecordingWriter(tmp_path, "", 1, 1)
     writer.begin(1)
     writer.take(FeedRecord(2, 2, 0, ["/a"], [b"1"]))
     assert len(files(tmp_path)) == 1
@@ -424,7 +424,7 @@ def test_large_files_are_cut_by_size(lone: TestServer, tmp_path: Path) -> None:
 def test_a_quiet_subtree_keeps_its_place(lone: TestServer, tmp_path: Path) -> None:
     with Clone([lone.address]) as clone, recorded([lone.address], tmp_path, "/a/", every_s=0.2):
         ack = clone.set("/b", b"1").wait(GENEROUS_S)
-        wait_for("the position", lambda: Writer(tmp_path, "/a/", 1, 1).reached >= ack.revision)
+        wait_for("the position", lambda: RecordingWriter(tmp_path, "/a/", 1, 1).reached >= ack.revision)
     assert files(tmp_path) == []
 
 

@@ -17,9 +17,9 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp_client import Clone
 from chp_client.feed.feed import Feed
-from chp_client.recorded import POSITION, SCHEMA, file_name, files, pq
-from chp_client.recording import Writer, record
-from chp_client.replaying import replay
+from chp_client.recorder import RecordingWriter, record
+from chp_client.recording_files import POSITION, SCHEMA, file_name, files, pq
+from chp_client.replayer import replay
 from chp_server.testing import TestServer
 
 GENEROUS_S = 60.0
@@ -52,7 +52,7 @@ def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Pat
     died = subprocess.run(argv, capture_output=True, text=True, timeout=GENEROUS_S, check=False)
     assert died.stderr.strip().splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/_writing.part'"
     assert "During handling" not in died.stderr and "Exception ignored" not in died.stderr
-    assert not files(tmp_path) and Writer(tmp_path, "", 60.0, MIB).reached == 0
+    assert not files(tmp_path) and RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
 def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
@@ -78,7 +78,7 @@ def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
 def test_a_position_that_is_not_ours_is_none(tmp_path: Path) -> None:
     for text in ("", "[1]", "null", '{"number": null, "store": 1}'):
         (tmp_path / POSITION).write_text(text)
-        assert Writer(tmp_path, "", 60.0, MIB).reached == 0
+        assert RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
 def test_a_file_that_can_not_be_read_is_named(lone: TestServer, tmp_path: Path) -> None:

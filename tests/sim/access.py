@@ -23,7 +23,7 @@ import msgpack
 import zmq
 
 from chp.numbers import describe
-from chp_server.access.admitting import Admitting
+from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
 from chp_server.core.performing import admit, refuse_subscription, rules_number
 
 from .network import Conn, Frames
@@ -71,7 +71,9 @@ def has(rules: Document | None, user: str, verb: str, key: str) -> bool:
 
 
 class Manual:
-    """An XPUB in manual mode, as far as `Admitting` uses it: what it is told counts for the pipe taken from last."""
+    """An XPUB in manual mode, as far as `SubscriptionAuthorizer` uses it: what it is told counts for the pipe taken
+    from last.
+    """
 
     def __init__(self, node: ServerNode, conns: dict[int, Conn]) -> None:
         self._node, self._conns = node, conns
@@ -120,7 +122,7 @@ class Door:
             lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
         )
         socket: Any = self._manual
-        self._admitting = Admitting(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
+        self._admitting = SubscriptionAuthorizer(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
 
     def decides(self, conn: Conn, frames: Frames) -> bool:
         """Whether an event of a connection is the core's to hear."""
@@ -285,7 +287,7 @@ class AccessChecks:
     def promised(self, node: ServerNode, number: int) -> None:
         """The operator is answered."""
         self._world.checks.not_fenced(node)
-        servers = self._world.servers if node.core.here.in_sync() else [node]
+        servers = self._world.servers if node.core.ctx.in_sync() else [node]
         oracle = self._world.checks.oracle
         for server in servers:
             disks = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]

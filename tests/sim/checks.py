@@ -279,7 +279,7 @@ class Checks:
         if node.foreign:
             return
         state = node.core.state
-        last, peer = self.last_number[node.name], node.core.here.peer
+        last, peer = self.last_number[node.name], node.core.ctx.peer
         if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.posed_at < FENCE_S:
             self.fail(f"{node.name} takes a stranger for its peer, which it had just heard")
         if state.number < last:
@@ -471,11 +471,11 @@ class Checks:
         if self.not_served_by(active) or active.core.state.leases.ending:
             return self.not_served_by(active) or "the keys of a lease that has ended go, some with each turn"
         numbers = {node.core.state.number for node in servers}
-        if len(numbers) > 1 or not active.core.here.in_sync():
+        if len(numbers) > 1 or not active.core.ctx.in_sync():
             return "the passive is not in sync: " + ", ".join(
                 f"{n.name} {describe(n.core.state.number)}" for n in servers
             )
-        follower = active.core.here.follower
+        follower = active.core.ctx.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chp.numbers import describe
-from chp_server.core.state.filling import Spans
-from chp_server.core.state.journal import JournalError, JournalFull, Loaded
-from chp_server.core.state.recordlog import Messages, Row
+from chp_server.core.state.journal import JournalError, JournalFull, LoadedJournal
+from chp_server.core.state.missing_messages import Spans
+from chp_server.core.state.record_log import LoggedMessages, LoggedRow
 from chp_server.store.journal_rows import follows
 from chp_server.store.memory_store import MessageShelf
 
@@ -31,7 +31,7 @@ class Disk:
     def __init__(self, durability: int = 1, snapshot_every: int = 0) -> None:
         self.durability = durability
         self.snapshot_every = snapshot_every
-        self.rows: list[Row] = []
+        self.rows: list[LoggedRow] = []
         self.snapshot: list[bytes] = []
         self.snapshot_number = 0
         self._open: list[Op] = []
@@ -62,7 +62,7 @@ class Disk:
 
     # -- what the reactor calls
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[LoggedRow]) -> None:
         """Add rows to what the next sync makes durable."""
         for row in rows:
             if not follows(self._last, row):
@@ -100,7 +100,7 @@ class Disk:
         self._move_mark()
         return before - len(self.rows)
 
-    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+    def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
         """Synced rows after `number`; None when they don't reach back to it."""
         if number == self.number:
             return []
@@ -118,11 +118,11 @@ class Disk:
             raise JournalError("no snapshot is under way")
         self._building.append(body)
 
-    def keep_messages(self, messages: Sequence[Messages]) -> None:
+    def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
         """Messages of records, with the next sync; what a crash leaves of it may be without its record."""
         self._open.append(lambda: self.shelf.keep(messages))
 
-    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """What was synced."""
         return self.shelf.read(topic, offset, number, bytes_max)
 
@@ -180,13 +180,13 @@ class Disk:
     def close(self) -> None:
         """Nothing is open."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """What a restart finds."""
         self.shelf.drop_after(self.number)
         after = [row for row in self.rows if row.last > self.snapshot_number]
         self._floor = self.mark if self.mark > self.number else 0
         chunks = iter(list(self.snapshot))
-        return Loaded(self.number, self.snapshot_number, chunks, iter(after), "sim", marked=self._floor)
+        return LoadedJournal(self.number, self.snapshot_number, chunks, iter(after), "sim", marked=self._floor)
 
     # -- faults
 

@@ -17,7 +17,7 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append
 
 from .disk import Disk
@@ -38,7 +38,7 @@ def renew(world: World, name: str) -> None:
     if not (is_well(world, one) and is_well(world, other)):
         return
     active = one if one.core.active else other
-    follower = active.core.here.follower if active.core.active else None
+    follower = active.core.ctx.follower if active.core.active else None
     confirmed = follower is not None and follower.in_sync and follower.confirmed == active.core.state.number
     if confirmed and active.core.arbitration.both:  # else it takes a person's word to go on
         one.crash()
@@ -101,6 +101,6 @@ def _disk_of_others(primary: bool, count: int, world: World) -> Disk:
             body = Segment([f"/a/{no}"], [b"F.%d" % no]).encode()
             core.collect([RESERVED_KEY, pack(no), b"F" * 12 + bytes(4), b"", body])
         appended: list[Any] = [op for op in core.end_turn().journal if isinstance(op, Append)]
-        disk.append([Row(op.first, op.last, op.body) for op in appended])
+        disk.append([LoggedRow(op.first, op.last, op.body) for op in appended])
     disk.sync()
     return disk

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.performing import Port, Step, recover, steps, take_inputs
+from chp_server.core.performing import ServerPort, Step, recover, steps, take_inputs
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
-from chp_server.core.state.recordlog import Row
-from chp_server.core.updates.gate import Signed
-from chp_server.core.updates.room import Measured
+from chp_server.core.state.record_log import LoggedRow
+from chp_server.core.updates.authorizer import Signed
+from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.core.updates.turn import Copy, Fact, Read, Save, Turn
 
 from . import mistakes
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POINTS = (*Step, "end")  # where a process can die or be stopped: before a step that has something to do, or after all
 SPIN_TURNS = 2000
 MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
-KINDS = {Port.PEER: "peer", Port.UPDATES: "upd", Port.COLLECTOR: "set", Port.SNAPSHOT: "req"}
+KINDS = {ServerPort.PEER: "peer", ServerPort.UPDATES: "upd", ServerPort.COLLECTOR: "set", ServerPort.SNAPSHOT: "req"}
 
 
 class ServerNode:
@@ -240,7 +240,7 @@ class ServerNode:
         core.begin_turn(now, self.clock.wall(), heard, connection)
         if now >= self._measure_due:
             self._measure_due = now + MEASURE_S
-            core.measured(Measured(disk_free=FREE[self.disk.measured]))
+            core.measured(ResourceUsage(disk_free=FREE[self.disk.measured]))
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:
@@ -259,7 +259,7 @@ class ServerNode:
         self._steps = steps(core, turn, self)
         self._go_on()
 
-    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
         queue = self.inbox[kind]
@@ -453,7 +453,7 @@ class ServerNode:
         self.world.checks.said(self, fact)
         self.world.trace_fact(self, fact)
 
-    def read(self, read: Read) -> list[Row] | None:
+    def read(self, read: Read) -> list[LoggedRow] | None:
         """From the disk."""
         return self.disk.read_after(read.after, read.bytes_max)
 

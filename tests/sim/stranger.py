@@ -54,7 +54,7 @@ class Stranger:
         for no in range(3):  # new sessions, and nothing that makes sense
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
-        peer = node.core.here.peer
+        peer = node.core.ctx.peer
         if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
             self._poses_as_peer(node)  # else it could pass for the peer: only keys can tell
 
@@ -62,7 +62,7 @@ class Stranger:
         """On P+3, with all that a client may know, and some that it may not."""
         core, line = node.core, Conn("peer", "stranger", node.name)
         line.up, line.identity = True, b"stranger"
-        at, peer = core.state.proof(), core.here.peer
+        at, peer = core.state.proof(), core.ctx.peer
         said = {
             **msgpack.unpackb(core.link.state_message()[1]), "server": OWN, "name": "stranger",
             "primary": not core.config.primary, "digest": at.digest ^ 1, "echo": OWN,

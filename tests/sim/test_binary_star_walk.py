@@ -20,7 +20,7 @@ import pytest
 from chp.headers import State
 from chp.numbers import next_epoch
 from chp_server.core.pair import binary_star
-from chp_server.core.pair.binary_star import Event, peer_event, step
+from chp_server.core.pair.binary_star import PairEvent, peer_event, step
 
 EPOCH_BOUND = 5
 AGE_BOUND = 2
@@ -44,7 +44,7 @@ class Server(NamedTuple):
 Pair = tuple[Server, Server]
 
 
-def moved(server: Server, event: Event) -> Server:
+def moved(server: Server, event: PairEvent) -> Server:
     """After an event; a server that becomes active opens an epoch above all it has seen."""
     assert server.state is not None
     after = step(server.state, event)
@@ -98,12 +98,12 @@ def changes(me: Server, other: Server) -> Iterator[Server]:
         if me.state is State.PASSIVE and other.state is State.ACTIVE:
             yield catches_up(me, other)
             if me.number() == other.number():
-                yield moved(me, Event.HANDOVER)
+                yield moved(me, PairEvent.HANDOVER)
     if me.fresh:
         yield me._replace(fresh=False)  # the peer falls silent, whether it is dead or its link is
-    yield moved(me, Event.VOTE_PEER_ALIVE if me.fresh else Event.VOTE_PEER_SILENT)
+    yield moved(me, PairEvent.VOTE_PEER_ALIVE if me.fresh else PairEvent.VOTE_PEER_SILENT)
     if not me.fresh:
-        yield moved(me, Event.ALONE)
+        yield moved(me, PairEvent.ALONE)
     if me.state is State.ACTIVE:
         yield me._replace(age=min(me.age + 1, AGE_BOUND))  # it commits
 
@@ -162,14 +162,14 @@ def test_every_reachable_state_is_sound() -> None:
 @pytest.mark.parametrize(
     ("key", "after"),
     [
-        ((State.ACTIVE, Event.PEER_ACTIVE_HIGHER), State.ACTIVE),
-        ((State.ACTIVE, Event.PEER_ACTIVE_LOWER), State.PASSIVE),
-        ((State.PRIMARY, Event.PEER_BEHIND), State.PRIMARY),
-        ((State.PASSIVE, Event.PEER_BEHIND), State.PASSIVE),
-        ((State.BACKUP, Event.PEER_ACTIVE_HIGHER), State.BACKUP),
+        ((State.ACTIVE, PairEvent.PEER_ACTIVE_HIGHER), State.ACTIVE),
+        ((State.ACTIVE, PairEvent.PEER_ACTIVE_LOWER), State.PASSIVE),
+        ((State.PRIMARY, PairEvent.PEER_BEHIND), State.PRIMARY),
+        ((State.PASSIVE, PairEvent.PEER_BEHIND), State.PASSIVE),
+        ((State.BACKUP, PairEvent.PEER_ACTIVE_HIGHER), State.BACKUP),
     ],
 )
-def test_a_wrong_table_is_found(monkeypatch: pytest.MonkeyPatch, key: tuple[State, Event], after: State) -> None:
+def test_a_wrong_table_is_found(monkeypatch: pytest.MonkeyPatch, key: tuple[State, PairEvent], after: State) -> None:
     monkeypatch.setitem(binary_star.TABLE, key, after)
     assert next(violations(reachable()))
 

@@ -12,43 +12,43 @@ from chp.access import Sides
 from chp.hashmap import Hashmap
 from chp.headers import Batch
 from chp_client.core import outbox
-from chp_client.core.copy.channel import Channel
-from chp_client.core.copy.holding import Holding
+from chp_client.core.copy.channel import CopyChannel
+from chp_client.core.copy.subscriptions import Subscriptions
 from chp_client.core.core import ClientCore
 from chp_client.core.leadership import Leadership
 from chp_client.core.sending import session as sending
-from chp_server.access.admitting import Admitting
+from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
 from chp_server.core import core as server_core
 from chp_server.core import performing
 from chp_server.core.core import ServerCore
 from chp_server.core.pair import pending
 from chp_server.core.pair.arbitration import Arbitration
+from chp_server.core.pair.beat import BeatTimer
 from chp_server.core.pair.follow import Follower, Loader
 from chp_server.core.pair.liveness import Liveness
-from chp_server.core.pair.pulse import Pulse
-from chp_server.core.peer import meeting
+from chp_server.core.peer import handshake
 from chp_server.core.peer.peerlink import PeerLink
 from chp_server.core.peer.replay import Replay
-from chp_server.core.peer.suffix import Ledger, Piece
+from chp_server.core.peer.suffix import Ledger, SuffixPart
 from chp_server.core.performing import Step
-from chp_server.core.questions.changes import Changes
+from chp_server.core.questions.access_changes import AccessChanges
 from chp_server.core.questions.feeds import Feeds
 from chp_server.core.questions.requests import Requests
-from chp_server.core.releasing import Releasing
+from chp_server.core.release import AckRelease
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.state.filling import Filling
-from chp_server.core.state.granted import Granted
-from chp_server.core.state.history import Tenure
-from chp_server.core.state.leases import Leases
+from chp_server.core.state.access_state import AccessState
+from chp_server.core.state.history import EpochEntry
+from chp_server.core.state.leases import LeaseTable
+from chp_server.core.state.missing_messages import MissingMessages
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.state.verdicts import Duplicate, Refuse, Unrecorded
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
-from chp_server.core.updates.channels import Channel as ServedChannel
+from chp_server.core.updates.channels import PublishedChannel as ServedChannel
 from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
-from chp_server.core.updates.openrecord import OpenRecord
-from chp_server.core.updates.unwritten import Unwritten
+from chp_server.core.updates.open_record import OpenRecord
+from chp_server.core.updates.refusals import UnloggedRefusals
 from chp_server.store.memory_store import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
@@ -112,7 +112,7 @@ def order(mp: pytest.MonkeyPatch, first: Step, then: Step) -> None:
 
 
 def told_before_the_copy_holds_it(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Holding, "lacking", lambda self, batch, upto: [])
+    mp.setattr(Subscriptions, "lacking", lambda self, batch, upto: [])
 
 
 def published_before_the_sync(mp: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 
 def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Releasing, "may_leave", lambda self, acks, now: acks)
+    mp.setattr(AckRelease, "may_leave", lambda self, acks, now: acks)
 
 
 def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
@@ -153,11 +153,11 @@ def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
 
 
 def beats_go_on_while_stuck(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Pulse, "stuck", lambda self, now: False)
+    mp.setattr(BeatTimer, "stuck", lambda self, now: False)
 
 
 def busy_and_silent(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Pulse, "due", lambda self, now, used_s: None)
+    mp.setattr(BeatTimer, "due", lambda self, now, used_s: None)
 
 
 def recovery_forgets_the_last_row(mp: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def reissued_epoch(mp: pytest.MonkeyPatch) -> None:
 
 
 def duplicates_applied(mp: pytest.MonkeyPatch) -> None:
-    def judge(original: Any, frames: list[bytes], view: intake.View, open_record: OpenRecord, now: float) -> Any:
+    def judge(original: Any, frames: list[bytes], view: intake.StateView, open_record: OpenRecord, now: float) -> Any:
         verdict = original(frames, view, open_record, now)
         if isinstance(verdict, Duplicate) and verdict.batch is not None:
             return intake._judge_next(verdict.batch, frames, view, open_record)
@@ -221,10 +221,10 @@ def journal_lacks_a_row(mp: pytest.MonkeyPatch) -> None:
 
 
 def client_ignores_holes(mp: pytest.MonkeyPatch) -> None:
-    def on_batch(original: Any, self: Channel, header: Batch, *args: Any, **named: Any) -> Any:
+    def on_batch(original: Any, self: CopyChannel, header: Batch, *args: Any, **named: Any) -> Any:
         return original(self, header.after(min(header.prev, self.at), header.origins), *args, **named)
 
-    wrap(mp, Channel, "on_batch", on_batch)
+    wrap(mp, CopyChannel, "on_batch", on_batch)
 
 
 def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
@@ -275,11 +275,11 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
         ),
     )
 
-    def release(self: Releasing) -> None:
+    def release(self: AckRelease) -> None:
         here = self._here
         here.committer.acks.release_alone(here.turn, here.state.number)
 
-    mp.setattr(Releasing, "end_turn", release)
+    mp.setattr(AckRelease, "end_turn", release)
 
 
 def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
@@ -298,12 +298,12 @@ def lets_a_key_go_that_was_set_anew(mp: pytest.MonkeyPatch) -> None:
     """The keys of a lease are listed when it ends, and go by that list."""
     listed: dict[tuple[int, bytes], list[str]] = {}
 
-    def some_keys(original: Any, self: Leases, lease_id: bytes, most: int) -> list[str]:
+    def some_keys(original: Any, self: LeaseTable, lease_id: bytes, most: int) -> list[str]:
         left = listed.setdefault((id(self), lease_id), original(self, lease_id, 1 << 30))
         some, left[:most] = left[:most], []
         return some or original(self, lease_id, most)
 
-    wrap(mp, Leases, "some_keys", some_keys)
+    wrap(mp, LeaseTable, "some_keys", some_keys)
 
 
 def conditions_not_checked(mp: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def goes_back(mp: pytest.MonkeyPatch) -> None:
 
 
 def replay_forgets_sessions(mp: pytest.MonkeyPatch) -> None:
-    wrap(mp, Piece, "to_replay", lambda original, self: [[], *original(self)[1:]])
+    wrap(mp, SuffixPart, "to_replay", lambda original, self: [[], *original(self)[1:]])
 
 
 def heard_is_taken_for_done(mp: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def lease_outlives_its_session(mp: pytest.MonkeyPatch) -> None:
 
 
 def lease_not_looked_at_before_acknowledging(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Releasing, "may_leave", lambda self, acks, now: acks)
+    mp.setattr(AckRelease, "may_leave", lambda self, acks, now: acks)
 
 
 def sessions_are_told(mp: pytest.MonkeyPatch) -> None:
@@ -360,17 +360,17 @@ def empty_server_serves(mp: pytest.MonkeyPatch) -> None:
 
 def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
     """As 0.1 did: neither the store nor who opened an epoch."""
-    roles = meeting._misfit
-    mp.setattr(meeting, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
+    roles = handshake._misfit
+    mp.setattr(handshake, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
     mp.setattr(
         Committed,
         "holds",
-        lambda self, proof: proof.number <= self.state.history.get(proof.number >> 48, Tenure(-1)).last,
+        lambda self, proof: proof.number <= self.state.history.get(proof.number >> 48, EpochEntry(-1)).last,
     )
 
 
 def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(meeting, "_misfit", lambda peer, core: None)
+    mp.setattr(handshake, "_misfit", lambda peer, core: None)
 
 
 def being_alone_is_enough(mp: pytest.MonkeyPatch) -> None:
@@ -388,9 +388,9 @@ def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
     begin_turn = ServerCore.begin_turn
 
     def begins(self: ServerCore, *args: Any) -> None:
-        since = self.here.listens_since
+        since = self.ctx.listens_since
         begin_turn(self, *args)
-        self.here.listens_since = since
+        self.ctx.listens_since = since
 
     mp.setattr(ServerCore, "begin_turn", begins)
 
@@ -402,7 +402,7 @@ def strangers_need_no_proof(mp: pytest.MonkeyPatch) -> None:
 
 def refusals_without_a_row_forgotten(mp: pytest.MonkeyPatch) -> None:
     """What was refused for want of room, and comes again, is taken for done."""
-    mp.setattr(Unwritten, "get", lambda self, session_id, no: None)
+    mp.setattr(UnloggedRefusals, "get", lambda self, session_id, no: None)
 
 
 def a_sync_needs_room(mp: pytest.MonkeyPatch) -> None:
@@ -418,15 +418,15 @@ def a_sync_needs_room(mp: pytest.MonkeyPatch) -> None:
 def a_sync_waits_for_no_copy(mp: pytest.MonkeyPatch) -> None:
     """A client takes the acknowledgement of a batch of nothing for all that came before it."""
 
-    def lacking(original: Any, self: Holding, batch: Any, upto: int) -> Any:
+    def lacking(original: Any, self: Subscriptions, batch: Any, upto: int) -> Any:
         return original(self, batch, upto) if batch.keys or batch.extras else []
 
-    wrap(mp, Holding, "lacking", lacking)
+    wrap(mp, Subscriptions, "lacking", lacking)
 
 
 def messages_are_not_filled_in(mp: pytest.MonkeyPatch) -> None:
     """What a passive asks for it does not keep."""
-    wrap(mp, Filling, "fill", lambda original, self, body: (original(self, body), [])[1])
+    wrap(mp, MissingMessages, "fill", lambda original, self, body: (original(self, body), [])[1])
 
 
 def messages_of_another_history_stay(mp: pytest.MonkeyPatch) -> None:
@@ -555,7 +555,7 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
             world.do(command)
 
     run()
-    monkeypatch.setattr(pending.Pending, "end_rules", lambda self, state: None)
+    monkeypatch.setattr(pending.PendingList, "end_rules", lambda self, state: None)
     with pytest.raises(Wrong, match="was refused"):
         run()
 
@@ -630,7 +630,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, w
 
 
 def who_is_denied_hears_on(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(Admitting, "look", lambda self, rules, cut_off: None)
+    mp.setattr(SubscriptionAuthorizer, "look", lambda self, rules, cut_off: None)
 
 
 def cut_off_after_the_turn(mp: pytest.MonkeyPatch) -> None:
@@ -670,16 +670,16 @@ def sets_are_not_judged(mp: pytest.MonkeyPatch) -> None:
 
 
 def told_before_the_passive_has_them(mp: pytest.MonkeyPatch) -> None:
-    wrap(mp, Changes, "tell", lambda original, self, upto, answer: original(self, 1 << 63, answer))
+    wrap(mp, AccessChanges, "tell", lambda original, self, upto, answer: original(self, 1 << 63, answer))
 
 
 def told_what_others_gave_since(mp: pytest.MonkeyPatch) -> None:
     """As it was: the answer to one change tells the rules of the next one, which the passive does not have yet."""
 
-    def around(original: Any, self: Changes, upto: int, answer: Any) -> Any:
+    def around(original: Any, self: AccessChanges, upto: int, answer: Any) -> Any:
         return original(self, upto, lambda whom, which, _: answer(whom, which, self.told()))
 
-    wrap(mp, Changes, "tell", around)
+    wrap(mp, AccessChanges, "tell", around)
 
 
 def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
@@ -688,7 +688,7 @@ def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
 
 def snapshots_have_no_secret(mp: pytest.MonkeyPatch) -> None:
     """Gateways name members by another secret after a failover, so that what they have in hand is another's."""
-    wrap(mp, Granted, "to_list", lambda original, self, others: original(self, others)[:3])
+    wrap(mp, AccessState, "to_list", lambda original, self, others: original(self, others)[:3])
 
 
 @pytest.mark.parametrize(

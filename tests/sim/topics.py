@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from chp.topics import pack_messages
-from chp_server.core.state.recordlog import Messages
+from chp_server.core.state.record_log import LoggedMessages
 
 from .clients import STAGED, ClientNode, Op
 from .consumers import DONE, GroupChecks
@@ -57,7 +57,7 @@ def settings(node: ClientNode, topic: str, told: dict[str, Any] | None) -> None:
         node.put(op, {"topic": [topic, told]})
 
 
-def _values(row: Messages) -> list[bytes]:
+def _values(row: LoggedMessages) -> list[bytes]:
     return [value for body in msgpack.unpackb(row.body) for value in msgpack.unpackb(body)[1]]
 
 

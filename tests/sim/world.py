@@ -529,7 +529,7 @@ def _show_server(node: ServerNode) -> str:
     if not node.running:
         return "is down"
     core = node.core
-    sync = " in sync" if core.active and core.here.in_sync() else ""
+    sync = " in sync" if core.active and core.ctx.in_sync() else ""
     items = " ".join(f"{k}={v.decode()}" for k, v in sorted(core.state.map.values.items()))
     return f"{core.bstate.name} {number_text(core.state.number)}{sync}: {items}"
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone
-from chp_client.ask.port import Port
-from chp_client.spark.reading.changes import Place, read_changes
+from chp_client.ask.port import QuestionPort
+from chp_client.spark.reading.changes import ChangePosition, read_changes
 
 ROOT = Path(__file__).parents[2]
 GENEROUS_S = 400.0
@@ -133,11 +133,11 @@ def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | No
 
     A server without a journal that began again knows no more than since it had the state of the other.
     """
-    with Port(servers, 60) as port:
+    with QuestionPort(servers, 60) as port:
         facts = port.ask("", **{"from": 0, "feed": True, "probe": 0})
         found: list[Any] = []
         for updates in read_changes(
-            port, subtree, Place(facts["oldest"]), Place(facts["newest"]), facts["store"].hex()
+            port, subtree, ChangePosition(facts["oldest"]), ChangePosition(facts["newest"]), facts["store"].hex()
         ):
             found += zip(updates.revisions.tolist(), updates.keys, updates.values, strict=True)
         return found

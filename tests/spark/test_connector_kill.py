@@ -102,7 +102,7 @@ def test_a_worker_killed_in_a_task_and_the_active_while_staging_and_committing(t
         Readers(pair.servers, ["/inc/"], A_FILE) as readers,
     ):
         in_sync = lambda: any(  # noqa: E731
-            s.server is not None and s.server.core.active and s.server.core.here.in_sync()
+            s.server is not None and s.server.core.active and s.server.core.ctx.in_sync()
             for s in (pair.primary, pair.backup)
         )
         faults = {0: "worker", 1: "staging", 2: "staged"}

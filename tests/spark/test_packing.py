@@ -7,13 +7,13 @@ import pytest
 
 from chp.batch import Segment
 from chp.errors import BadKey
-from chp_client.spark.values.packing import Rows, check_keys
+from chp_client.spark.values.pack import PackedRows, check_keys
 
 LENGTHS = {"one length": [5] * 40, "none": [0, 0], "no rows": [], "many": [0, 1, 31, 32, 255, 256, 65_535, 65_536, 3]}
 
 
-def rows(keys: list[str], values: list[bytes], extras: dict[str, Any] | None = None) -> Rows:
-    return Rows(pa.array(keys, pa.large_string()), pa.array(values, pa.large_binary()), extras)
+def rows(keys: list[str], values: list[bytes], extras: dict[str, Any] | None = None) -> PackedRows:
+    return PackedRows(pa.array(keys, pa.large_string()), pa.array(values, pa.large_binary()), extras)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
@@ -29,7 +29,7 @@ def test_as_a_segment_of_lists(lengths: list[int]) -> None:
 def test_a_slice_and_text_beyond_ascii() -> None:
     keys, values = ["/ä", "/b", "/é€", "/d", "/long" * 20], [b"1", b"22", b"333", b"4", b"5"]
     whole = rows(keys, values)
-    part = Rows(whole.key_column.slice(1, 3), whole.value_column.slice(1, 3), None)
+    part = PackedRows(whole.key_column.slice(1, 3), whole.value_column.slice(1, 3), None)
     assert part.encode() == Segment(keys[1:4], values[1:4]).encode()
 
 
@@ -46,7 +46,9 @@ def test_heads_of_arrays(n: int) -> None:
 def test_duplicates_are_counted(keys: list[str], again: int) -> None:
     assert rows(keys, [b""] * len(keys)).duplicates == again
     doubled = pa.array(keys * 2, pa.large_string()).slice(len(keys) // 2, len(keys))
-    assert Rows(doubled, doubled.cast(pa.large_binary()), None).duplicates == len(keys) - len(set(doubled.to_pylist()))
+    assert PackedRows(doubled, doubled.cast(pa.large_binary()), None).duplicates == len(keys) - len(
+        set(doubled.to_pylist())
+    )
 
 
 @pytest.mark.parametrize("key", ["", "\x02a", "HUGZ", "/" + "x" * 1024, "/" + "ä" * 512])

@@ -7,8 +7,8 @@ import pytest
 
 from chp.numbers import number
 from chp_client.feed.feed import FeedRecord
-from chp_client.recorded import LOCK, PART, POSITION, files
-from chp_client.recording import GROUP_ROWS, Writer
+from chp_client.recorder import GROUP_ROWS, RecordingWriter
+from chp_client.recording_files import LOCK, PART, POSITION, files
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 from tests.process.test_recording import recorded, set_some
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "/a/", 600, 1 << 30)
+    writer = RecordingWriter(tmp_path, "/a/", 600, 1 << 30)
     writer.be_of(b"\x0f" * 16)
     writer.begin(number(1, 1))
     first = FeedRecord(

@@ -22,7 +22,7 @@ from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.updates.room import Measured
+from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.core.updates.turn import Frames, Turn
 
 ONE, TWO = b"1" * 16, b"2" * 16  # sessions
@@ -65,7 +65,7 @@ class Talk:
         """A batch of a session's, whatever it is."""
         self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
 
-    def do(self, *segments: Segment, seen: Measured | None = None) -> list[list[Any]]:
+    def do(self, *segments: Segment, seen: ResourceUsage | None = None) -> list[list[Any]]:
         """A turn with batches of ONE, which begins with a measurement; what it is told."""
         if seen is not None:
             self.core.measured(seen)

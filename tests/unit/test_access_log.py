@@ -20,9 +20,9 @@ from chp.numbers import pack
 from chp_server.core.core import ServerCore
 from chp_server.core.performing import admit, recover
 from chp_server.core.snapshots import Snapshotter
-from chp_server.core.updates.gate import Signed
+from chp_server.core.updates.authorizer import Signed
 from chp_server.core.updates.turn import Append
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 from chp_server.testing import Cores
 
 RULES: dict[str, Any] = {
@@ -315,7 +315,7 @@ def test_with_a_whole_state_of_other_rules_stays_only_what_it_can_have_the_refus
     put(cores, "root", ROOT, 1, "/secret/a")
     cores.linked = True
     cores.run(3.0)
-    assert cores.b.state.access.changed == cores.p.state.access.changed and cores.b.here.in_sync()
+    assert cores.b.state.access.changed == cores.p.state.access.changed and cores.b.ctx.in_sync()
     cores.b.pending.take(cores.now)
     assert [frames[1] for frames in cores.b.pending.taken] == [pack(2)]
 
@@ -386,7 +386,7 @@ def test_rules_are_refused_where_they_could_not_hold() -> None:
 
 def test_a_server_whose_peer_was_never_heard_takes_no_rules() -> None:
     cores = Cores(keyed=True)
-    cores.p.here.peer = None
+    cores.p.ctx.peer = None
     ask(cores.p, "root", rules=RULES, on=0)
     cores.linked = False
     cores.turn("P")

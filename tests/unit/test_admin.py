@@ -17,7 +17,7 @@ from chp.messages import hugz
 from chp.numbers import number, pack
 from chp.versions import VERSION
 from chp_client import Refused
-from chp_client.admin import Admin, AdminError, Reply, SpeaksOnlyChp1, Unreachable
+from chp_client.admin import Admin, AdminError, AdminReply, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
 PATIENCE_S = 20.0
@@ -103,7 +103,7 @@ def _refuses(code: str, detail: Any) -> Handler:
 def test_a_server_tells_its_status(fake: Callable[..., Fake]) -> None:
     server = fake(_says(state="active"))
     with Admin([server.address], PATIENCE_S) as admin:
-        assert admin.ask(server.address, "status") == Reply(server.address, number(3, 7), {"state": "active"})
+        assert admin.ask(server.address, "status") == AdminReply(server.address, number(3, 7), {"state": "active"})
         admin.ask(server.address, "backup", path="/x")
     assert [(command, options["chp"], options.get("path")) for command, options in server.requests] == [
         ("status", VERSION, None),
@@ -115,7 +115,7 @@ def test_both_are_asked_and_one_that_is_away_is_said_to_be(fake: Callable[..., F
     server, nobody = fake(_says(state="active")), f"tcp://127.0.0.1:{free_port()}"
     with Admin([nobody, server.address], 1.0) as admin:
         answers = admin.ask_all("status")
-    assert isinstance(answers[server.address], Reply)
+    assert isinstance(answers[server.address], AdminReply)
     away = answers[nobody]
     assert isinstance(away, Unreachable)
     assert not away.connected

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from chp.headers import State
-from chp_server.core.pair.binary_star import TABLE, Event, diagram, peer_event, step
+from chp_server.core.pair.binary_star import TABLE, PairEvent, diagram, peer_event, step
 
 WAITING = (State.PRIMARY, State.BACKUP)
 
@@ -26,7 +26,7 @@ def hear(mine: tuple[State, int, int, bool], theirs: tuple[State, int, int, bool
 
 @pytest.mark.parametrize("state", State)
 def test_what_the_table_does_not_name_changes_nothing(state: State) -> None:
-    for event in Event:
+    for event in PairEvent:
         assert step(state, event) is TABLE.get((state, event), state)
 
 
@@ -52,10 +52,10 @@ def test_a_server_that_meets_an_active_follows_it(state: State) -> None:
 
 
 def test_a_vote_counts_only_while_the_peer_is_silent() -> None:
-    assert step(State.PASSIVE, Event.VOTE_PEER_ALIVE) is State.PASSIVE
-    assert step(State.PASSIVE, Event.VOTE_PEER_SILENT) is State.ACTIVE
+    assert step(State.PASSIVE, PairEvent.VOTE_PEER_ALIVE) is State.PASSIVE
+    assert step(State.PASSIVE, PairEvent.VOTE_PEER_SILENT) is State.ACTIVE
     for state in WAITING:
-        assert step(state, Event.VOTE_PEER_SILENT) is state
+        assert step(state, PairEvent.VOTE_PEER_SILENT) is state
 
 
 def test_the_diagram_is_the_table() -> None:

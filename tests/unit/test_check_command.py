@@ -8,8 +8,8 @@ from time import monotonic
 import pytest
 
 from chp_server.core.state.journal import JournalDamaged
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
+from chp_server.store.store_url import open_journal
 from chp_server.tools.check_command import DAMAGED, USAGE, check, store_url
 from tests.damage.test_sqlite_damage import filled, flip
 
@@ -96,7 +96,7 @@ def copied(tmp_path: Path) -> Path:
     """A journal as a kill leaves it: all of it in the log."""
     journal = open_journal(f"sqlite:{tmp_path / 'live'}")
     journal.load()
-    journal.append([Row(1, 1, b"one")])
+    journal.append([LoggedRow(1, 1, b"one")])
     journal.sync()
     shutil.copytree(tmp_path / "live", tmp_path / "copy")
     journal.close()

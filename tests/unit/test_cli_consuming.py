@@ -1,4 +1,4 @@
-"""covers: client/chp_client/cli/topics/consuming.py, against a stand-in for a consumer: what a command is given."""
+"""covers: client/chp_client/cli/topics/consume.py, against a stand-in for a consumer: what a command is given."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from chp.limits import DEFAULT
 from chp_client import State
 from chp_client.cli import pair, store, text
 from chp_client.cli.app import chp
-from chp_client.cli.faults import Refused
+from chp_client.cli.faults import RefusedByServer
 from chp_client.cli.out import json_line
 from chp_client.cli.servers import operate, status
 from tests.unit.cli_standin import Shared, StandIn
@@ -46,5 +46,5 @@ def test_top_looks_as_often_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_hand_over_of_which_nothing_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "view", lambda server, answer: SimpleNamespace(active=False))
     admin: Any = SimpleNamespace(timeout_s=0.05, ask=lambda server, command: {})
-    with pytest.raises(Refused, match=r"tcp://b:1 did not become active within 0\.05 s"):
+    with pytest.raises(RefusedByServer, match=r"tcp://b:1 did not become active within 0\.05 s"):
         operate.wait_until_active(admin, "tcp://b:1")

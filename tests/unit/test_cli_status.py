@@ -15,7 +15,7 @@ from rich.console import Console
 
 from chp.numbers import number
 from chp_client import Refused
-from chp_client.admin import Answer, Reply, SpeaksOnlyChp1, Unreachable
+from chp_client.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
 from chp_client.ask import admission
 from chp_client.cli import faults, pair, probe
 from chp_client.cli.out import Out
@@ -33,7 +33,7 @@ def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "create_connection", lambda *args: CONNECT(("127.0.0.1", free_port())))
 
 
-def says(server: str, state: str, **facts: Any) -> Reply:
+def says(server: str, state: str, **facts: Any) -> AdminReply:
     """A server's answer, as a healthy one of a pair gives it."""
     role = "primary" if server == A else "backup"
     usual = {
@@ -44,7 +44,7 @@ def says(server: str, state: str, **facts: Any) -> Reply:
         "journal": {"store": "sqlite:/var/lib/chp", "bytes": 5 << 20, "sync": "always", "sync_p50_s": 0.0011,
                     "sync_p99_s": 0.0042},
     }  # fmt: skip
-    return Reply(server, number(3, 1042), {**usual, **facts})
+    return AdminReply(server, number(3, 1042), {**usual, **facts})
 
 
 def judged(*answers: Answer, named: bool = True) -> tuple[int, str, str]:
@@ -112,7 +112,7 @@ def test_who_is_denied_is_told_so_and_not_that_nobody_answers(monkeypatch: pytes
         lambda admin, what: operate._who(operate.look_for_active(admin)),
     ]
     for ask in asks:
-        with pytest.raises(faults.Refused, match="may not"):
+        with pytest.raises(faults.RefusedByServer, match="may not"):
             admin: Any = Starting([{A: denied(A), B: denied(B)}])
             ask(admin, "a list")
 
@@ -145,8 +145,8 @@ def test_who_needs_the_active_waits_while_servers_are_starting() -> None:
 def test_rules_are_changed_by_the_server_that_serves_once_there_is_one() -> None:
     told: dict[str, Any] = {"rules": None, "number": 0}
     looks: list[dict[str, Answer]] = [
-        {A: gone(A), B: Reply(B, 0, {**told, "serving": False})},
-        {A: Reply(A, 0, {**told, "serving": True}), B: Reply(B, 0, {**told, "serving": False})},
+        {A: gone(A), B: AdminReply(B, 0, {**told, "serving": False})},
+        {A: AdminReply(A, 0, {**told, "serving": True}), B: AdminReply(B, 0, {**told, "serving": False})},
     ]
     admin: Any = Starting(looks)
     assert access._serving(admin)[2] == A
@@ -203,12 +203,12 @@ def test_who_greets_is_not_taken_for_stopped(
 
 
 def test_a_state_may_be_told_as_a_number_too() -> None:
-    states = [pair.View(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
+    states = [pair.ServerStatus(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
 
 
 def test_a_server_that_says_little_is_shown_all_the_same() -> None:
-    view = pair.view(A, Reply(A, number(2, 7), {"state": "active"}))
+    view = pair.view(A, AdminReply(A, number(2, 7), {"state": "active"}))
     assert (view.epoch, view.sequence, view.in_sync, view.subscribers(), view.counts()) == (2, 7, None, None, {})
     assert pair.verdict([view]).code == 0
 

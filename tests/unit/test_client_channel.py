@@ -7,15 +7,15 @@ import pytest
 from chp.batch import Segment
 from chp.headers import Batch, Kthxbai, header_of
 from chp.limits import DEFAULT
-from chp_client.core.copy.channel import Channel, Verdict
+from chp_client.core.copy.channel import BatchVerdict, CopyChannel
 
 EPOCH = 1 << 48
 ITEMS = [[["/a"], [b"1"], None]]
 
 
 @pytest.fixture
-def channel() -> Channel:
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [])
+def channel() -> CopyChannel:
+    made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [])
     made.at, made.live = 2 * EPOCH | 5, True
     return made
 
@@ -23,55 +23,55 @@ def channel() -> Channel:
 @pytest.mark.parametrize(
     ("prev", "first", "verdict", "held"),
     [
-        (2 * EPOCH | 4, 2 * EPOCH | 5, Verdict.FINE, {}),  # seen already
-        (1 * EPOCH | 8, 1 * EPOCH | 9, Verdict.FINE, {}),  # a stale server's
-        (3 * EPOCH | 5, 3 * EPOCH | 6, Verdict.RESUME, {}),  # history may have changed
-        (2 * EPOCH | 6, 2 * EPOCH | 7, Verdict.RESUME, {}),  # a hole
-        (2 * EPOCH | 5, 2 * EPOCH | 6, Verdict.FINE, {"/a": b"1"}),
-        (2 * EPOCH | 1, 2 * EPOCH | 7, Verdict.FINE, {"/a": b"1"}),  # what is between concerns others
+        (2 * EPOCH | 4, 2 * EPOCH | 5, BatchVerdict.FINE, {}),  # seen already
+        (1 * EPOCH | 8, 1 * EPOCH | 9, BatchVerdict.FINE, {}),  # a stale server's
+        (3 * EPOCH | 5, 3 * EPOCH | 6, BatchVerdict.RESUME, {}),  # history may have changed
+        (2 * EPOCH | 6, 2 * EPOCH | 7, BatchVerdict.RESUME, {}),  # a hole
+        (2 * EPOCH | 5, 2 * EPOCH | 6, BatchVerdict.FINE, {"/a": b"1"}),
+        (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),  # what is between concerns others
     ],
 )
 def test_a_batch_is_applied_if_it_follows(
-    channel: Channel, prev: int, first: int, verdict: Verdict, held: dict[str, bytes]
+    channel: CopyChannel, prev: int, first: int, verdict: BatchVerdict, held: dict[str, bytes]
 ) -> None:
     header = Batch(prev, first, first, 0, [], False)
     assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is verdict
     assert channel.replica.shown == held and channel.at == (first if held else 2 * EPOCH | 5)
 
 
-def test_a_channel_that_is_not_complete_yet_holds_batches_back(channel: Channel) -> None:
+def test_a_channel_that_is_not_complete_yet_holds_batches_back(channel: CopyChannel) -> None:
     channel.live = False
     header = Batch(2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False)
-    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is Verdict.FINE
+    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is BatchVerdict.FINE
     assert channel.replica.shown == {} and channel.at == 2 * EPOCH | 5
 
 
-def test_what_a_later_version_adds_to_a_header_is_let_be(channel: Channel) -> None:
+def test_what_a_later_version_adds_to_a_header_is_let_be(channel: CopyChannel) -> None:
     header = header_of([1, 2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False, None, "new"])
     assert isinstance(header, Batch)
-    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is Verdict.FINE
+    assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is BatchVerdict.FINE
     assert channel.replica.shown == {"/a": b"1"}
 
 
 def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
     """Its server was parted with: the next one says that the batch is over, and its records do not have it."""
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
+    made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     own = Segment(["/a"], [b"own"], None)
     made.replica.show(own)
     made.replica.pending.add(own.keys, 1)
     session = made.ask(1, 0, made.at, 0.0).session = b"s" * 16
     end = Kthxbai(1, 3 * EPOCH | 9, 0, 0, 1, True, proof=[b"", b""])
-    assert made.on_kthxbai(end, session, 0.0) is Verdict.REFETCH
+    assert made.on_kthxbai(end, session, 0.0) is BatchVerdict.REFETCH
     made.ask(2, 0, 0, 0.0).session = session
-    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is Verdict.FINE
+    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is BatchVerdict.FINE
     assert made.replica.shown == {}
 
 
 def test_what_was_answered_before_a_batch_that_was_not_is_not_shown_for_ever_either() -> None:
     """An active answered 2 and not 1, and was lost with both; the next one answers 1 while the copy is on its way."""
     unanswered = [1, 3]
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: unanswered)
+    made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: unanswered)
     made.at, made.live = 2 * EPOCH | 5, True
     for no, keys in enumerate((["/x"], ["/a", "/again"], ["/again"]), 1):
         made.replica.show(Segment(keys, [b"own"] * len(keys), None))
@@ -79,15 +79,15 @@ def test_what_was_answered_before_a_batch_that_was_not_is_not_shown_for_ever_eit
     session = made.ask(1, 0, made.at, 0.0).session = b"s" * 16
     unanswered.remove(1)
     end = Kthxbai(1, 3 * EPOCH | 9, 0, 0, 1, True, proof=[b"", b""])
-    assert made.on_kthxbai(end, session, 0.0) is Verdict.REFETCH
+    assert made.on_kthxbai(end, session, 0.0) is BatchVerdict.REFETCH
     made.ask(2, 0, 0, 0.0).session = session
-    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is Verdict.FINE
+    assert made.on_kthxbai(end._replace(resumed=False), session, 0.0) is BatchVerdict.FINE
     assert "/a" not in made.replica.shown
     assert made.replica.shown["/again"] == b"own" and made.replica.pending.keys() == {"/again"}
 
 
 def test_a_snapshot_of_a_later_epoch_has_what_was_answered_before() -> None:
-    made = Channel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
+    made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     for no, key in enumerate(("/answered", "/open"), 1):
         made.replica.show(Segment([key], [b"own"], None))

@@ -15,14 +15,14 @@ from chp_client.agent import sockets
 from chp_client.agent.agent import DIRECT_ITEMS, Agent
 from chp_client.agent.dispatch import Dispatcher
 from chp_client.agent.mailbox import Mailbox
-from chp_client.agent.sockets import Sockets
+from chp_client.agent.sockets import ClientSockets
 from chp_server.ports import sockets as server_sockets
 from tests.unit.client_frames import PASSIVE, Talk
 
 
 def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
     """libzmq 4.3.5 ends the process (`!_more`, fq.cpp) when such a pipe goes between two frames of a message."""
-    ours = Sockets([("tcp://127.0.0.1:1",) * 3], {})
+    ours = ClientSockets([("tcp://127.0.0.1:1",) * 3], {})
     ours.open()
     dealer, sub, xpub = ours.servers[0]
     assert [s.getsockopt(zmq.IMMEDIATE) for s in (dealer, sub, xpub)] == [0, 0, 1]

@@ -12,8 +12,8 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
-from chp_server.core.state.journal import Loaded, Options
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.journal import LoadedJournal, Options
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.store.memory_store import MemoryStore
 
 MARK = 1 << 48 | 40
@@ -22,18 +22,18 @@ MARK = 1 << 48 | 40
 class Short(MemoryStore):
     """A journal that has three of the forty numbers that its mark tells of."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[LoggedRow]) -> None:
         super().__init__("memory:", Options())
         self._found = rows
 
-    def load(self) -> Loaded:
-        return Loaded(self._found[-1].last, 0, iter(()), iter(self._found), "told", marked=MARK, seen_epoch=1)
+    def load(self) -> LoadedJournal:
+        return LoadedJournal(self._found[-1].last, 0, iter(()), iter(self._found), "told", marked=MARK, seen_epoch=1)
 
 
-def rows() -> list[Row]:
+def rows() -> list[LoggedRow]:
     """What a lone server wrote."""
     core = ServerCore(CoreConfig(), b"o" * 16, 0.0, DEFAULT)
-    written: list[Row] = []
+    written: list[LoggedRow] = []
     for no in range(3):
         core.begin_turn(core.now + 0.1, 0.0)
         if no:
@@ -102,7 +102,7 @@ def test_one_whose_peer_has_more_catches_up_and_may_serve_then(primary: bool) ->
     for op in more.end_turn().journal:
         peer.commits.log.append(peer.commits.follow(op.body, 0.0))  # type: ignore[union-attr]
     run(2.0, core, peer)
-    assert peer.active and not core.cut_short and core.here.in_sync()
+    assert peer.active and not core.cut_short and core.ctx.in_sync()
     assert core.state.number == peer.state.number > core.marked
     run(3.0, core)  # the peer is gone, and a client votes
     assert core.vote() and core.active

@@ -129,7 +129,7 @@ def circle(arrows: dict[str, set[str]]) -> set[str]:
         left = stay
 
 
-CORE_ORDER = ("state", "updates", "pair", "standing", "peer", "questions", "core")
+CORE_ORDER = ("state", "updates", "pair", "context", "peer", "questions", "core")
 
 
 def test_the_server_s_core_runs_in_one_direction() -> None:
@@ -162,9 +162,9 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
-    """They are told, and ask (standing.py); who knows it stands around it."""
+    """They are told, and ask (context.py); who knows it stands around it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
-    assert knowing == {"performing", "snapshots", "copies", "space", "reactor", "cores"}
+    assert knowing == {"performing", "snapshots", "copies", "disk", "reactor", "cores"}
 
 
 def test_only_packages_lie_in_the_three_folders() -> None:
@@ -230,3 +230,13 @@ def test_the_journeys_name_the_file_of_what_stands_in_several() -> None:
         named = {f"{long[side]}/{rest}" for side, rest in re.findall(r"\*\*(S|C|chp)/([\w/.]+)\*\*", step)}
         for owner in re.findall(r"`([A-Z]\w*)\.\w+`", step):
             assert len(places[owner]) == 1 or named & places[owner], f"{owner} is in {sorted(places[owner])}: {step}"
+
+
+def test_each_place_that_the_glossary_names_exists() -> None:
+    page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (\S+\.py) \|$", page, re.MULTILINE)
+    long = {"S/": "server/chp_server/", "C/": "client/chp_client/"}
+    for place in rows:
+        path = long.get(place[:2], place[:2]) + place[2:]
+        assert (ROOT / path).is_file(), f"the glossary names {path}, which is not there"
+    assert len(rows) > 50, "and they are many"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chp.versions import VERSION
-from chp_client.cli.pair import View
+from chp_client.cli.pair import ServerStatus
 from chp_client.cli.servers.doctor import BAD, GOOD, WARN, Finding, findings
 
 NOW_MS = 1_795_375_822_658.0
@@ -18,8 +18,8 @@ FACTS = {"state": "active", "role": "primary", "in_sync": True, "wall_ms": NOW_M
 
 
 def found(closed: list[int] | None = None, **facts: Any) -> list[Finding]:
-    a = View("tcp://a:5556", facts={**FACTS, **facts})
-    b = View("tcp://b:5566", facts={**FACTS, "state": "passive", "role": "backup"})
+    a = ServerStatus("tcp://a:5556", facts={**FACTS, **facts})
+    b = ServerStatus("tcp://b:5566", facts={**FACTS, "state": "passive", "role": "backup"})
     return findings([a, b], {"tcp://a:5556": closed or []}, NOW_MS, 100.0)
 
 
@@ -67,7 +67,7 @@ def test_a_port_that_takes_no_connection_is_named() -> None:
 
 
 def test_a_server_that_is_not_there_and_one_of_another_version_that_tells_nothing() -> None:
-    away = View("tcp://a:5556", problem="nobody listens there; start chp-server")
+    away = ServerStatus("tcp://a:5556", problem="nobody listens there; start chp-server")
     assert findings([away], {}, NOW_MS, 0.0)[0] == Finding(BAD, "tcp://a:5556: nobody listens there; start chp-server")
-    told = findings([View("tcp://a:5556", facts={"state": "active", "role": "alone"})], {}, NOW_MS, 0.0)
+    told = findings([ServerStatus("tcp://a:5556", facts={"state": "active", "role": "alone"})], {}, NOW_MS, 0.0)
     assert [each.level for each in told] == [GOOD, GOOD]

@@ -17,7 +17,7 @@ from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.gate import Signed
+from chp_server.core.updates.authorizer import Signed
 from chp_server.cores import Cores
 from tests.unit.test_access_log import ask
 
@@ -221,7 +221,7 @@ def refused_now(cores: Cores, user: str) -> set[int]:
     """As `refused`, of the turn that goes on."""
     told = [
         decode(frames[4])[0]
-        for who, messages in cores.p.here.turn.replies
+        for who, messages in cores.p.ctx.turn.replies
         for frames in messages
         if who.startswith(user.encode())
     ]

@@ -16,7 +16,7 @@ from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.questions import feeds
 from chp_server.core.questions.feeds import READS_A_TURN
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append, Turn
 
 SHORT = replace(DEFAULT, log_records_max=2)  # the log in memory; the rest only the journal has
@@ -28,7 +28,7 @@ class Fed:
 
     def __init__(self, wall_s: Callable[[int], float] = lambda no: 0.0, log: Limits = SHORT) -> None:
         self.core = ServerCore(CoreConfig(name="a"), b"s" * 16, 0.0, log)
-        self.rows: list[Row] = []
+        self.rows: list[LoggedRow] = []
         self.now = 0.0
         for no in range(7):
             self.core.begin_turn(self.now, wall_s(no))

@@ -10,7 +10,7 @@ from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import U64_MASK
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.channels import Channels
+from chp_server.core.updates.channels import PublishedChannels
 
 EPOCH = 1 << 48
 
@@ -33,7 +33,7 @@ def added_up(hashmap: Hashmap, subtree: str) -> tuple[int, int]:
 @pytest.mark.parametrize("keys", [5, 1000])
 def test_the_fingerprint_is_that_of_the_map_however_seldom_it_is_asked_for(ask_every: int, keys: int) -> None:
     rng = random.Random(keys * ask_every)
-    state, channels = ReplicatedState(DEFAULT), Channels(DEFAULT)
+    state, channels = ReplicatedState(DEFAULT), PublishedChannels(DEFAULT)
     followed = [channels.subscribe(channel_topic(subtree), state, b"1", 0.0) for subtree in ("", "/a/")]
     revision = EPOCH
     for i in range(400):

@@ -11,9 +11,9 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
-from chp_server.core.pair.binary_star import Event
+from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.pair.follow import Follower
-from chp_server.core.state.recordlog import Record, RecordLog
+from chp_server.core.state.record_log import Record, RecordLog
 from chp_server.core.updates.turn import Turn
 from chp_server.testing import Cores
 
@@ -46,7 +46,7 @@ def active_that_was_left() -> ServerCore:
     turn(active, 0.0, turn(gone, 0.0).to_peer)
     turn(active, 0.1, [gone.link.leave_message()])
     assert active.active
-    assert not active.here.alive()
+    assert not active.ctx.alive()
     return active
 
 
@@ -56,7 +56,7 @@ def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks()
     assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]  # who asks comes first
     answer = turn(active, 1.0, asks.to_peer)
     assert follow.RECORD in kinds(answer.to_peer)
-    assert active.here.follower is not None
+    assert active.ctx.follower is not None
 
 
 def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
@@ -79,7 +79,7 @@ def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confir
     active, back = active_that_was_left(), server("B")
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     turn(active, 9.0, [back.link.state_message()])  # replica_timeout_s is 1: it has a lot to write
-    assert active.here.follower is not None
+    assert active.ctx.follower is not None
 
 
 class Wire:
@@ -113,10 +113,10 @@ class Wire:
 def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
     """Its question and the first of the answer take longer than it waits before it asks again."""
     wire = Wire(later_s, n)
-    while not wire.passive.here.in_sync() and wire.now < 300:
+    while not wire.passive.ctx.in_sync() and wire.now < 300:
         wire.step()
     assert wire.passive.state.map.fingerprint() == wire.active.state.map.fingerprint()
-    assert wire.passive.here.in_sync()
+    assert wire.passive.ctx.in_sync()
     assert wire.asked <= 8, wire.asked
     assert not wire.passive.counts["garbage_peer"]
 
@@ -181,10 +181,10 @@ def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
     """Else it gives way to a server that has no room for it, and serves nobody."""
     pair = Cores()
     pair.p.rise_above(pair.p.state.epoch + 1)
-    pair.p.here.beat_now()
+    pair.p.ctx.beat_now()
     turn_of_epoch = pair.turn("P")
     assert follow.STATE not in kinds(turn_of_epoch.to_peer) and kinds(turn_of_epoch.opened) == [follow.STATE]
-    pair.p.here.beat_now()
+    pair.p.ctx.beat_now()
     later = pair.turn("P")
     assert follow.STATE in kinds(later.to_peer) and not later.opened
 
@@ -194,7 +194,7 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
     turn(back, 0.0)
     asks = [back.link.state_message(), [follow.WANT, packb({"at": [b"", 0, b"", 0], "history": [], "whole": True})]]
     first = turn(active, 0.0, asks)
-    assert active.active and active.here.follower is not None
+    assert active.active and active.ctx.follower is not None
     assert follow.END not in kinds(first.to_peer)
     assert follow.END in kinds(turn(active, 0.0).to_peer)
 
@@ -206,7 +206,7 @@ def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back
     back.link.want_whole()
     asks = turn(back, 1.2).to_peer
     old = [frames for frames in turn(active, 1.2, asks).to_peer if frames[0] != follow.STATE]
-    back.step(Event.VOTE_PEER_SILENT)
+    back.step(PairEvent.VOTE_PEER_SILENT)
     back.collect([RESERVED_KEY, pack(1), b"c" * 16, b"", Segment(["/b"], [b"v"]).encode()])
     turn(back, 1.3)
     held = back.state.number

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.recorded import FORMAT as RECORDING
+from chp_client.recording_files import FORMAT as RECORDING
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.snapshots import Snapshotter
@@ -22,7 +22,7 @@ from chp_server.core.state.journal import Journal, WrongStore
 from chp_server.core.updates.turn import Save
 from chp_server.shell.reactor import write_updates
 from chp_server.store.journal_rows import FORMAT as JOURNAL
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 from tests.fixtures.make import CONTENT, RECORDED, SERVER, UPDATES
 
 HERE = Path(__file__).parents[1] / "fixtures"
@@ -71,7 +71,7 @@ def test_a_backup_that_is_started_is_another_store_and_a_journal_is_not(tmp_path
     Snapshotter(journal, core.limits).write(core.end_turn().journal, core)
     journal.sync()
     journal.close()
-    core.server = core.here.server = OURS[::-1]
+    core.server = core.ctx.server = OURS[::-1]
     again, journal = started(file, folder)
     assert again.state.store == OURS and again.state.history[again.state.epoch].opener == OURS
     again.server = b"N" * 16
@@ -96,7 +96,7 @@ def test_a_journal_of_another_format_is_refused_in_one_line_that_says_what_to_do
 
 
 def test_a_recording_of_each_format_is_read() -> None:
-    recorded = pytest.importorskip("chp_client.recorded")
+    recorded = pytest.importorskip("chp_client.recording_files")
     for folder in sorted(HERE.glob("recording-*")):
         (file,) = recorded.files(folder)
         table: Any = recorded.opened(file.path).read()
@@ -107,7 +107,7 @@ def test_a_recording_of_each_format_is_read() -> None:
 
 
 def test_a_recording_of_a_later_format_is_refused_by_name(tmp_path: Path) -> None:
-    recorded = pytest.importorskip("chp_client.recorded")
+    recorded = pytest.importorskip("chp_client.recording_files")
     (file,) = recorded.files(HERE / f"recording-{RECORDING}")
     table = recorded.pq.read_table(file.path)
     later = table.replace_schema_metadata({**table.schema.metadata, b"chp.format": b"9"})

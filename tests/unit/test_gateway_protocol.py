@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from chp_client.gateway.asked import Limits
 from chp_client.gateway.http.protocol import SLICE, BoundedProtocol
+from chp_client.gateway.request_fields import RequestLimits
 
 HEAD = b"PUT /%d HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /%d HTTP/1.1\r\n\r\n"
@@ -142,7 +142,7 @@ def test_a_body_of_known_length_is_one_piece_and_what_follows_it_is_not() -> Non
 def test_trailers_are_bounded_and_never_fields_of_the_request() -> None:
     _, told = served(CHUNKED + b"0\r\nIf-Match: x\r\nHost: evil.example\r\n\r\n", lambda *_: None)
     assert told[0][2] == {b"host": b"localhost", b"transfer-encoding": b"chunked"}
-    most = Limits().head_bytes
+    most = RequestLimits().head_bytes
     for trailers in (b"a:" + b"b" * most, b"a:b\r\n" * (most // 4)):
         transport, _ = served(CHUNKED + b"0\r\n" + trailers * 4 + b"\r\n\r\n", lambda *_: None)
         assert transport.closed and b"HTTP/1.1 431 " in transport.written

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chp_client.gateway import slices
-from chp_client.gateway.paths.batches import ROWS_MAX, Rows, rows_of
+from chp_client.gateway.paths.batches import ROWS_MAX, BatchRows, rows_of
 from chp_client.gateway.paths.groups import DEPTH, THINGS
 from chp_client.gateway.paths.topics import _rows as message_rows
 from chp_client.gateway.problems import Problem
@@ -46,7 +46,7 @@ DOCUMENTS = st.dictionaries(TEXTS, st.one_of(VALUES, st.lists(ROWS, max_size=4))
 def test_it_reads_what_json_reads(thing: Any, plain: bool, piece: int) -> None:
     """Texts are cut at any place, so that each kind of escape and character lies on a cut."""
     body = json.dumps(thing, ensure_ascii=plain, indent=1).encode()
-    reader = slices._Reader(body, 1000)
+    reader = slices._SliceReader(body, 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slices, "TEXT_PIECE", piece)
         patch.setattr(slices, "SMALL", piece)
@@ -81,7 +81,7 @@ def filled(head: bytes, unit: bytes, tail: bytes) -> bytes:
 
 
 def batch(body: bytes, kind: str = LINES) -> Steps[Any]:
-    return rows_of(kind, body, Rows(("",)))
+    return rows_of(kind, body, BatchRows(("",)))
 
 
 def lists(n: int) -> bytes:

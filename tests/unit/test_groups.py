@@ -16,7 +16,7 @@ from chp.messages import ICANHAZ
 from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
 from chp.versions import VERSION
 from chp_server.core.state.groups import NOBODY, Group
-from chp_server.core.state.leases import Whose
+from chp_server.core.state.leases import LeaseOwner
 from chp_server.core.state.topics import Topics
 from chp_server.testing import Cores
 
@@ -644,7 +644,7 @@ def test_columns_of_another_form_are_refused() -> None:
         assert one.send(**extras) in ("bad", "")
         assert talk.core.counts["garbage_collector"] > before or one.no
     with pytest.raises(BadFrame):
-        Topics(DEFAULT).groups.check({"group": ["t", "g", {}], "publish": []}, talk.core.state.leases, Whose(b""))
+        Topics(DEFAULT).groups.check({"group": ["t", "g", {}], "publish": []}, talk.core.state.leases, LeaseOwner(b""))
 
 
 # -- two servers

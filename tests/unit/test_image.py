@@ -11,7 +11,7 @@ from chp.batch import Segment
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.performing import Port, take_inputs
+from chp_server.core.performing import ServerPort, take_inputs
 from chp_server.core.state import image as image_module
 from chp_server.core.state.image import Image
 from chp_server.core.state.state import ReplicatedState
@@ -92,19 +92,19 @@ def test_the_names_are_listed_some_slices_a_turn_and_sets_wait_for_that(monkeypa
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(7 * SLICE)], [b"v"] * (7 * SLICE), None), 1, 0.0)
     core.request([b"reader", b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
-    asked: list[list[Port]] = []
+    asked: list[list[ServerPort]] = []
 
     class Ports:
-        def take(self, port: Port, handle: object) -> None:
+        def take(self, port: ServerPort, handle: object) -> None:
             asked[-1].append(port)
 
     while not core.end_turn().replies:
         core.begin_turn(0.2 + len(asked) / 1000, 1e9)
         asked.append([])
         take_inputs(core, Ports())
-    waited = [Port.COLLECTOR not in ports for ports in asked]
+    waited = [ServerPort.COLLECTOR not in ports for ports in asked]
     assert waited == [True] * 3 + [False] * 6, "eight slices of names in four turns, the last one empty; then seven"
-    assert all(Port.SNAPSHOT in ports for ports in asked)
+    assert all(ServerPort.SNAPSHOT in ports for ports in asked)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -26,7 +26,7 @@ from chp_server.core.state.verdicts import (
 from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.intake import judge
-from chp_server.core.updates.room import Room
+from chp_server.core.updates.resource_limits import ResourceLimits
 from chp_server.core.updates.turn import Turn
 
 ONE, TWO = b"1" * 12 + bytes(4), b"2" * 12 + bytes(4)
@@ -44,7 +44,7 @@ def plain(key: bytes, uuid: bytes, value: bytes = b"v") -> list[bytes]:
 @pytest.fixture
 def committer() -> Committer:
     """/a was set by ONE in a record, /b in the open one; ONE's second batch was refused, and has staged a part."""
-    made = Committer(Committed(replace(DEFAULT, value_bytes_max=1000)), Room(keys_max=4), 0)
+    made = Committer(Committed(replace(DEFAULT, value_bytes_max=1000)), ResourceLimits(keys_max=4), 0)
     turn = Turn()
     for frames in (batch(ONE, 1, "/a"), batch(ONE, 2, "/a", c=[[0], [0]]), plain(b"/p", b"u" * 16)):
         made.collect(frames, turn, 0.0, 0.0)
@@ -129,7 +129,7 @@ def test_what_is_no_kvset_raises(committer: Committer) -> None:
 
 
 def test_a_bound_is_remembered_when_somebody_was_turned_away_and_not_when_it_is_asked() -> None:
-    room = Room()
+    room = ResourceLimits()
     committer = Committer(Committed(DEFAULT), room, 0)
     room.measured(replace(room.measurement, memory=99, memory_max=100))
     frames = batch(ONE, 1, "/a")

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from chp_server.core.state.journal import Journal, JournalError, JournalLocked
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.store.sql import sql_journal as cleaning
+from chp_server.store.store_url import open_journal
 from chp_server.tools.journal_tools import backup, restore, verify
 
 EPOCH = 1 << 48
 Opener = Callable[..., Journal]
 
 
-def row(first: int, last: int | None = None, body: bytes | None = None, epoch: int = 1) -> Row:
+def row(first: int, last: int | None = None, body: bytes | None = None, epoch: int = 1) -> LoggedRow:
     """A record of `epoch` that covers the sequences first..last."""
     last = first if last is None else last
-    return Row(epoch * EPOCH | first, epoch * EPOCH | last, b"row %d" % first if body is None else body)
+    return LoggedRow(epoch * EPOCH | first, epoch * EPOCH | last, b"row %d" % first if body is None else body)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -46,7 +46,7 @@ def opened(url: str) -> Iterator[Opener]:
         yield opener
 
 
-def found(journal: Journal) -> tuple[list[bytes], list[Row]]:
+def found(journal: Journal) -> tuple[list[bytes], list[LoggedRow]]:
     loaded = journal.load()
     return list(loaded.snapshot), list(loaded.rows)
 
@@ -76,7 +76,7 @@ def test_what_was_synced_is_there_after_reopening(opened: Opener) -> None:
 def test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept(opened: Opener) -> None:
     journal = opened()
     journal.append([row(1)])
-    for wrong in (row(4), row(1), row(2, 1), Row(EPOCH | 2, 2 * EPOCH | 3, b""), row(2, epoch=1 << 15)):
+    for wrong in (row(4), row(1), row(2, 1), LoggedRow(EPOCH | 2, 2 * EPOCH | 3, b""), row(2, epoch=1 << 15)):
         with pytest.raises(JournalError, match="does not follow"):
             journal.append([row(2), wrong] if wrong.first > EPOCH | 2 else [wrong])
     journal.append([row(2)])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chp_server.core.state.journal import JournalDamaged, JournalError, Options
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.store.sql.journal_mark import JournalMark, MarkFile, mark_path, read_mark
+from chp_server.store.store_url import open_journal
 from chp_server.tools.check_command import DAMAGED, check
 
 STORE = b"s" * 16
@@ -21,7 +21,7 @@ def journal(tmp_path: Path) -> Path:
     """A journal that was closed, with two rows."""
     made = open_journal(f"sqlite:{tmp_path}")
     made.load()
-    made.append([Row(1, 1, b"one"), Row(2, 2, b"two")])
+    made.append([LoggedRow(1, 1, b"one"), LoggedRow(2, 2, b"two")])
     made.sync()
     made.close()
     return tmp_path / "journal.sqlite"

@@ -12,7 +12,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.snapshots import Snapshotter, recover_snapshot
 from chp_server.core.state.journal import Journal
 from chp_server.core.updates.committed import Committed
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 
 VALUE = bytes(1 << 20)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from chp.batch import Segment
-from chp_client.core.copy.keyorder import CHUNK, GONE_MIN, NOTED_MIN, KeyOrder, bounds
+from chp_client.core.copy.key_order import CHUNK, GONE_MIN, NOTED_MIN, KeyOrder, bounds
 from tests.unit.client_frames import OTHER, SESSION, Talk, n, segment
 
 

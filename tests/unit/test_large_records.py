@@ -10,7 +10,7 @@ from chp.keys import RESERVED_KEY, channel_topic, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.turn import Append, Turn
 from chp_server.shell.copies import difference
@@ -38,7 +38,7 @@ class Lone:
     def end(self, now: float) -> None:
         turn: Turn = self.core.end_turn()
         appended = [op for op in turn.journal if isinstance(op, Append)]
-        stored(0, self.replica.followed, 0, [Row(op.first, op.last, op.body) for op in appended])
+        stored(0, self.replica.followed, 0, [LoggedRow(op.first, op.last, op.body) for op in appended])
         for op in appended:
             self.replica.follow(op.body, now)
         self.published = [h for m in turn.publish if m[-1] and (h := split(m[-1])[0])[0] == BATCH]

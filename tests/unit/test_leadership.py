@@ -13,49 +13,49 @@ from chp.numbers import number
 from chp_client.core import leadership as module
 from chp_client.core.events import State
 from chp_client.core.freshness import Freshness
-from chp_client.core.leadership import TABLE, Event, Leadership, Move, Standing
-from chp_client.core.serverview import ServerView
+from chp_client.core.leadership import TABLE, FollowEvent, FollowState, Leadership, Move
+from chp_client.core.server_view import ServerView
 from chp_client.core.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 SILENCE_S = 1.0
 
 
-def place(standing: Standing, *, late: bool) -> tuple[Leadership, ServerView, ServerView, float]:
+def place(standing: FollowState, *, late: bool) -> tuple[Leadership, ServerView, ServerView, float]:
     """Of epoch 5; the server followed (or that was), another, and the time."""
     links = [ServerView(0, "a", heartbeat_s=0.1), ServerView(1, "b")]
     lead, now = Leadership(links, Timing(silence_s=SILENCE_S), 0.0), 100.0
     assert lead.learned(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
     lead.follow(links[0])
-    if standing is Standing.NOBODY:
+    if standing is FollowState.NOBODY:
         lead.leave(now)
-    now += 0.0 if standing is Standing.HEARD else 3 * SILENCE_S + 0.1 if late else SILENCE_S + 0.1
+    now += 0.0 if standing is FollowState.HEARD else 3 * SILENCE_S + 0.1 if late else SILENCE_S + 0.1
     assert lead.standing(now) is standing
     return lead, links[0], links[1], now
 
 
-@pytest.mark.parametrize("standing", Standing)
-@pytest.mark.parametrize("event", Event)
-def test_each_cell_of_the_table(event: Event, standing: Standing) -> None:
-    lead, ours, other, now = place(standing, late=event is Event.LATE)
-    if event in (Event.SAME, Event.AGAIN, Event.GONE):
-        if standing is Standing.NOBODY:
+@pytest.mark.parametrize("standing", FollowState)
+@pytest.mark.parametrize("event", FollowEvent)
+def test_each_cell_of_the_table(event: FollowEvent, standing: FollowState) -> None:
+    lead, ours, other, now = place(standing, late=event is FollowEvent.LATE)
+    if event in (FollowEvent.SAME, FollowEvent.AGAIN, FollowEvent.GONE):
+        if standing is FollowState.NOBODY:
             return  # nobody is the one that we follow
-        state = S.PASSIVE if event is Event.GONE else S.ACTIVE
-        move = lead.learned(ours, state, number(5, 9), now, restarted=event is Event.AGAIN)
+        state = S.PASSIVE if event is FollowEvent.GONE else S.ACTIVE
+        move = lead.learned(ours, state, number(5, 9), now, restarted=event is FollowEvent.AGAIN)
     else:
-        epoch = {Event.HIGHER: 6, Event.EQUAL: 5}.get(event, 4)
+        epoch = {FollowEvent.HIGHER: 6, FollowEvent.EQUAL: 5}.get(event, 4)
         move = lead.learned(other, S.ACTIVE, number(epoch, 9), now)
     assert move is TABLE[event][standing.value]
 
 
 def test_who_is_not_active_and_not_followed_changes_nothing() -> None:
-    lead, _, other, now = place(Standing.HEARD, late=False)
+    lead, _, other, now = place(FollowState.HEARD, late=False)
     assert lead.learned(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5
 
 
 def test_who_speaks_another_version_is_not_believed() -> None:
-    lead, _, other, now = place(Standing.NOBODY, late=False)
+    lead, _, other, now = place(FollowState.NOBODY, late=False)
     other.unspoken = "its version is not ours"
     assert lead.learned(other, S.ACTIVE, number(9, 1), now) is Move.STAY
 
@@ -87,9 +87,9 @@ def test_lag_is_measured_from_the_best_message() -> None:
 
 
 def test_a_long_heartbeat_makes_a_long_silence_unless_the_connection_has_ended() -> None:
-    lead, ours, _, now = place(Standing.HEARD, late=False)
+    lead, ours, _, now = place(FollowState.HEARD, late=False)
     ours.collector_up = True
     ours.told_pace(1000)
-    assert lead.standing(now + 3.9) is Standing.HEARD and lead.standing(now + 4.1) is Standing.SILENT
+    assert lead.standing(now + 3.9) is FollowState.HEARD and lead.standing(now + 4.1) is FollowState.SILENT
     ours.collector_up = False
-    assert lead.standing(now + 1.1) is Standing.SILENT
+    assert lead.standing(now + 1.1) is FollowState.SILENT

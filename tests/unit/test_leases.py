@@ -19,7 +19,7 @@ from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.cli.app import chp
 from chp_client.errors import Closed
-from chp_server.core.state.leases import Leases, Whose, listed
+from chp_server.core.state.leases import LeaseOwner, LeaseTable, listed
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.state.verdicts import Refusal
 from chp_server.testing import TestServer
@@ -28,8 +28,8 @@ LEASE, ANOTHER = b"L" * 16, b"M" * 16
 A, B = b"client of us", b"another one."
 
 
-def opened() -> Leases:
-    leases = Leases()
+def opened() -> LeaseTable:
+    leases = LeaseTable()
     leases.keep(LEASE, 5000, A, 0.0)
     return leases
 
@@ -46,27 +46,27 @@ def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> 
 def test_a_client_has_its_share_of_leases_and_no_more() -> None:
     leases, limits = opened(), replace(DEFAULT, leases_of_one_max=2)
     leases.most = 3
-    leases.check({"lease": [ANOTHER, 5000]}, Whose(A), limits)
+    leases.check({"lease": [ANOTHER, 5000]}, LeaseOwner(A), limits)
     leases.keep(ANOTHER, 5000, A, 0.0)
     with pytest.raises(Refusal, match="share"):
-        leases.check({"lease": [b"N" * 16, 5000]}, Whose(A), limits)
-    leases.check({"lease": [LEASE, 5000]}, Whose(A), limits)  # to refresh one is not to open one
-    leases.check({"lease": [b"N" * 16, 5000]}, Whose(B), limits)
+        leases.check({"lease": [b"N" * 16, 5000]}, LeaseOwner(A), limits)
+    leases.check({"lease": [LEASE, 5000]}, LeaseOwner(A), limits)  # to refresh one is not to open one
+    leases.check({"lease": [b"N" * 16, 5000]}, LeaseOwner(B), limits)
     leases.keep(b"N" * 16, 5000, B, 0.0)
     with pytest.raises(Refusal, match="3 leases are open"):
-        leases.check({"lease": [b"O" * 16, 5000]}, Whose(B), limits)
+        leases.check({"lease": [b"O" * 16, 5000]}, LeaseOwner(B), limits)
     leases.end(LEASE)
-    leases.check({"lease": [b"O" * 16, 5000]}, Whose(A), limits)
+    leases.check({"lease": [b"O" * 16, 5000]}, LeaseOwner(A), limits)
     assert dict(leases.of_client) == {A: 1, B: 1}
 
 
 def test_an_owner_of_its_own_making_is_refused() -> None:
     with pytest.raises(BadFrame, match="owner"):
-        opened().check({"lease": [LEASE, 5000, A]}, Whose(A), DEFAULT)
+        opened().check({"lease": [LEASE, 5000, A]}, LeaseOwner(A), DEFAULT)
 
 
 def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() -> None:
-    leases, mine, of_mine, other = Leases(), Whose(A, "bob"), Whose(B, "bob"), Whose(B, "eve")
+    leases, mine, of_mine, other = LeaseTable(), LeaseOwner(A, "bob"), LeaseOwner(B, "bob"), LeaseOwner(B, "eve")
     leases.check({"lease": [LEASE, 5000, ANYBODY]}, mine, DEFAULT)
     leases.keep(LEASE, 5000, mine.shared, 0.0)
     for column in ({"refresh": LEASE}, {"unlease": LEASE}, {"lease": [LEASE, 9000, ANYBODY]}):
@@ -80,7 +80,7 @@ def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() ->
     with pytest.raises(Refusal, match="has no keys"):
         leases.check({"lease": [ANOTHER, 5000, ANYBODY], "l": ANOTHER}, mine, DEFAULT)
     assert leases[LEASE].facts(1.0)["owner"] == "anybody"
-    assert Leases().get(LEASE) is None and Whose(A).shared == Whose(B).shared == ANYBODY
+    assert LeaseTable().get(LEASE) is None and LeaseOwner(A).shared == LeaseOwner(B).shared == ANYBODY
 
 
 def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
@@ -92,7 +92,7 @@ def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
 
 
 def test_leases_are_listed_a_thousand_at_a_time_in_the_order_of_their_names() -> None:
-    leases = Leases()
+    leases = LeaseTable()
     for i in range(1500):
         leases.keep(i.to_bytes(16), 5000, A, 0.0)
     first = listed(leases, b"", 1.0)
@@ -142,11 +142,11 @@ def test_a_refresh_keeps_a_lease_and_does_not_open_one() -> None:
     leases.refresh(LEASE, 3.0)
     leases.refresh(ANOTHER, 3.0)
     assert leases[LEASE].deadline == 8.0 and ANOTHER not in leases
-    leases.check({"refresh": LEASE}, Whose(A), DEFAULT)
+    leases.check({"refresh": LEASE}, LeaseOwner(A), DEFAULT)
     with pytest.raises(Refusal, match="expired"):
-        leases.check({"refresh": ANOTHER}, Whose(A), DEFAULT)
+        leases.check({"refresh": ANOTHER}, LeaseOwner(A), DEFAULT)
     with pytest.raises(Refusal, match="another client's"):
-        leases.check({"refresh": LEASE}, Whose(B), DEFAULT)
+        leases.check({"refresh": LEASE}, LeaseOwner(B), DEFAULT)
 
 
 def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() -> None:

@@ -9,8 +9,8 @@ import pytest
 from chp.batch import Segment
 from chp.hashmap import Hashmap
 from chp.limits import DEFAULT
-from chp_server.core.state import leaving as leaving_module
-from chp_server.core.state.leaving import SLICES, Leaving
+from chp_server.core.state import incremental_free as leaving_module
+from chp_server.core.state.incremental_free import SLICES, IncrementalFree
 from chp_server.core.state.state import ReplicatedState
 
 KEYS = [f"/k/{i}" for i in range(100)]
@@ -21,7 +21,7 @@ class Slice:
 
 
 def test_lists_go_some_slices_a_step() -> None:
-    leaving = Leaving()
+    leaving = IncrementalFree()
     slices = [Slice() for _ in range(3 * SLICES + 1)]
     alive = weakref.WeakSet(slices)
     leaving.add(slices)
@@ -34,14 +34,14 @@ def test_lists_go_some_slices_a_step() -> None:
 
 
 def test_what_is_small_goes_at_once() -> None:
-    leaving = Leaving()
+    leaving = IncrementalFree()
     leaving.add([Slice()] * SLICES)
     assert not leaving
 
 
 def test_a_map_goes_some_items_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaving_module, "ITEMS", 30)
-    leaving, hashmap = Leaving(), Hashmap()
+    leaving, hashmap = IncrementalFree(), Hashmap()
     hashmap.apply(Segment(KEYS, [b"v"] * 100, {"t": 1000}), 1, 0.0)
     leaving.add_map(hashmap)
     columns: list[Sized] = [hashmap.values, hashmap.revisions, hashmap.deadlines]

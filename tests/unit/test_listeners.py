@@ -13,7 +13,7 @@ from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.updates import channels as channels_module
 from chp_server.core.updates import listeners as module
-from chp_server.core.updates.listeners import LINGER_S, LINGERING_MAX, Listeners, Pace
+from chp_server.core.updates.listeners import LINGER_S, LINGERING_MAX, HeartbeatInterval, Listeners
 
 A, B = b"10", b"11"  # connections
 TOPIC = channel_topic("/a/")
@@ -140,7 +140,7 @@ def test_those_who_listen_are_counted_over_all_topics() -> None:
 BEAT_S = 0.25
 
 
-def gaps(pace: Pace, listening: list[int]) -> list[tuple[float, float]]:
+def gaps(pace: HeartbeatInterval, listening: list[int]) -> list[tuple[float, float]]:
     """For each HEARTBEAT but a channel's first: how long after the one before, and what that one had told."""
     topics = [channel_topic(f"/{i}/") for i in range(7)]
     heard: dict[bytes, tuple[float, float]] = {}
@@ -155,21 +155,21 @@ def gaps(pace: Pace, listening: list[int]) -> list[tuple[float, float]]:
 
 def test_while_few_listen_each_beat_has_a_heartbeat_of_each_channel() -> None:
     few = int(BEAT_S * module.HEARTBEATS_A_SECOND)
-    found = gaps(Pace(BEAT_S), [few] * 20)
+    found = gaps(HeartbeatInterval(BEAT_S), [few] * 20)
     assert len(found) == 19 * 7 and set(found) == {(BEAT_S, BEAT_S)}
 
 
 def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
-    found = gaps(Pace(BEAT_S), [module.HEARTBEATS_A_SECOND] * 100)[-20:]
+    found = gaps(HeartbeatInterval(BEAT_S), [module.HEARTBEATS_A_SECOND] * 100)[-20:]
     assert all(told == 1.0 and gap <= 1.0 for gap, told in found)
-    found = gaps(Pace(BEAT_S), [100 * module.HEARTBEATS_A_SECOND] * 100)[-20:]
+    found = gaps(HeartbeatInterval(BEAT_S), [100 * module.HEARTBEATS_A_SECOND] * 100)[-20:]
     assert all(told == module.PACE_S_MAX and gap <= module.PACE_S_MAX for gap, told in found)
     assert min(gap for gap, _ in found) > 1.0
 
 
 def test_nobody_waits_for_much_longer_than_was_told_however_many_come_and_go() -> None:
     crowd = [1, 5000, 1, 300, 2000, 40, 10_000, 700]
-    found = gaps(Pace(BEAT_S), [n for n in crowd for _ in range(23)])
+    found = gaps(HeartbeatInterval(BEAT_S), [n for n in crowd for _ in range(23)])
     assert max(gap / told for gap, told in found) < 4, "four of them are silence"
 
 

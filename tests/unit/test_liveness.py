@@ -9,14 +9,14 @@ from chp.errors import BadInput
 from chp.headers import State
 from chp.numbers import epoch_of
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.beat import BeatMessage
 from chp_server.core.pair.liveness import Liveness
-from chp_server.core.pair.pulse import Beat
-from chp_server.core.state.history import Proof
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.history import Position
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append
 from chp_server.cores import Cores
 
-AT = Proof(b"s" * 16, 7, b"o" * 16, 9)
+AT = Position(b"s" * 16, 7, b"o" * 16, 9)
 
 
 def standing(heard: float = 100.0) -> Liveness:
@@ -103,7 +103,7 @@ def test_one_that_left_is_replaced_at_once(pair: Cores) -> None:
 def test_an_active_does_not_wait_for_a_passive_that_is_slow(pair: Cores) -> None:
     pair.stopped = "B"
     pair.run(1.2)
-    assert pair.p.here.alive() and not pair.p.here.in_sync()
+    assert pair.p.ctx.alive() and not pair.p.ctx.in_sync()
 
 
 def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -> None:
@@ -121,7 +121,7 @@ def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores
     core, other = (pair.b, pair.p) if kind == "RECORD" else (pair.p, pair.b)
     pair.linked = False
     pair.run(0.6)
-    before = core.here.peer
+    before = core.ctx.peer
     assert before is not None
     heard = before.heard
     pair.put("P", b"x" * 16, 1, {"/k": b"1"})
@@ -144,14 +144,14 @@ def restarted(**config: object) -> ServerCore:
     rows = [op for op in lone.end_turn().journal if isinstance(op, Append)]
     made = ServerCore(CoreConfig(primary=True, name="P", has_peer=True), b"Q" * 16, 100.0)
     for op in rows:
-        row = Row(op.first, op.last, op.body)
+        row = LoggedRow(op.first, op.last, op.body)
         made.commits.log.append(made.commits.follow(row.body, 100.0, 0.0))
     return made
 
 
 def waits(core: ServerCore, until: float, *, connected: bool | None = None) -> float:
     """Take a turn each 0.1 s; when it became active, or infinity."""
-    now = core.here.now
+    now = core.ctx.now
     while now < until:
         now += 0.1
         core.begin_turn(now, now, None, () if connected is None else (connected,))
@@ -177,20 +177,20 @@ def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None
     core = restarted()
     waits(core, 100.2, connected=True)
     for _ in range(4):
-        assert waits(core, core.here.now + 2.0) == float("inf")
-        core.peer_message(Beat(b"P" * 16, 2000, State.ACTIVE, AT).frames())
-    assert waits(core, 120.0) == pytest.approx(core.here.now), "it fell silent"
+        assert waits(core, core.ctx.now + 2.0) == float("inf")
+        core.peer_message(BeatMessage(b"P" * 16, 2000, State.ACTIVE, AT).frames())
+    assert waits(core, 120.0) == pytest.approx(core.ctx.now), "it fell silent"
 
 
 def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person() -> None:
     core = restarted()
     ours, store = core.state.epoch, core.state.store
     waits(core, 100.2)
-    core.here.epochs.client_saw(ours + 1)
+    core.ctx.epochs.client_saw(ours + 1)
     assert waits(core, 120.0) == float("inf")
     assert f"epoch {ours + 1}" in core.link.waits_for and "chp switch --force" in core.link.waits_for
     assert not core.vote(), "a vote does not begin it either"
-    core.here.liveness.word(core.here.now)
+    core.ctx.liveness.word(core.ctx.now)
     with pytest.raises(BadInput, match="runs"):
         core.force()
     waits(core, 122.0)
@@ -202,5 +202,5 @@ def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_p
 
 def test_what_a_client_can_t_have_seen_holds_nobody_back() -> None:
     core = restarted()
-    core.here.epochs.client_saw(core.state.epoch + 65)
+    core.ctx.epochs.client_saw(core.state.epoch + 65)
     assert waits(core, 110.0) < 104.0

@@ -21,10 +21,10 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.pair.arbitration import Members
 from chp_server.core.state.epochs import JUMPS, REGAIN_S, Epochs
-from chp_server.core.state.history import Proof, Tenure, common, holds
-from chp_server.core.state.recordlog import Row
+from chp_server.core.state.history import EpochEntry, Position, common, holds
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append, Remember, Turn
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 
 BEAT_S = 0.25
 
@@ -103,7 +103,7 @@ def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is
     assert one.state.store == other.state.store and not one.active and not other.active
     turns = talk(one, other)
     active, passive = (one, other) if one.active else (other, one)
-    assert active.active and passive.bstate is State.PASSIVE and active.here.in_sync()
+    assert active.active and passive.bstate is State.PASSIVE and active.ctx.in_sync()
     assert active.state.proof() == passive.state.proof()
     assert active.state.map.values == passive.state.map.values
     wanted = {"/P/1", *(f"/P/{i + 1}" for i in range(ours)), *(f"/B/{i + 1}" for i in range(theirs))}
@@ -125,13 +125,13 @@ def test_equal_numbers_of_parted_histories_are_not_taken_for_the_same() -> None:
 def test_a_passive_whose_records_differ_is_not_in_sync_and_gets_the_whole_state() -> None:
     one, other = server("P", peer_timeout_s=1.0), server("B", 2, peer_timeout_s=1.0)
     talk(one, other, 1.0)
-    assert one.here.in_sync()
+    assert one.ctx.in_sync()
     other.state.digest ^= 1
     epoch = other.state.epoch
     other.state.history[epoch] = other.state.history[epoch]._replace(digest=other.state.digest)
     turns = talk(one, other)
     assert facts(turns, "histories parted") or facts(turns, "the passive differs")
-    assert one.state.proof() == other.state.proof() and one.here.in_sync()
+    assert one.state.proof() == other.state.proof() and one.ctx.in_sync()
 
 
 @pytest.mark.parametrize("name", ["P", "B"])
@@ -142,7 +142,7 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
     if name == "P":
         turn(ours, 1.1)
         assert ours.active
-        theirs.here.now = theirs.here.listens_since = 1.0
+        theirs.ctx.now = theirs.ctx.listens_since = 1.0
         before = ours.state.proof(), theirs.state.proof()
     turns = talk(ours, theirs)
     assert (ours.state.proof(), theirs.state.proof()) == before
@@ -184,7 +184,7 @@ def test_it_is_known_at_the_next_start_and_until_a_peer_of_ours_is_heard() -> No
 
 def test_a_server_that_is_started_without_a_peer_is_told_by_that_to_serve() -> None:
     core = restarted("P", alone("P", 3), 7)
-    core.config = core.here.config = replace(core.config, has_peer=False)
+    core.config = core.ctx.config = replace(core.config, has_peer=False)
     core.link.foreign = b"F" * 16
     turn(core, 0.1)
     assert core.active
@@ -198,7 +198,7 @@ def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
         turn(core, 1.1, forged.link.state_message())
         assert not core.ends
     talk(one, other, 2.0)
-    assert one.active and one.here.in_sync()
+    assert one.active and one.ctx.in_sync()
 
 
 def test_a_starting_server_of_the_same_role_ends() -> None:
@@ -244,7 +244,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
     one, other = server("P"), server("B", 2)
     later = said_of(other, version=9)
     done = turn(one, 0.1, later)
-    assert one.committer.view.version == 4 and one.here.peer is not None
+    assert one.committer.view.version == 4 and one.ctx.peer is not None
     assert "version" in facts([done], "settings differ")[0]
 
 
@@ -259,7 +259,7 @@ class TestClaims:
                 turn(one, 1.2, forged)
         turns = talk(one, other, 5.0)
         active = one if one.active else other
-        assert active.active and active.here.in_sync() and active.state.epoch < 16
+        assert active.active and active.ctx.in_sync() and active.state.epoch < 16
         again = server("B", 5)
         opened = [epoch_of(op.last) for each in turns for op in each.journal if isinstance(op, Append)]
         assert opened and max(opened) < 16
@@ -308,10 +308,10 @@ class TestClaims:
 
 
 def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() -> None:
-    history = {1: Tenure(number(1, 9), 77, b"a"), 3: Tenure(number(3, 20), 88, b"c")}
+    history = {1: EpochEntry(number(1, 9), 77, b"a"), 3: EpochEntry(number(3, 20), 88, b"c")}
 
-    def at(n: int, opener: bytes, digest: int) -> Proof:
-        return Proof(b"s", n, opener, digest)
+    def at(n: int, opener: bytes, digest: int) -> Position:
+        return Position(b"s", n, opener, digest)
 
     assert holds(history, at(number(1, 9), b"a", 77), None)
     assert not holds(history, at(number(1, 9), b"a", 78), None)
@@ -320,10 +320,10 @@ def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() 
     assert not holds(history, at(number(1, 5), b"a", 5), 6)
     assert not holds(history, at(number(1, 10), b"a", 5), None)
     assert not holds(history, at(number(2, 10), b"a", 5), None)
-    theirs = {1: history[1], 2: Tenure(number(2, 12), 5, b"b"), 3: Tenure(number(3, 15), 5, b"x")}
+    theirs = {1: history[1], 2: EpochEntry(number(2, 12), 5, b"b"), 3: EpochEntry(number(3, 15), 5, b"x")}
     assert common(history, theirs) == number(1, 9)
-    assert common(history, {**theirs, 3: Tenure(number(3, 15), 5, b"c")}) == number(3, 15)
-    assert common(history, {3: Tenure(number(3, 20), 5, b"c")}) == 0, "the same place with another digest"
+    assert common(history, {**theirs, 3: EpochEntry(number(3, 15), 5, b"c")}) == number(3, 15)
+    assert common(history, {3: EpochEntry(number(3, 20), 5, b"c")}) == 0, "the same place with another digest"
     assert common(history, {}) == 0
 
 
@@ -332,14 +332,14 @@ def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_t
     for url in (f"sqlite:{tmp_path}", "memory:"):
         journal = open_journal(url)
         journal.load()
-        journal.append([Row(number(1, i), number(1, i), b"old %d" % i) for i in range(1, 42)])
+        journal.append([LoggedRow(number(1, i), number(1, i), b"old %d" % i) for i in range(1, 42)])
         journal.sync()
         journal.begin_snapshot(number(1, 2))
         journal.put_snapshot(b"the other history")
         journal.commit_snapshot(number(1, 2), alone=True)
-        journal.append([Row(number(1, 3), number(1, 3), b"new")])
+        journal.append([LoggedRow(number(1, 3), number(1, 3), b"new")])
         journal.sync()
-        assert journal.read_after(number(1, 2), 1 << 20) == [Row(number(1, 3), number(1, 3), b"new")]
+        assert journal.read_after(number(1, 2), 1 << 20) == [LoggedRow(number(1, 3), number(1, 3), b"new")]
         journal.close()
     journal = open_journal(f"sqlite:{tmp_path}")
     loaded = journal.load()

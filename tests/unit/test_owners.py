@@ -19,10 +19,10 @@ from chp_server.core.core import ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.gate import Signed
+from chp_server.core.updates.authorizer import Signed
 from chp_server.core.updates.turn import Append
 from chp_server.cores import Cores
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 from tests.unit.test_access_log import ask
 
 SESSIONS_MAX, APPLICATIONS_MAX = 200, 40

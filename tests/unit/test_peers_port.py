@@ -23,7 +23,7 @@ def pair() -> Cores:
     """In sync, and each has told the other its secret."""
     made = Cores()
     for name, core in made.cores.items():
-        core.here.config = replace(core.config, secret=name.lower().encode() * 16)
+        core.ctx.config = replace(core.config, secret=name.lower().encode() * 16)
     made.put("PB", ONE, 1, {"/k": b"1"})
     made.run(1.0)
     return made
@@ -50,27 +50,27 @@ FORGERIES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("at", ["P", "B"])
 def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at: str, said: dict[str, Any]) -> None:
     core, other = pair.cores[at], pair.cores["B" if at == "P" else "P"]
-    follower, peer = core.here.follower, core.here.peer
+    follower, peer = core.ctx.follower, core.ctx.peer
     said = {"number": core.state.number + 5, **said}
     for _ in range(100):
         core.peer_message(forged(other, **said), LINE)
         core.peer_message([b"LEAVE", other.server], LINE)
         core.peer_message([b"CONFIRM", msgpack.packb([core.state.store, 1 << 60, b"", 0])], LINE)
-    assert core.here.follower is follower and core.here.peer is peer
+    assert core.ctx.follower is follower and core.ctx.peer is peer
     pair.run(1.0)
-    assert pair.p.active and pair.p.here.in_sync() and pair.b.here.in_sync()
+    assert pair.p.active and pair.p.ctx.in_sync() and pair.b.ctx.in_sync()
     assert not core.link.waits_for and core.link.misfit is None and core.counts["strangers"] >= 100
 
 
 def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
     ahead = {"number": pair.b.state.number + 1}  # of which its other one can't know that it is history
     pair.b.peer_message(forged(pair.p, server=pair.p.server, **ahead), NEW_LINE)
-    assert pair.b.here.peer is not None and pair.b.here.peer.number == ahead["number"]
+    assert pair.b.ctx.peer is not None and pair.b.ctx.peer.number == ahead["number"]
 
 
 def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cores) -> None:
     pair.p.peer_message(forged(pair.b, echo=b""), NEW_LINE)
-    assert pair.p.here.peer is not None and pair.p.here.peer.server == b"f" * 16
+    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.server == b"f" * 16
 
 
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
@@ -81,7 +81,7 @@ def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair:
     pair.b.peer_message(forged(pair.p, **serves), NEW_LINE)
     assert pair.b.counts["strangers"] == 1
     pair.run(0.75)
-    assert not pair.b.here.alive() and not pair.b.vote() and not pair.b.active
+    assert not pair.b.ctx.alive() and not pair.b.vote() and not pair.b.active
     pair.run(0.5)
     assert pair.b.vote() and pair.b.state.epoch > 8, "it fell silent too"
 
@@ -91,7 +91,7 @@ def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cor
     pair.linked = False
     pair.run(2.0)
     pair.p.peer_message(forged(pair.b, **new), NEW_LINE)
-    assert pair.p.here.peer is not None and pair.p.here.peer.number == 0
+    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.number == 0
 
 
 def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from chp.limits import DEFAULT
-from chp_server.core.pair.binary_star import Event
-from chp_server.core.pair.pending import Pending, batch_identity
+from chp_server.core.pair.binary_star import PairEvent
+from chp_server.core.pair.pending import PendingList, batch_identity
 from chp_server.testing import Cores
 
 LIMITS = replace(DEFAULT, pending_batches_max=5, pending_bytes_max=100, pending_age_s_max=10.0)
 
 
-def all_of(pending: Pending) -> list[list[bytes]]:
+def all_of(pending: PendingList) -> list[list[bytes]]:
     """What is taken over, in its order."""
     pending.take(0.0)
     taken = list(pending.taken)
@@ -19,7 +19,7 @@ def all_of(pending: Pending) -> list[list[bytes]]:
 
 
 def test_order_and_once() -> None:
-    pending = Pending(LIMITS)
+    pending = PendingList(LIMITS)
     for i in (3, 1, 3, 2):
         pending.add(b"%016d" % i, [b"%d" % i], 0.0)
     assert all_of(pending) == [[b"3"], [b"1"], [b"2"]]
@@ -27,7 +27,7 @@ def test_order_and_once() -> None:
 
 
 def test_bounds_drop_the_oldest_and_count() -> None:
-    pending = Pending(LIMITS)
+    pending = PendingList(LIMITS)
     for i in range(8):
         pending.add(b"%016d" % i, [b"x"], 0.0)
     assert len(pending) == 5 and pending.dropped == 3
@@ -38,7 +38,7 @@ def test_bounds_drop_the_oldest_and_count() -> None:
 
 
 def test_age() -> None:
-    pending = Pending(LIMITS)
+    pending = PendingList(LIMITS)
     pending.add(b"a" * 16, [b"x"], 0.0)
     pending.add(b"b" * 16, [b"y"], 5.0)
     pending.expire(10.1)
@@ -46,7 +46,7 @@ def test_age() -> None:
 
 
 def test_a_session_is_seen_up_to_a_number() -> None:
-    pending = Pending(LIMITS)
+    pending = PendingList(LIMITS)
     one, two = b"1" * 16, b"2" * 16
     for session, no in ((one, 1), (two, 1), (one, 2), (one, 3)):
         pending.add(batch_identity(session, no.to_bytes(8)), [b"%d" % no], 0.0)
@@ -57,7 +57,7 @@ def test_a_session_is_seen_up_to_a_number() -> None:
 
 
 def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
-    pending = Pending(LIMITS)
+    pending = PendingList(LIMITS)
     for no in range(1, 1000):
         pending.add(batch_identity(b"s" * 16, no.to_bytes(8)), [b"x"], no / 10)
         pending.expire(no / 10)
@@ -111,5 +111,5 @@ def test_what_a_successor_has_not_applied_when_it_gives_way_is_pending_again() -
         pair.put("B", b"s" * 16, no, {"/k": b"%d" % no})
     pair.run(2.0)
     pair.vote("B")
-    pair.b.step(Event.PEER_ACTIVE_HIGHER)
+    pair.b.step(PairEvent.PEER_ACTIVE_HIGHER)
     assert len(pair.b.pending) == 4 and not pair.b.pending.taken

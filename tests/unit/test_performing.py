@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from chp.batch import Segment
 from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.performing import ORDER, Port, Step, recover, steps, take_inputs
-from chp_server.core.state.journal import JournalFull, Loaded, Options
-from chp_server.core.state.recordlog import Row
+from chp_server.core.performing import ORDER, ServerPort, Step, recover, steps, take_inputs
+from chp_server.core.state.journal import JournalFull, LoadedJournal, Options
+from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
 from chp_server.store.memory_store import MemoryStore
 
@@ -66,14 +66,14 @@ class Recorder:
     def fact(self, fact: Fact) -> None:
         self.did.append(f"fact {fact.event}")
 
-    def read(self, read: Read) -> Sequence[Row] | None:
+    def read(self, read: Read) -> Sequence[LoggedRow] | None:
         self.did.append(f"read {read.after}")
         return None
 
     def copy(self, copy: Copy) -> None:
         self.did.append(copy.command)
 
-    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         self.did.append(port)
 
 
@@ -164,40 +164,40 @@ def test_so_does_the_answer_to_new_rules() -> None:
 def test_the_peer_is_heard_first() -> None:
     inboxes = Recorder()
     take_inputs(a_core(), inboxes)
-    assert inboxes.did == [Port.PEER, Port.UPDATES, Port.COLLECTOR, Port.SNAPSHOT]
+    assert inboxes.did == [ServerPort.PEER, ServerPort.UPDATES, ServerPort.COLLECTOR, ServerPort.SNAPSHOT]
 
 
 def test_clients_wait_while_a_large_commit_is_put_into_the_map() -> None:
     core, inboxes = a_core(), Recorder()
     core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, deferred=True)
     take_inputs(core, inboxes)
-    assert inboxes.did == [Port.PEER]
+    assert inboxes.did == [ServerPort.PEER]
 
 
 class Told(MemoryStore):
     """A journal that finds rows."""
 
-    def __init__(self, rows: list[Row], seen_epoch: int = 0) -> None:
+    def __init__(self, rows: list[LoggedRow], seen_epoch: int = 0) -> None:
         super().__init__("memory:", Options())
         self.dropped: list[int] = []
         self._found, self._seen = rows, seen_epoch
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         last = self._found[-1].last if self._found else 0
-        return Loaded(last, 0, iter(()), iter(self._found), "told", seen_epoch=self._seen)
+        return LoadedJournal(last, 0, iter(()), iter(self._found), "told", seen_epoch=self._seen)
 
     def drop_after(self, number: int) -> int:
         self.dropped.append(number)
         return 1
 
 
-def rows_of(core: ServerCore, *segments: list[Segment]) -> list[Row]:
+def rows_of(core: ServerCore, *segments: list[Segment]) -> list[LoggedRow]:
     """What a lone server writes to its journal: its epoch, then a record of each list."""
-    written: list[Row] = []
+    written: list[LoggedRow] = []
     for each in [[], *segments]:
         core.begin_turn(core.now + 0.01, 0.0)
         if each:
-            core.committer.commit_in_parts(core.here.turn, each, core.now, 0.0)
+            core.committer.commit_in_parts(core.ctx.turn, each, core.now, 0.0)
         written += [op.row() for op in core.end_turn().journal if isinstance(op, Append)]
     return written
 

@@ -10,7 +10,7 @@ from chp.batch import HEARTBEAT, KTHXBAI, SYNC, packb, split
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
 from chp.numbers import pack
-from chp_server.core.updates.room import Measured
+from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.core.updates.turn import Turn
 from tests.unit.server_talk import ONE, Talk
 
@@ -24,7 +24,7 @@ class Busy(Talk):
     def __init__(self) -> None:
         super().__init__()
         self.no = 0
-        self.core.measured(Measured())
+        self.core.measured(ResourceUsage())
         self.core.subscription([b"1", b"\x01" + channel_topic("")])
         self.step()
         for _ in range(3):

@@ -5,15 +5,15 @@ import pytest
 from chp.batch import decode, packb
 from chp.errors import BadFrame
 from chp.headers import Header, Refused, State
-from chp_server.core.pair.pulse import BEAT, STUCK_S, Beat, Pulse
-from chp_server.core.state.history import Proof
+from chp_server.core.pair.beat import BEAT, STUCK_S, BeatMessage, BeatTimer
+from chp_server.core.state.history import Position
 from chp_server.testing import Cores
 
-AT = Proof(b"s" * 16, 7, b"o" * 16, 9)
+AT = Position(b"s" * 16, 7, b"o" * 16, 9)
 
 
-def pulse() -> Pulse:
-    made = Pulse(b"p" * 16, 100.0, 0.25)
+def pulse() -> BeatTimer:
+    made = BeatTimer(b"p" * 16, 100.0, 0.25)
     made.done(State.ACTIVE, AT)
     made.begins(101.0)
     return made
@@ -27,7 +27,7 @@ def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
     beats = pulse()
     frames = beats.due(104.0, 104.0)
     assert frames is not None
-    assert Beat.of(frames[1]) == Beat(b"p" * 16, 3000, State.ACTIVE, AT)
+    assert BeatMessage.of(frames[1]) == BeatMessage(b"p" * 16, 3000, State.ACTIVE, AT)
     assert beats.due(101.0 + STUCK_S, 101.0 + STUCK_S) is not None and not beats.stuck(101.0 + STUCK_S)
     assert beats.due(101.1 + STUCK_S, 101.1 + STUCK_S) is None and beats.stuck(101.1 + STUCK_S)
 
@@ -60,7 +60,7 @@ def test_silence_is_the_longest_gap_between_words_of_one_turn() -> None:
 @pytest.mark.parametrize("said", [7, [], [b"s", 1, 3], ["s", 1, 3, list(AT)], [b"s", 1, 99, list(AT)], [b"s", 1, 3, 7]])
 def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
     with pytest.raises((BadFrame, ValueError)):
-        Beat.of(packb(said))
+        BeatMessage.of(packb(said))
 
 
 def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
@@ -80,10 +80,10 @@ def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
 def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=beating)
-    assert pair.b.here.alive() is beating
+    assert pair.b.ctx.alive() is beating
     turn = pair.turn("P")
     assert any(fact.event == "paused" for fact in turn.facts) is not beating
-    assert (pair.p.now < pair.p.here.hold_until) is not beating
+    assert (pair.p.now < pair.p.ctx.hold_until) is not beating
 
 
 def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
@@ -109,16 +109,16 @@ def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_it
 
 def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     pair = Cores()
-    peer = pair.b.here.peer
+    peer = pair.b.ctx.peer
     assert peer is not None
     heard = peer.heard
     pair.now += 0.5
     pair.b.begin_turn(pair.now, 0.0)
-    pair.b.peer_message(Beat(b"another run" * 2, 1, State.ACTIVE, AT).frames())
+    pair.b.peer_message(BeatMessage(b"another run" * 2, 1, State.ACTIVE, AT).frames())
     assert peer.heard == heard
-    pair.b.peer_message(Beat(pair.p.server, 1, State.ACTIVE, AT).frames())
+    pair.b.peer_message(BeatMessage(pair.p.server, 1, State.ACTIVE, AT).frames())
     assert peer.heard == pair.now
     pair.b.peer_message(pair.p.link.leave_message())
-    pair.b.peer_message(Beat(pair.p.server, 2, State.ACTIVE, AT).frames())
-    assert not pair.b.here.alive(), "what it said before it left came by another connection"
+    pair.b.peer_message(BeatMessage(pair.p.server, 2, State.ACTIVE, AT).frames())
+    assert not pair.b.ctx.alive(), "what it said before it left came by another connection"
     assert BEAT == b"BEAT"

@@ -12,7 +12,7 @@ from chp.headers import Kthxbai, Sync
 from chp.keys import RESERVED_KEY
 from chp.messages import ICANHAZ
 from chp.numbers import number, pack
-from chp_client.ask.port import Elsewhere, Line, Port
+from chp_client.ask.port import Connection, Elsewhere, QuestionPort
 from chp_client.core.question import Question, reply_of
 from chp_client.errors import Refused, Unanswered
 from chp_server.testing import Pair, free_port
@@ -96,21 +96,21 @@ def test_a_refusal_names_the_server_the_code_and_the_detail(code: str, text: str
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[Line, zmq.Socket[bytes]]]:
+def line() -> Iterator[tuple[Connection, zmq.Socket[bytes]]]:
     """A line, and the server's end of it."""
     context = zmq.Context()
     server, socket = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     server.linger = 0
     port = server.bind_to_random_port("tcp://127.0.0.1")
     socket.connect(f"tcp://127.0.0.1:{port}")
-    made = Line("server", socket)
+    made = Connection("server", socket)
     yield made, server
     made.close()
     server.close()
     context.term()
 
 
-def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Line, zmq.Socket[bytes]]) -> None:
+def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, server = line
     question = Question(4, b"/a/", {}, grant=2)
     assert mine.put(question.frames)
@@ -123,18 +123,21 @@ def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Line, zmq.So
     assert unpackb(server.recv_multipart()[3], "options")["more"] == 2 and not server.poll(0)
 
 
-def test_a_line_on_which_nothing_comes_is_said_to_be_silent(line: tuple[Line, zmq.Socket[bytes]]) -> None:
+def test_a_line_on_which_nothing_comes_is_said_to_be_silent(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, _ = line
     with pytest.raises(Elsewhere, match=r"^server said nothing for 0\.05 s$"):
         mine.hear(Question(1, b"", {}), 0.05)
 
 
 def test_a_port_walks_from_one_that_is_passive_to_the_one_that_serves() -> None:
-    with Pair() as pair, Port([pair.backup.address, pair.primary.address], 30.0) as port:
+    with Pair() as pair, QuestionPort([pair.backup.address, pair.primary.address], 30.0) as port:
         assert port.ask("", feed=True, probe=0)["newest"] >= 0
 
 
 def test_a_port_that_reaches_nobody_names_the_servers_and_the_remedy() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
-    with Port([address], 0.2) as port, pytest.raises(Unanswered, match=f"no server of {address} serves.*chp status"):
+    with (
+        QuestionPort([address], 0.2) as port,
+        pytest.raises(Unanswered, match=f"no server of {address} serves.*chp status"),
+    ):
         port.ask("", feed=True, probe=0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chp.limits import DEFAULT
-from chp_server.core.state.recordlog import Record, RecordLog
+from chp_server.core.state.record_log import Record, RecordLog
 from chp_server.testing import Cores
 
 sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), max_size=30)

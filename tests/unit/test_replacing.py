@@ -15,12 +15,12 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
-from chp_server.core.pair.binary_star import Event
+from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.performing import recover, steps
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Journal, JournalFull
 from chp_server.core.updates.turn import Frames, JournalOp
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 
 LIMITS = replace(DEFAULT, sync_chunk_items=10)
 KEYS = [f"/{i:03}" for i in range(200)]
@@ -102,7 +102,7 @@ class Pair:
     def until_taken_over(self) -> list[Frames]:
         """Until the passive has the whole state; what it said in that turn."""
         said: list[Frames] = []
-        while self.passive.core.here.replacing is None:
+        while self.passive.core.ctx.replacing is None:
             said = self.step()
             assert self.now < 5
         return said
@@ -151,7 +151,7 @@ def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
     pair.until_taken_over()
     core = pair.passive.core
     core.begin_turn(pair.now + 2, pair.now + 2)
-    assert not core.here.alive() and not core.vote()
+    assert not core.ctx.alive() and not core.vote()
     while not pair.passive.snapshotter.step(core):
         pass
     assert core.vote()
@@ -161,10 +161,10 @@ def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.until_taken_over()
     pair.passive.core.begin_turn(pair.now + 2, pair.now + 2)
-    pair.passive.core.step(Event.FORCED)  # by a person
+    pair.passive.core.step(PairEvent.FORCED)  # by a person
     pair.passive.turn(pair.now + 2.2, [])
     assert pair.passive.core.bstate is State.ACTIVE
-    assert pair.passive.core.here.replacing is None
+    assert pair.passive.core.ctx.replacing is None
     found = pair.restarted().state
     assert (found.number, found.map.values) == (
         pair.passive.core.state.number,

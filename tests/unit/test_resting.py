@@ -3,10 +3,10 @@
 import pytest
 
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.peer.resting import FAILURES_MAX, PACE_S
-from chp_server.core.updates.room import MIB, Measured
+from chp_server.core.peer.health import FAILURES_MAX, PACE_S
+from chp_server.core.updates.resource_limits import MIB, ResourceUsage
 
-PLENTY, TIGHT = Measured(disk_free=1000 * MIB), Measured(disk_free=70 * MIB)
+PLENTY, TIGHT = ResourceUsage(disk_free=1000 * MIB), ResourceUsage(disk_free=70 * MIB)
 
 
 class Two:
@@ -49,7 +49,7 @@ class Two:
 @pytest.fixture
 def two() -> Two:
     made = Two()
-    assert made.active == "P" and made.cores[0].here.in_sync()
+    assert made.active == "P" and made.cores[0].ctx.in_sync()
     return made
 
 
@@ -80,10 +80,10 @@ def test_two_near_their_bounds_do_not_hand_over_to_and_fro(two: Two) -> None:
 
 def test_a_server_at_which_no_set_can_be_done_hands_over_and_is_not_handed_back_to(two: Two) -> None:
     for _ in range(FAILURES_MAX):
-        two.cores[0].resting.failures += 1
+        two.cores[0].health.failures += 1
     two.seen[1] = PLENTY
     two.go(1.0)
-    assert two.active == "B" and "no set can be done" in two.cores[0].resting.why
+    assert two.active == "B" and "no set can be done" in two.cores[0].health.why
     two.seen[1] = TIGHT
     two.go(2 * PACE_S)
     assert two.active == "B"

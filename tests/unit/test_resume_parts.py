@@ -4,7 +4,7 @@ from chp.batch import BATCH, Segment, join, split
 from chp.headers import Kthxbai
 from chp.limits import DEFAULT
 from chp_server.core.questions.syncs import resume_parts
-from chp_server.core.state.recordlog import Record
+from chp_server.core.state.record_log import Record
 
 
 def part(prev: int, first: int, last: int, more: bool, *keys: str) -> Record:

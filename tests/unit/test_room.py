@@ -11,10 +11,10 @@ import pytest
 from chp.batch import ACK, REFUSED, Segment
 from chp.messages import kvset
 from chp_server.core.state.journal import JournalFull
-from chp_server.core.updates.room import MIB, Measured, Room
-from chp_server.shell import measuring
-from chp_server.shell.measuring import Gauge
-from chp_server.shell.space import NO_ROOM_S, Space
+from chp_server.core.updates.resource_limits import MIB, ResourceLimits, ResourceUsage
+from chp_server.shell import gauges
+from chp_server.shell.disk import NO_ROOM_S, DiskMonitor
+from chp_server.shell.gauges import Gauge
 
 from .server_talk import Talk
 
@@ -22,19 +22,19 @@ LEASE, NEW, TRANSACTION = b"L" * 16, b"N" * 16, b"T" * 16
 SET = Segment(["/a"], [b"1"])
 
 
-def refused(talk: Talk, *segments: Segment, seen: Measured | None = None) -> list[str]:
+def refused(talk: Talk, *segments: Segment, seen: ResourceUsage | None = None) -> list[str]:
     """The codes and details of what a turn that begins with a measurement refuses of some batches."""
     return [f"{header[2]} {header[3]}" for header in talk.do(*segments, seen=seen) if header[0] == REFUSED]
 
 
-def memory(used: int, of: int = 1000) -> Measured:
+def memory(used: int, of: int = 1000) -> ResourceUsage:
     """So many MiB of memory in use."""
-    return Measured(memory=used * MIB, memory_max=of * MIB)
+    return ResourceUsage(memory=used * MIB, memory_max=of * MIB)
 
 
-def disk(free: int) -> Measured:
+def disk(free: int) -> ResourceUsage:
     """So many MiB free."""
-    return Measured(disk_free=free * MIB)
+    return ResourceUsage(disk_free=free * MIB)
 
 
 KEPT: dict[str, Any] = {"disk_free_min": 64 * MIB}
@@ -45,16 +45,16 @@ KEPT: dict[str, Any] = {"disk_free_min": 64 * MIB}
     [
         (memory(1001), "memory: 1,001 MiB of 1,000 MiB are in use.*--max-memory"),
         (disk(63), "disk: 63 MiB are free, and 64 MiB have to stay so.*--min-free-disk"),
-        (Measured(memory=300 * MIB, address_left=-1), "memory: at 300 MiB.*ulimit -v"),
-        (Measured(journal_full=True), "the journal had no room"),
+        (ResourceUsage(memory=300 * MIB, address_left=-1), "memory: at 300 MiB.*ulimit -v"),
+        (ResourceUsage(journal_full=True), "the journal had no room"),
     ],
 )
-def test_sets_without_room_are_refused_with_figures_and_the_remedy(seen: Measured, figures: str) -> None:
+def test_sets_without_room_are_refused_with_figures_and_the_remedy(seen: ResourceUsage, figures: str) -> None:
     lone = Talk(**KEPT)
     (said,) = refused(lone, SET, seen=seen)
     assert said.startswith("full ")
     assert re.search(figures, said)
-    assert not refused(lone, SET, seen=Measured()), "and there is room again"
+    assert not refused(lone, SET, seen=ResourceUsage()), "and there is room again"
 
 
 GROWING = [
@@ -137,7 +137,7 @@ def test_what_expires_goes_without_room_too() -> None:
 
 def test_the_status_has_the_figures() -> None:
     lone = Talk(keys_max=5, **KEPT)
-    refused(lone, SET, seen=Measured(10 * MIB, 20 * MIB, None, 63 * MIB))
+    refused(lone, SET, seen=ResourceUsage(10 * MIB, 20 * MIB, None, 63 * MIB))
     room = lone.core.status()["room"]
     assert room.pop("why").startswith("disk: 63 MiB")
     assert room == {
@@ -152,7 +152,7 @@ def test_the_status_has_the_figures() -> None:
 def test_without_settings_the_bounds_are_shares_of_what_there_is(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
+    monkeypatch.setattr(gauges, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
     gauge = Gauge(None, None, f"sqlite:{tmp_path}")
     seen = gauge.measure(journal_full=False)
     assert seen.memory_max == 400 * MIB and 0 < seen.memory < 64 << 30
@@ -167,8 +167,8 @@ def test_zero_is_no_bound_and_what_is_not_on_a_disk_is_not_measured() -> None:
 
 
 def test_a_limit_on_address_space_is_looked_at_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    address, resident = measuring.used()
-    monkeypatch.setattr(measuring, "address_max", lambda: 2 * address)
+    address, resident = gauges.used()
+    monkeypatch.setattr(gauges, "address_max", lambda: 2 * address)
     seen = Gauge(None, None, "memory:").measure(journal_full=False)
     assert seen.memory_max is not None and resident <= seen.memory_max <= 1.6 * address
     assert seen.address_left is not None and 0 < seen.address_left < 2 * address
@@ -181,7 +181,7 @@ def test_a_journal_whose_file_was_removed_is_noticed_and_nothing_is_written_any_
     file.write_bytes(b"1")
     assert not gauge.measure(journal_full=False).gone
     file.rename(tmp_path / "elsewhere")
-    room = Room()
+    room = ResourceLimits()
     room.measured(gauge.measure(journal_full=False))
     assert "file was removed" in room.read_only and "chp dump" in room.why_not(1)
     file.write_bytes(b"another")
@@ -206,7 +206,7 @@ class Disk(Gauge):
 class Told:
     """A core that remembers what it was told of the room."""
 
-    def measured(self, seen: Measured, *, aside: bool = False) -> str:
+    def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         self.seen = seen
         return ""
 
@@ -216,9 +216,9 @@ def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_belie
     monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool
 ) -> None:
     now, told, disk = [100.0], Told(), Disk()
-    monkeypatch.setattr("chp_server.shell.space.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("chp_server.shell.disk.time", SimpleNamespace(monotonic=lambda: now[0]))
     core: Any = told
-    space = Space(disk, now[0])
+    space = DiskMonitor(disk, now[0])
     disk.free = free_then
     space.no_room(core, JournalFull(""), now[0])
     assert told.seen.read_only and told.seen.journal_full

@@ -85,7 +85,7 @@ def test_a_difference_is_found_told_by_both_and_healed(
     assert pair.p.counts["scrub_differences"] >= 1 and pair.b.counts["scrub_differences"] >= 1
     a, b = pair.p.state, pair.b.state
     assert (a.map.values, a.map.revisions, a.lease_of) == (b.map.values, b.map.revisions, b.lease_of)
-    assert a.map.deadlines.keys() == b.map.deadlines.keys() and pair.p.here.in_sync()
+    assert a.map.deadlines.keys() == b.map.deadlines.keys() and pair.p.ctx.in_sync()
 
 
 def test_a_key_that_only_the_passive_has_shows_at_the_end_of_the_pass() -> None:

@@ -7,9 +7,9 @@ from random import Random
 
 from chp.batch import ACK, REFUSED, Segment
 from chp.limits import DEFAULT
-from chp_server.core.state.sessions import Session
+from chp_server.core.state.sessions import SessionRecord
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.openrecord import HEADER_BYTES_MAX
+from chp_server.core.updates.open_record import HEADER_BYTES_MAX
 
 from .server_talk import Talk
 
@@ -44,7 +44,7 @@ def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
 
 
 def test_a_session_remembers_its_last_runs_as_a_queue_would() -> None:
-    session, queue, dice = Session(0, 0.0), deque[tuple[int, int, int]](), Random(1)
+    session, queue, dice = SessionRecord(0, 0.0), deque[tuple[int, int, int]](), Random(1)
     for no in range(1, 2000):
         session.record(no, no, 0.0)
         queue.append((no, no, no))

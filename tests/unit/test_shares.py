@@ -11,7 +11,7 @@ from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_server.core.state.shares import Subtrees
 from chp_server.core.updates import channels as channels_module
-from chp_server.core.updates.channels import Channels
+from chp_server.core.updates.channels import PublishedChannels
 from chp_server.core.updates.listeners import LINGER_S
 
 NAMES = st.sampled_from(["a", "b", "ab", "", "c/d", "é"])
@@ -56,7 +56,7 @@ def test_what_nobody_wants_costs_no_part() -> None:
 
 def published(few: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
     monkeypatch.setattr(channels_module, "FEW", few)
-    channels, hashmap = Channels(DEFAULT), Hashmap()
+    channels, hashmap = PublishedChannels(DEFAULT), Hashmap()
     for subtree in ("", "/a/", "/a/b/", "/c/", "/d/"):
         channels.subscribe(channel_topic(subtree), State(), b"1", 0.0)
     out = []
@@ -79,7 +79,7 @@ def test_many_channels_get_what_few_get(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted: no channel but those above the key is looked at."""
-    channels = Channels(DEFAULT)
+    channels = PublishedChannels(DEFAULT)
     for i in range(1000):
         channels.subscribe(channel_topic(f"/s{i}/"), State(), b"1", 0.0)
     looks: list[object] = []

@@ -11,9 +11,9 @@ from chp_server.core.state.journal import Options
 from chp_server.core.updates.turn import Save
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server, write_updates
-from chp_server.store.opening import open_journal
 from chp_server.store.sql.sqlite import SqliteDatabase
-from chp_server.store.sql.sqlite_files import Tail
+from chp_server.store.sql.sqlite_files import LogTail
+from chp_server.store.store_url import open_journal
 from chp_server.testing import TestServer
 from tests.wire.hand import Hand, receive, until
 
@@ -44,7 +44,7 @@ def test_a_damaged_log_that_is_set_aside_lasts(tmp_path: Path, synced: list[bool
     path = tmp_path / "journal.sqlite"
     Path(f"{path}-wal").write_bytes(b"log")
     store = SimpleNamespace(path=path, place=str(path), options=Options(recover="prefix"), note="")
-    SqliteDatabase._lost_transactions(store, Tail(valid=1, ignored=2, lost=1))  # type: ignore[arg-type]
+    SqliteDatabase._lost_transactions(store, LogTail(valid=1, ignored=2, lost=1))  # type: ignore[arg-type]
     assert Path(f"{path}.damaged-1-wal").read_bytes() == b"log" and synced == [False, True]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from chp_client import Clone, State
 from chp_client.agent.names import look_up, unresolved
-from chp_client.core.speaking import LOST_S, NEVER, STALE_S, Voice
+from chp_client.core.rate_limited_log import LOST_S, NEVER, STALE_S, RateLimitedLog
 from chp_client.feed import feed as feed_module
 from chp_client.feed.feed import Feed
 from chp_server.testing import TestServer
@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 class TestWhen:
     def test_once_that_nobody_is_reached_and_once_that_somebody_is(self) -> None:
-        voice = Voice(100.0)
+        voice = RateLimitedLog(100.0)
         assert voice.overdue(100.0 + LOST_S - 0.1) == "" and voice.due == 100.0 + LOST_S
         assert "no copy yet, for 3.0 s" in voice.overdue(100.0 + LOST_S)
         assert voice.overdue(200.0) == "" and voice.due == NEVER
@@ -30,13 +30,13 @@ class TestWhen:
         assert voice.told(State.SYNCED, 251.0) == ""
 
     def test_a_failover_as_it_should_be_says_nothing(self) -> None:
-        voice = Voice(100.0)
+        voice = RateLimitedLog(100.0)
         assert voice.told(State.SYNCED, 101.0) == "" and voice.due == NEVER
         assert voice.told(State.STALE, 200.0) == "" and voice.overdue(200.0 + STALE_S / 2) == ""
         assert voice.told(State.SYNCED, 200.0 + STALE_S / 2) == "" and voice.overdue(300.0) == ""
 
     def test_a_copy_that_stays_stale_is_told_of_once_each_time(self) -> None:
-        voice = Voice(100.0)
+        voice = RateLimitedLog(100.0)
         for start in (200.0, 300.0):
             voice.told(State.SYNCED, start - 1)
             voice.told(State.STALE, start)
@@ -45,7 +45,7 @@ class TestWhen:
             assert voice.told(State.SYNCED, start + 60) == "synced again, after 60.0 s"
 
     def test_one_that_is_closed_says_nothing(self) -> None:
-        voice = Voice(100.0)
+        voice = RateLimitedLog(100.0)
         assert voice.told(State.CLOSED, 101.0) == "" and voice.overdue(1000.0) == ""
 
 

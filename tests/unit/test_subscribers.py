@@ -1,13 +1,13 @@
 """covers: subscribers.py: what a connection has subscribed to, and that it can't say less than that."""
 
-from chp_server.ports.subscribers import Reader
+from chp_server.ports.subscribers import Subscriber
 
 HERE = ("127.0.0.1", 1)
 
 
 def test_a_topic_that_was_never_subscribed_to_cant_be_taken_back() -> None:
     """Who cancelled a million bytes first could subscribe to a million more than anybody, unseen."""
-    reader = Reader(HERE)
+    reader = Subscriber(HERE)
     for _ in range(10):
         reader.subscribed(b"x" * 1000, more=False)
     assert reader.topic_bytes == 0 and not reader.topics
@@ -16,7 +16,7 @@ def test_a_topic_that_was_never_subscribed_to_cant_be_taken_back() -> None:
 
 
 def test_a_topic_is_held_until_it_was_taken_back_as_often_as_it_was_asked_for() -> None:
-    reader = Reader(HERE)
+    reader = Subscriber(HERE)
     for more, left in ((True, 3), (True, 6), (False, 3), (False, 0), (False, 0)):
         reader.subscribed(b"abc", more=more)
         assert reader.topic_bytes == left

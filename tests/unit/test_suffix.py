@@ -7,7 +7,7 @@ from chp.batch import Segment
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, Piece
+from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, SuffixPart
 from chp_server.testing import Cores
 
 X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
@@ -39,7 +39,7 @@ def part(pair: Cores) -> None:
     """The link is cut until P goes on alone."""
     pair.linked = False
     pair.run(1.5)
-    assert not pair.p.here.in_sync()
+    assert not pair.p.ctx.in_sync()
 
 
 def take_over(pair: Cores) -> None:
@@ -55,7 +55,7 @@ def meet(pair: Cores) -> None:
     """All is whole again."""
     pair.stopped, pair.linked = "", True
     pair.run(3.0)
-    assert pair.b.active and not pair.p.active and pair.b.here.in_sync()
+    assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
     assert pair.p.state.map.values == pair.b.state.map.values
 
 
@@ -96,7 +96,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     pair.put("B", Y, 1, {"/n": b"1"}, c=[[0], [start]])
     pair.stopped = ""
     pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
-    pair.p.here.hold_until = 0.0  # it has heard nobody for long
+    pair.p.ctx.hold_until = 0.0  # it has heard nobody for long
     pair.run(0.2)
     meet(pair)
     assert pair.outcomes() == {"/n": CONFLICT}
@@ -205,7 +205,7 @@ def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_
     batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
     state = in_sync_with(theirs=b"0").p.state
     common = state.number - 1  # what is there has been written since
-    taken, updates = Ledger(common).judge(Piece([[X, 1]], True, [batch]), state, lambda _key: False)
+    taken, updates = Ledger(common).judge(SuffixPart([[X, 1]], True, [batch]), state, lambda _key: False)
     assert [update.outcome for update in updates] == [REPLAYED, CONFLICT]
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
 

@@ -3,13 +3,13 @@
 from itertools import repeat
 
 from chp.limits import DEFAULT
-from chp_server.core.questions.syncs import Stream, Syncs
+from chp_server.core.questions.syncs import Syncs, SyncStream
 
 A, SESSION = b"connection", b"session"
 
 
-def stream(request_id: int, copy: tuple[bytes, str] | None = None, identity: bytes = A) -> Stream:
-    return Stream(identity, request_id, repeat([[b"part"]]), 0, True, 0.0, copy=copy)
+def stream(request_id: int, copy: tuple[bytes, str] | None = None, identity: bytes = A) -> SyncStream:
+    return SyncStream(identity, request_id, repeat([[b"part"]]), 0, True, 0.0, copy=copy)
 
 
 def test_who_asks_again_for_a_copy_has_given_up_the_one_before() -> None:

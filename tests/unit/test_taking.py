@@ -9,12 +9,14 @@ import pytest
 
 from chp.numbers import UNKNOWN, Revision
 from chp_client import BadInput, Conflict
-from chp_client.clone.reading import Entry
-from chp_client.clone.taking import NOTHING, Taking, at_once
+from chp_client.clone.atomic import NOTHING, AtomicOperations, at_once
+from chp_client.clone.mapping import Entry
 
 
 class Late:
-    """A copy that is late, its servers, and a `Waits` whose steps bring the copy up to date: all that `Taking` uses."""
+    """A copy that is late, its servers, and a `Waits` whose steps bring the copy up to date: all that
+    `AtomicOperations` uses.
+    """
 
     def __init__(self, copy: dict[str, bytes], servers: dict[str, bytes], subtrees: tuple[str, ...] = ("",)) -> None:
         self.copy, self.servers, self.subtrees = copy, servers, subtrees
@@ -64,8 +66,8 @@ class Late:
             self.copy = dict(self.servers)
 
 
-def taking(late: Any) -> Taking:
-    return Taking(late, late, late)
+def taking(late: Any) -> AtomicOperations:
+    return AtomicOperations(late, late, late)
 
 
 def test_a_key_that_is_not_there_is_looked_for_again_after_a_sync() -> None:
@@ -122,6 +124,6 @@ def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
 
 
 @pytest.mark.parametrize("act", [lambda t: t.pop("/a", None), lambda t: t.popitem(), lambda t: t.setdefault("/a", b"")])
-def test_a_clone_that_only_writes_can_not_tell(act: Callable[[Taking], Any]) -> None:
+def test_a_clone_that_only_writes_can_not_tell(act: Callable[[AtomicOperations], Any]) -> None:
     with pytest.raises(BadInput, match="only writes"):
         at_once(act(taking(Late({}, {}, subtrees=()))))

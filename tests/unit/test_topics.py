@@ -15,13 +15,13 @@ from chp.keys import RESERVED_KEY, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp.topics import Settings, check_topic, pack_messages, unpack_messages
-from chp_server.core.questions.delivery import Delivery
-from chp_server.core.state.filling import FILL, Filling, answer
-from chp_server.core.state.leases import Leases, Whose
-from chp_server.core.state.recordlog import Messages
+from chp_server.core.questions.delivery import TopicDelivery
+from chp_server.core.state.leases import LeaseOwner, LeaseTable
+from chp_server.core.state.missing_messages import FILL, MissingMessages, answer
+from chp_server.core.state.record_log import LoggedMessages
 from chp_server.core.state.topics import Topics
 from chp_server.core.state.verdicts import Refusal
-from chp_server.core.updates.openrecord import ROW_BYTES, OpenRecord
+from chp_server.core.updates.open_record import ROW_BYTES, OpenRecord
 from chp_server.core.updates.turn import Fill
 from chp_server.store.memory_store import MessageShelf
 from chp_server.testing import Cores
@@ -34,15 +34,15 @@ def publish(topic: str, *values: bytes) -> dict[str, Any]:
 
 
 def check(topics: Topics, extras: dict[str, Any]) -> None:
-    topics.check(extras, Leases(), Whose(b"client"))
+    topics.check(extras, LeaseTable(), LeaseOwner(b"client"))
 
 
-def rows(topic: int, *sizes: int) -> list[Messages]:
+def rows(topic: int, *sizes: int) -> list[LoggedMessages]:
     """One after the other, each with so many messages, of the records 1, 2, ..."""
     out, at = [], 0
     for number, n in enumerate(sizes, 1):
         body = packb([pack_messages(None, [b"%d" % i for i in range(at, at + n)])])
-        out.append(Messages(topic, at, n, number, 1000 * number, body))
+        out.append(LoggedMessages(topic, at, n, number, 1000 * number, body))
         at += n
     return out
 
@@ -180,7 +180,7 @@ def test_marks_are_merged_and_still_sum_to_the_bytes() -> None:
 # -- who gets what
 
 
-def told(delivery: Delivery, topics: Topics, now: float, number: int, confirmed: int | None) -> list[Any]:
+def told(delivery: TopicDelivery, topics: Topics, now: float, number: int, confirmed: int | None) -> list[Any]:
     out = []
     for _, messages in delivery.pump(topics, (), now, number, confirmed):
         header, items = decode(messages[0][4])
@@ -191,8 +191,8 @@ def told(delivery: Delivery, topics: Topics, now: float, number: int, confirmed:
     return out
 
 
-def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[Delivery, Topics]:
-    topics, shelf, delivery = Topics(limits), MessageShelf(), Delivery(limits)
+def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[TopicDelivery, Topics]:
+    topics, shelf, delivery = Topics(limits), MessageShelf(), TopicDelivery(limits)
     for n in sizes:
         topics.place("t", n, b"x", 1)
     shelf.keep(rows(1, *sizes))
@@ -252,7 +252,7 @@ def test_a_reader_of_a_topic_that_goes_is_told() -> None:
 
 
 def test_what_a_journal_lacks_is_asked_for_page_by_page() -> None:
-    topics, mine, theirs, filling = Topics(DEFAULT), MessageShelf(), MessageShelf(), Filling()
+    topics, mine, theirs, filling = Topics(DEFAULT), MessageShelf(), MessageShelf(), MissingMessages()
     for n in (2, 3, 4):
         topics.place("t", n, b"x", 1)
     theirs.keep(rows(1, 2, 3, 4))
@@ -268,7 +268,7 @@ def test_what_a_journal_lacks_is_asked_for_page_by_page() -> None:
 
 
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
-    filling = Filling()
+    filling = MissingMessages()
     assert filling.fill(packb([1, 5, [list(rows(1, 5)[0])]])) == []
     assert FILL == b"FILL"
 

@@ -8,8 +8,8 @@ import pytest
 
 from chp_server.core.updates.acks import Acks
 from chp_server.core.updates.turn import Turn
-from chp_server.shell import turnclock
-from chp_server.shell.turnclock import BUCKETS_S, TurnClock, Waits
+from chp_server.shell import turn_clock
+from chp_server.shell.turn_clock import BUCKETS_S, TurnClock, WaitTimes
 
 
 class Clocks:
@@ -33,7 +33,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    monkeypatch.setattr(turnclock.log, "limited", lambda event, **facts: lines.append({"event": event, **facts}))
+    monkeypatch.setattr(turn_clock.log, "limited", lambda event, **facts: lines.append({"event": event, **facts}))
     return lines
 
 
@@ -74,7 +74,7 @@ def test_a_long_turn_is_told_with_what_it_did(clocks: Clocks, said: list[dict[st
     assert len(said) == 1, "what others may do is told, not logged"
 
 
-def counted(waits: Waits) -> dict[str, float]:
+def counted(waits: WaitTimes) -> dict[str, float]:
     """How many acknowledgements took at most so long, by the bounds at which that changes."""
     found, before = dict[str, float](), 0.0
     for bound, count in waits.acks.told()[0]:
@@ -85,7 +85,7 @@ def counted(waits: Waits) -> dict[str, float]:
 
 def test_an_answer_is_as_old_as_the_turn_that_took_its_set(clocks: Clocks) -> None:
     acks = Acks(1, Counter())
-    waits = Waits(acks, deque())
+    waits = WaitTimes(acks, deque())
     for number in (1, 2):
         acks.acknowledge(b"s" * 16, number, number)
         acks.commit(Turn(), number)
@@ -105,7 +105,7 @@ def test_an_answer_of_the_same_turn_is_as_old_as_the_turn_and_one_that_is_owed_n
     clocks: Clocks,
 ) -> None:
     acks = Acks(1, Counter())
-    waits = Waits(acks, deque())
+    waits = WaitTimes(acks, deque())
     began = clocks.wall
     acks.acknowledge(b"s" * 16, 1, 1)
     acks.commit(Turn(), 1)
@@ -125,7 +125,7 @@ def test_an_answer_of_the_same_turn_is_as_old_as_the_turn_and_one_that_is_owed_n
 
 
 def test_copies_are_counted_once(clocks: Clocks) -> None:
-    waits = Waits(Acks(1, Counter()), deque([0.5, 70.0]))
+    waits = WaitTimes(Acks(1, Counter()), deque([0.5, 70.0]))
     waits.count_copies()
     waits.count_copies()
     assert waits.copies.told()[0][-1] == ("+Inf", 2.0) and waits.copies.told()[1] == 70.5

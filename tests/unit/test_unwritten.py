@@ -7,10 +7,10 @@ import pytest
 from chp.batch import ACK, REFUSED, Segment, split
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import public_session, session_topic
-from chp_server.core.pair.binary_star import Event
-from chp_server.core.updates.room import MIB, Measured
+from chp_server.core.pair.binary_star import PairEvent
+from chp_server.core.updates.refusals import UnloggedRefusals
+from chp_server.core.updates.resource_limits import MIB, ResourceUsage
 from chp_server.core.updates.turn import Turn
-from chp_server.core.updates.unwritten import Unwritten
 from chp_server.testing import Cores
 
 from .server_talk import ONE, Talk
@@ -18,10 +18,10 @@ from .server_talk import ONE, Talk
 KEPT = 64 * MIB
 GARBAGE = b"\xc1 no segment"
 TOO_LARGE = Segment(["/a"], [bytes((16 << 20) + 1)]).encode()
-LITTLE, NOTHING, ROOM = (Measured(disk_free=n * MIB) for n in (20, 0, 1000))
+LITTLE, NOTHING, ROOM = (ResourceUsage(disk_free=n * MIB) for n in (20, 0, 1000))
 
 
-def turn_of(talk: Talk, *batches: tuple[bytes, int, bytes], seen: Measured = ROOM) -> Turn:
+def turn_of(talk: Talk, *batches: tuple[bytes, int, bytes], seen: ResourceUsage = ROOM) -> Turn:
     """A turn with some batches: session, number, body."""
     talk.core.measured(seen)
     for batch in batches:
@@ -126,7 +126,7 @@ def test_a_pair_without_room_never_calls_it_replicated() -> None:
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.resting.stepped(Event.HANDOVER)  # it is not to hand over by itself
+    pair.p.health.stepped(PairEvent.HANDOVER)  # it is not to hand over by itself
     pair.p.room.measured(NOTHING)
     pair.put("PB", ONE, 2, {})
     pair.run(0.2)
@@ -149,7 +149,7 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.resting.stepped(Event.HANDOVER)  # it is not to hand over by itself
+    pair.p.health.stepped(PairEvent.HANDOVER)  # it is not to hand over by itself
     pair.p.room.measured(LITTLE)
     pair.put("PB", ONE, 2, {"/b": b"1"})
     pair.run(0.2)
@@ -160,7 +160,7 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
 
 
 def test_the_sessions_least_heard_of_are_forgotten() -> None:
-    kept = Unwritten(2)
+    kept = UnloggedRefusals(2)
     for session in (b"a", b"b", b"a", b"c"):
         kept.note(session, kept.last(session) + 1, "full", "why")
     assert [kept.last(session) for session in (b"a", b"b", b"c")] == [2, 0, 1]

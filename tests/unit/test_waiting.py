@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from chp_server.ports.sockets import Waiting, receive
+from chp_server.ports.sockets import Poller, receive
 
-Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes], Waiting]
+Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes], Poller]
 
 
 def nobody(fd: int | None) -> None:
@@ -21,7 +21,7 @@ def ends() -> Iterator[Ends]:
     with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
         one.bind("inproc://waiting")
         other.connect("inproc://waiting")
-        waiting = Waiting()
+        waiting = Poller()
         waiting.add(other)
         while waiting.wait(0):
             list(receive(other, 10, 1000, waiting.again, nobody))

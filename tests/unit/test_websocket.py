@@ -17,11 +17,11 @@ from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
 from chp.topics import is_keyed_lease
 from chp_client.gateway.access.caller import Caller
-from chp_client.gateway.channels import framing
-from chp_client.gateway.channels.allowed import COLLECTOR, UPDATES, Allowed, P
-from chp_client.gateway.channels.framing import Broken, Reader, accepted, framed, put, taken
-from chp_client.gateway.channels.line import subscribe
-from chp_client.topics.visiting import member_of
+from chp_client.gateway.channels import websocket
+from chp_client.gateway.channels.admission import COLLECTOR, UPDATES, AllowedMessages, P
+from chp_client.gateway.channels.connection import subscribe
+from chp_client.gateway.channels.websocket import Broken, FrameReader, accepted, framed, put, taken
+from chp_client.topics.stateless_member import member_of
 
 MASK = b"\x37\xfa\x21\x3d"
 
@@ -42,7 +42,7 @@ def masked(opcode: int, payload: bytes, *, last: bool = True) -> bytes:
 
 def test_the_handshake_and_the_frames_are_those_of_the_rfc() -> None:
     assert accepted(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", "RFC 6455, section 1.3"
-    assert list(Reader().feed(bytes.fromhex("818537fa213d7f9f4d5158"))) == [(1, b"Hello")], "section 5.7"
+    assert list(FrameReader().feed(bytes.fromhex("818537fa213d7f9f4d5158"))) == [(1, b"Hello")], "section 5.7"
     assert framed(1, b"Hello") == bytes.fromhex("810548656c6c6f")
     assert framed(2, bytes(256))[:4] == bytes.fromhex("827e0100")
     assert framed(2, bytes(65536))[:10] == bytes.fromhex("827f0000000000010000")
@@ -52,7 +52,7 @@ def test_the_handshake_and_the_frames_are_those_of_the_rfc() -> None:
 def test_a_message_comes_whole_however_it_is_cut(size: int) -> None:
     payload = bytes(i & 255 for i in range(size))
     sent = masked(2, payload[: size // 2], last=False) + masked(9, b"ping") + masked(0, payload[size // 2 :])
-    reader, found = Reader(), list[tuple[int, bytes]]()
+    reader, found = FrameReader(), list[tuple[int, bytes]]()
     step = max(1, len(sent) // 50)
     for i in range(0, len(sent), step):
         found += reader.feed(sent[i : i + step])
@@ -62,30 +62,30 @@ def test_a_message_comes_whole_however_it_is_cut(size: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
-        (framed(2, b"x"), framing.BROKEN),
-        (masked(3, b"x"), framing.BROKEN),
-        (b"\xc2" + masked(2, b"x")[1:], framing.BROKEN),
-        (masked(0, b"x"), framing.BROKEN),
-        (masked(2, b"x", last=False) + masked(2, b"y"), framing.BROKEN),
-        (masked(9, b"x" * 126), framing.BROKEN),
-        (masked(9, b"x", last=False), framing.BROKEN),
-        (b"\x82\xff" + pack(">Q", framing.MESSAGE_BYTES_MAX + 1), framing.LARGE),
-        (b"\x82\xff" + pack(">Q", 1 << 63), framing.LARGE),
+        (framed(2, b"x"), websocket.BROKEN),
+        (masked(3, b"x"), websocket.BROKEN),
+        (b"\xc2" + masked(2, b"x")[1:], websocket.BROKEN),
+        (masked(0, b"x"), websocket.BROKEN),
+        (masked(2, b"x", last=False) + masked(2, b"y"), websocket.BROKEN),
+        (masked(9, b"x" * 126), websocket.BROKEN),
+        (masked(9, b"x", last=False), websocket.BROKEN),
+        (b"\x82\xff" + pack(">Q", websocket.MESSAGE_BYTES_MAX + 1), websocket.LARGE),
+        (b"\x82\xff" + pack(">Q", 1 << 63), websocket.LARGE),
     ],
 )
 def test_what_is_no_frame_of_a_client_is_refused(sent: bytes, code: int) -> None:
     with pytest.raises(Broken) as refused:
-        list(Reader().feed(sent))
+        list(FrameReader().feed(sent))
     assert refused.value.code == code and refused.value.reason
 
 
 def test_pieces_without_an_end_are_bounded() -> None:
-    reader, piece = Reader(), masked(0, bytes(1 << 20), last=False)
+    reader, piece = FrameReader(), masked(0, bytes(1 << 20), last=False)
     list(reader.feed(masked(2, b"", last=False)))
     with pytest.raises(Broken) as refused:
         for _ in range(20):
             list(reader.feed(piece))
-    assert refused.value.code == framing.LARGE
+    assert refused.value.code == websocket.LARGE
 
 
 def test_a_message_of_a_port_is_there_and_back() -> None:
@@ -106,8 +106,8 @@ def sets(*keys: str, **extras: Any) -> list[bytes]:
 
 
 SESSION = b"0123456789ab" + bytes(4)
-OPEN = Allowed(("",), True)
-PART = Allowed(("/rates/",), True)
+OPEN = AllowedMessages(("",), True)
+PART = AllowedMessages(("/rates/",), True)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,9 @@ PART = Allowed(("/rates/",), True)
         (OPEN, COLLECTOR, sets()),
     ],
 )
-def test_copies_channels_and_sets_of_what_is_served_pass(allowed: Allowed, port: int, frames: list[bytes]) -> None:
+def test_copies_channels_and_sets_of_what_is_served_pass(
+    allowed: AllowedMessages, port: int, frames: list[bytes]
+) -> None:
     assert allowed.why_not(port, frames) == ""
 
 
@@ -155,12 +157,12 @@ def test_copies_channels_and_sets_of_what_is_served_pass(allowed: Allowed, port:
         (PART, COLLECTOR, sets("/rates/a", "/else"), "not served"),
         (OPEN, COLLECTOR, sets(stage=[bytes(16), "0.0"]), "stage"),
         (OPEN, COLLECTOR, sets(publish=[]), "publish"),
-        (Allowed(("",), False), COLLECTOR, sets("/a"), "read-only"),
+        (AllowedMessages(("",), False), COLLECTOR, sets("/a"), "read-only"),
         (OPEN, COLLECTOR, [b"/a", bytes(8), b"", b"", b"1"], "no message"),
         (OPEN, COLLECTOR, [*sets("/a")[:4], b"\xc1"], ""),
     ],
 )
-def test_nothing_else_does(allowed: Allowed, port: int, frames: list[bytes], why: str) -> None:
+def test_nothing_else_does(allowed: AllowedMessages, port: int, frames: list[bytes], why: str) -> None:
     said = allowed.why_not(port, frames)
     assert said and why in said
 
@@ -174,7 +176,7 @@ def test_a_user_is_held_to_the_rules() -> None:
             }
         }
     )
-    ann, bob = Allowed(("",), True, Caller("ann", rules)), Allowed(("",), True, Caller("bob", rules))
+    ann, bob = AllowedMessages(("",), True, Caller("ann", rules)), AllowedMessages(("",), True, Caller("bob", rules))
     assert (
         ann.why_not(P, asks("/a/")) == ""
         and "may not read" in ann.why_not(P, asks("/b/"))
@@ -186,7 +188,7 @@ def test_a_user_is_held_to_the_rules() -> None:
     )
     assert "anything" in bob.why_not(COLLECTOR, sets())
     secret = Rules.of({"users": {"cat": {"read": ["/a/"], "write": ["/"]}}})
-    cat = Allowed(("",), True, Caller("cat", secret))
+    cat = AllowedMessages(("",), True, Caller("cat", secret))
     assert cat.why_not(COLLECTOR, sets("/b")) == "" and cat.why_not(COLLECTOR, sets("/a/x", c=[[0], [0]])) == ""
     assert "condition" in cat.why_not(COLLECTOR, sets("/b", c=[[0], [0]])), "its revision would be told"
 
@@ -194,7 +196,7 @@ def test_a_user_is_held_to_the_rules() -> None:
 @pytest.mark.parametrize("secret", [b"", b"of the pair"])
 def test_leases_of_members_of_groups_are_named_by_no_set(secret: bytes) -> None:
     member = member_of(secret, "t", "g", "ann", "worker")
-    one = Allowed(("",), True, is_member=partial(is_keyed_lease, secret))
+    one = AllowedMessages(("",), True, is_member=partial(is_keyed_lease, secret))
     for columns in ({"lease": [member, 9]}, {"refresh": member}, {"unlease": member}, {"l": member}):
         assert "open one of your own" in one.why_not(COLLECTOR, sets("/a", **columns)), columns
     for mine in ({"lease": [SESSION, 9], "l": SESSION}, {"refresh": SESSION}, {"unlease": SESSION}):
@@ -213,7 +215,7 @@ def test_the_lease_of_a_member_is_named_by_all_that_it_is_of_and_by_a_secret() -
 
 
 def test_who_has_shown_its_session_may_ask_for_it() -> None:
-    one = Allowed(("",), True)
+    one = AllowedMessages(("",), True)
     public = public_session(SESSION)
     assert "was not shown" in one.why_not(P, asks("", session=public))
     assert one.why_not(UPDATES, [b"\1" + session_topic(public), SESSION]) == ""

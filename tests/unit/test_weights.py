@@ -14,10 +14,10 @@ from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp.topics import pack_messages, unpack_messages
 from chp.unpacking import BODY, CONTAINER, LIGHT, SEGMENT, TooMuch, unpack, weight_of
-from chp_server.core.questions.message_pages import Pages
+from chp_server.core.questions.message_pages import MessagePages
 from chp_server.core.questions.syncs import resume_parts
-from chp_server.core.state.recordlog import SEGMENTS_WEIGHT_MAX, Record
-from chp_server.core.state.recordlog import Messages as Row
+from chp_server.core.state.record_log import SEGMENTS_WEIGHT_MAX, Record
+from chp_server.core.state.record_log import LoggedMessages as Row
 from chp_server.cores import Cores
 
 from .group_talk import GroupTalk
@@ -88,7 +88,7 @@ def test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_rea
     bodies = [f[4] for t in pair.turns["P"][before:] for f in t.publish if f[0][:1] == b"\2"]
     assert [h for h, _ in map(is_read, bodies) if isinstance(h, Batch) and h.more], "it came in parts"
     assert pair.b.state.map.values == pair.p.state.map.values and len(pair.p.state.map.values) == 6
-    assert pair.b.state.number == pair.p.state.number and pair.p.here.in_sync(), "the passive follows"
+    assert pair.b.state.number == pair.p.state.number and pair.p.ctx.in_sync(), "the passive follows"
     assert sorted(kind for _, kind, *_ in pair.answers(ONE)) == ["ack"] * 3
 
 
@@ -130,7 +130,7 @@ def test_records_of_many_small_things_are_resumed_in_chunks_that_a_reader_takes(
 
 
 def test_a_member_of_a_group_gets_rows_of_more_messages_than_a_batch_may_have() -> None:
-    pages = Pages()
+    pages = MessagePages()
     batches = [pack_messages([str(i)] * 40_000, [b""] * 40_000) for i in range(3)]
     row = Row(1, 0, 120_000, 7, 5, packb(batches))
     pages.read = lambda *_: [row]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chp.topics import ALL_SLOTS, pack_messages, pack_slots
-from chp_server.core.state.recordlog import Row
-from chp_server.store.opening import open_journal
+from chp_server.core.state.record_log import LoggedRow
+from chp_server.store.store_url import open_journal
 from tests.unit.group_talk import GroupTalk
 from tests.unit.server_talk import ONE
 
@@ -57,7 +57,7 @@ def fill(store: Path, record_bytes: int) -> Busy:
         assert not talk.refusals(ONE) and not any(talk.refusals(member.session) for member in members)
     journal = open_journal(f"sqlite:{store}", sync="off")
     journal.load()
-    journal.append([Row(record.first, record.last, record.body) for record in log.after(0, 1 << 62)])
+    journal.append([LoggedRow(record.first, record.last, record.body) for record in log.after(0, 1 << 62)])
     journal.sync()
     journal.close()
     return Busy(f"sqlite:{store}", talk.core.state.number, done)

@@ -9,15 +9,15 @@ from typing import Self
 
 import httpx
 
-from chp_client.gateway.asked import Limits
 from chp_client.gateway.gateway import Gateway
 from chp_client.gateway.main import arguments, server_of
+from chp_client.gateway.request_fields import RequestLimits
 
 
 class RunningGateway:
     """One gateway; `stop` ends it as SIGTERM does, `client` speaks to it."""
 
-    def __init__(self, servers: list[str], *flags: str, limits: Limits | None = None) -> None:
+    def __init__(self, servers: list[str], *flags: str, limits: RequestLimits | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

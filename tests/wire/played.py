@@ -25,7 +25,7 @@ from chp.topics import pack_messages
 from chp_client.core.core import ClientCore
 from chp_client.core.events import State
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.pair.binary_star import Event
+from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
 from chp_server.core.updates.turn import Append, Turn
@@ -56,7 +56,7 @@ class Servers:
         self.rows: list[bytes] = []  # of the first one's journal
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
-        while not self.active or (pair and not self.cores[0].here.in_sync()):
+        while not self.active or (pair and not self.cores[0].ctx.in_sync()):
             self.turn()
 
     @property
@@ -281,7 +281,7 @@ def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
     for _ in range(6):
         pair.turn()
     pair.turn(lambda core: core.collect(kvset(2, ["/a"], [b"2"])))
-    pair.cores[1].step(Event.VOTE_PEER_SILENT)
+    pair.cores[1].step(PairEvent.VOTE_PEER_SILENT)
     pair.turn()
     pair.linked, pair.to_peer = True, []
     for _ in range(8):

@@ -21,7 +21,7 @@ from chp.keys import ETX, RESERVED_KEY, STX, channel_topic, public_session, sess
 from chp.messages import ICANHAZ, kvset
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin, Reply
+from chp_client.admin import Admin, AdminReply
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
 from chp_server.testing import Pair, TestServer
@@ -291,7 +291,7 @@ def test_a_restore_leaves_the_rules_as_they_are_on_both_servers(who: Who) -> Non
         told: list[dict[str, Any]] = []
 
         def same() -> bool:
-            told[:] = [answer.facts for answer in admin.ask_all("access").values() if isinstance(answer, Reply)]
+            told[:] = [answer.facts for answer in admin.ask_all("access").values() if isinstance(answer, AdminReply)]
             return len(told) == 2 and all(facts["number"] == number for facts in told)
 
         until(same, "both say so")

@@ -34,10 +34,10 @@ from chp.numbers import pack
 from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.app import DIRECT, ROUTES
-from chp_client.gateway.channels import allowed
-from chp_client.gateway.channels.framing import BINARY, CLOSE, put
-from chp_client.topics.visiting import Receipt, member_of
-from chp_server.core.questions import readers as questions
+from chp_client.gateway.channels import admission
+from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.topics.stateless_member import Receipt, member_of
+from chp_server.core.questions import topic_readers as questions
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
 from tests.wire import keys, test_access, test_access_doors, test_gateway_access
@@ -440,7 +440,7 @@ def every_door() -> set[str]:
     texts = [path.read_text() for path in [*core.rglob("*.py"), *(core / "shell").rglob("*.py")]]
     options = {f"option {next(filter(None, found))}" for text in texts for found in OPTION.findall(text)}
     commands = {f"admin {name}" for name in access.COMMANDS}
-    of_lines = {f"ws {name}" for name in allowed.COLUMNS} | {f"option {name}" for name in allowed.OPTIONS}
+    of_lines = {f"ws {name}" for name in admission.COLUMNS} | {f"option {name}" for name in admission.OPTIONS}
     ports = {"port P+1", "port P+2 of CHP/1", "port WebSocket"}
     return named | routes | options | commands | of_lines | ports
 

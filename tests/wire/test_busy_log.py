@@ -14,8 +14,8 @@ from chp.numbers import Revision
 from chp_client import Clone
 from chp_client.cli.app import chp
 from chp_client.feed import Feed
-from chp_client.recorded import files
-from chp_client.recording import record
+from chp_client.recorder import record
+from chp_client.recording_files import files
 from chp_server.testing import TestServer
 
 from .busy_log import LAST, Busy, fill

@@ -11,7 +11,7 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
-from chp_server.tools.against import Compared, Contents, Difference, Held, NoContents, compare, compared
+from chp_server.tools.against import Compared, Contents, Difference, HeldContents, NoContents, compare, compared
 from chp_server.tools.check_command import check
 
 WAIT_S = 30.0
@@ -110,7 +110,9 @@ def test_what_can_not_be_done_is_said(
 
 
 def contents(number: int, **keys: int) -> Contents:
-    return Contents(f"at {number}", number, b"s", {key: Held(revision, 0, False) for key, revision in keys.items()})
+    return Contents(
+        f"at {number}", number, b"s", {key: HeldContents(revision, 0, False) for key, revision in keys.items()}
+    )
 
 
 @pytest.mark.parametrize(

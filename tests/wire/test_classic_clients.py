@@ -15,7 +15,7 @@ import zmq
 
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server
-from chp_server.store.opening import open_journal
+from chp_server.store.store_url import open_journal
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire.classic import DIALECTS, ClassicClient
 from tests.wire.test_golden_frames import REFUSED

@@ -15,9 +15,9 @@ import pytest
 
 from chp import keyfiles
 from chp_client import AsyncClone, ClientFile, Clone, Refused, State
-from chp_client.admin import Admin, Denied
-from chp_client.admin import Reply as Answered
-from chp_client.ask.port import Port
+from chp_client.admin import Admin, AdminDenied
+from chp_client.admin import AdminReply as Answered
+from chp_client.ask.port import QuestionPort
 from chp_client.feed.feed import Feed
 from chp_server.testing import Pair, TestServer
 from tests.wire import keys
@@ -49,7 +49,7 @@ def test_who_is_known_is_let_in_everywhere(pair: Pair, tmp_path: Path) -> None:
         assert all(isinstance(answer, Answered) for answer in admin.ask_all("status").values())
     with Feed(file) as feed:
         assert [r.keys for chunk in feed.fetch(0, LONG_S) for r in chunk] == [["/a"]]
-    with Port(file, LONG_S) as port:
+    with QuestionPort(file, LONG_S) as port:
         assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
     asyncio.run(_async(file.path))
     done = chp("--as", file.path, "get", "/a")
@@ -79,10 +79,10 @@ def test_who_is_not_let_in_is_told_why(pair: Pair, tmp_path: Path, who: str) -> 
         clone.wait_until_synced(LONG_S)
     assert told.value.code == "key"
     with Admin(servers, LONG_S) as admin:
-        assert all(isinstance(a, Denied) and why in a.text for a in admin.ask_all("status").values())
+        assert all(isinstance(a, AdminDenied) and why in a.text for a in admin.ask_all("status").values())
     with Feed(servers) as feed, pytest.raises(Refused, match=why):
         feed.facts(LONG_S)
-    with Port(servers, LONG_S) as port, pytest.raises(Refused, match=why):
+    with QuestionPort(servers, LONG_S) as port, pytest.raises(Refused, match=why):
         port.ask("", image=b"i" * 16, prefix="", parts=1)
     with pytest.raises(Refused, match=why):
         asyncio.run(_refused(servers))

@@ -23,7 +23,7 @@ from chp_client import (
     NoSuchTopic,
     Refused,
 )
-from chp_client.ask.port import Port
+from chp_client.ask.port import QuestionPort
 from chp_server.testing import Pair, TestServer
 from tests.wire.still import stand_still
 from tests.wire.test_clone_server import until
@@ -178,7 +178,7 @@ def test_one_by_one() -> None:
         assert orders.groups() == []
 
 
-class OtherPort(Port):
+class OtherPort(QuestionPort):
     """Counts how often another server was to be asked."""
 
     others = 0

@@ -11,9 +11,9 @@ import pytest
 
 from chp_client import AsyncClone, AsyncConsumer, Clone, Consumer, Fenced, Refused, Ticket, Topic
 from chp_client.topics.batch import Batch
-from chp_client.topics.given import joined
-from chp_server.core.updates.room import Measured
-from chp_server.shell.space import Space
+from chp_client.topics.chunk import joined
+from chp_server.core.updates.resource_limits import ResourceUsage
+from chp_server.shell.disk import DiskMonitor
 from chp_server.testing import TestServer
 from tests.wire.still import stand_still
 from tests.wire.test_clone_server import until
@@ -31,7 +31,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """A disk that a test fills to the last byte, for all servers here."""
     disk = Disk()
-    monkeypatch.setattr(Space, "_measured", lambda space, now: Measured(read_only=disk.full))
+    monkeypatch.setattr(DiskMonitor, "_measured", lambda space, now: ResourceUsage(read_only=disk.full))
     return disk
 
 

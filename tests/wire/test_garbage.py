@@ -209,7 +209,7 @@ def peered() -> Iterator[TestServer]:
 
 def test_four_actives_of_garbage_do_not_pass_for_a_peer(peered: TestServer) -> None:
     assert peered.server is not None and peered.server.core.active
-    assert peered.server.core.here.peer is None, "none of it was taken for a peer"
+    assert peered.server.core.ctx.peer is None, "none of it was taken for a peer"
 
 
 @pytest.mark.parametrize("offset", range(4))

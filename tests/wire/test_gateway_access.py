@@ -25,8 +25,8 @@ from chp.messages import ICANHAZ
 from chp_client.admin import Admin
 from chp_client.cli.app import chp
 from chp_client.clientfile import ClientFile
-from chp_client.gateway.channels.framing import BINARY, CLOSE, put
-from chp_client.topics.visiting import Receipt
+from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
 from tests.wire import keys

@@ -9,12 +9,12 @@ import httpx
 import msgpack
 import pytest
 
-from chp_client.gateway.asked import Limits
 from chp_client.gateway.main import run
+from chp_client.gateway.request_fields import RequestLimits
 from chp_server.testing import TestServer
 from tests.wire.gateways import RunningGateway
 
-SMALL = Limits(body_bytes=100_000, head_bytes=8192, head_s=0.5, connections=50, readers=2)
+SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=0.5, connections=50, readers=2)
 LINES, PACK = {"Content-Type": "application/x-ndjson"}, {"Content-Type": "application/msgpack"}
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from chp_client import Clone
-from chp_client.gateway.asked import Limits
-from chp_client.topics.visiting import Receipt
+from chp_client.gateway.request_fields import RequestLimits
+from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
@@ -285,7 +285,7 @@ def _with_one_message(client: httpx.Client) -> Iterator[httpx.Client]:
 
 
 def test_more_than_may_wait_are_told_so_at_once(pair: Pair) -> None:
-    with RunningGateway(pair.servers, limits=Limits(receiving=1)) as gateway, ThreadPoolExecutor(1) as pool:
+    with RunningGateway(pair.servers, limits=RequestLimits(receiving=1)) as gateway, ThreadPoolExecutor(1) as pool:
         gateway.client.put(GROUP).raise_for_status()
         waits = pool.submit(receive, gateway.client, "member=w")
         while "chp_gateway_receiving 1" not in gateway.client.get("/metrics").text:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from chp_client.topics.visiting import Receipt
+from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 

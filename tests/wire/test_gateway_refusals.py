@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from chp_client.gateway.asked import Limits
 from chp_client.gateway.openapi import document
+from chp_client.gateway.request_fields import RequestLimits
 from chp_server.testing import TestServer
 from tests.wire.gateways import RunningGateway
 
-SMALL = Limits(body_bytes=100_000, head_bytes=8192, head_s=5.0)
+SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=5.0)
 NAMES = {"{key}": "bad/x", "{topic}": "bad", "{group}": "g"}
 BODIED = ("put", "post")
 WORSE = b"x" * 9000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_client.gateway.channels.framing import BINARY, CLOSE, PING, PONG, put
+from chp_client.gateway.channels.websocket import BINARY, CLOSE, PING, PONG, put
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
 from tests.wire import keys

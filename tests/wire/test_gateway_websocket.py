@@ -11,8 +11,8 @@ import pytest
 
 from chp.batch import packb
 from chp.messages import ICANHAZ
-from chp_client.gateway.asked import Limits
-from chp_client.gateway.channels.framing import BINARY, CLOSE, PING, PONG, TEXT, put, taken
+from chp_client.gateway.channels.websocket import BINARY, CLOSE, PING, PONG, TEXT, put, taken
+from chp_client.gateway.request_fields import RequestLimits
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
 from tests.wire.gateways import RunningGateway
@@ -77,7 +77,7 @@ def test_a_head_that_is_not_taken_is_a_problem(
 @pytest.fixture(scope="module")
 def gateway() -> Any:
     """One for all of these, that lets in two."""
-    with Pair() as pair, RunningGateway(pair.servers, limits=Limits(lines=2)) as running:
+    with Pair() as pair, RunningGateway(pair.servers, limits=RequestLimits(lines=2)) as running:
         yield running
 
 

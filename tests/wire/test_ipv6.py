@@ -13,8 +13,8 @@ import pytest
 
 from chp_client import ClientFile, Clone
 from chp_client.admin import Admin
-from chp_client.admin import Reply as Answered
-from chp_client.ask.port import Port
+from chp_client.admin import AdminReply as Answered
+from chp_client.ask.port import QuestionPort
 from chp_client.feed.feed import Feed
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire import keys
@@ -50,7 +50,7 @@ def test_a_pair_and_its_clients_meet_at_ipv6_addresses(tmp_path: Path, keyed: bo
             assert all(isinstance(answer, Answered) for answer in admin.ask_all("status").values())
         with Feed(servers) as feed:
             assert feed.facts(LONG_S).newest
-        with Port(servers, LONG_S) as port:
+        with QuestionPort(servers, LONG_S) as port:
             assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chp_client import Clone, Conflict
-from chp_client.gateway.channels.line import Line
+from chp_client.gateway.channels.connection import WebSocketConnection
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 from tests.wire.node import FOLDER, Program, node
@@ -66,7 +66,7 @@ def lasting() -> Iterator[Pair]:
 
 def cut(gateway: RunningGateway) -> int:
     """End all its WebSockets as a network would; how many there were."""
-    lines = [each for each in list(gateway.server.server_state.connections) if isinstance(each, Line)]
+    lines = [each for each in list(gateway.server.server_state.connections) if isinstance(each, WebSocketConnection)]
     for line in lines:
         line.abort()
     return len(lines)

@@ -96,7 +96,7 @@ def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path)
         assert primary.server and backup.server
         core = backup.server.core
         until(lambda: core.counts["unknown_keys"] > 0, "the backup does not know the key that the primary shows")
-        assert not core.here.in_sync()
+        assert not core.ctx.in_sync()
 
 
 def stranger_text() -> str:

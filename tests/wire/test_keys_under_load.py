@@ -23,8 +23,8 @@ from chp_client import Clone
 from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
-from chp_server.access.doors import CLIENTS, ENDPOINT, LOCAL, PEER, Doors
 from chp_server.access.keyring import Keyring
+from chp_server.access.zap import CLIENTS, ENDPOINT, LOCAL, PEER, ZapHandler
 from chp_server.exits import CannotStart
 from chp_server.testing import Pair, TestServer
 from chp_server.tools.against import NoContents, of_server
@@ -88,7 +88,7 @@ def pair_with_keys(base: Path) -> tuple[Pair, Path, Path]:
 
 def in_sync(pair: Pair) -> bool:
     """Whether both are there."""
-    return all(s.server is not None and s.server.core.here.in_sync() for s in (pair.primary, pair.backup))
+    return all(s.server is not None and s.server.core.ctx.in_sync() for s in (pair.primary, pair.backup))
 
 
 def test_a_server_s_key_is_changed_under_load(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_every_question_of_zap_is_answered_and_only_what_is_known_is_let_in(tmp_
     let_in = {(CLIENTS, b"CURVE", known), (PEER, b"CURVE", peer), (LOCAL, b"NULL", None)}
     with zmq.Context() as context, context.socket(zmq.REQ) as asking:
         asking.linger = 0
-        doors = Doors(context, ring)
+        doors = ZapHandler(context, ring)
         asking.connect(ENDPOINT)
         try:
             for _ in range(400):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.admin import Admin, Reply
+from chp_client.admin import Admin, AdminReply
 from chp_server.testing import Pair, free_port
 
 MANIFESTS = Path(__file__).parents[2] / "ops" / "kubernetes.yml"
@@ -114,7 +114,7 @@ def test_a_pod_has_the_role_of_its_ordinal_and_its_keys_also_when_it_starts_agai
 
 def states(pair: Pair) -> list[str]:
     with Admin(pair.servers, timeout_s=5) as admin:
-        return [each.facts["state"] for each in admin.ask_all("status").values() if isinstance(each, Reply)]
+        return [each.facts["state"] for each in admin.ask_all("status").values() if isinstance(each, AdminReply)]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from chp_client import AsyncClone, BadInput, Change, Clone, Closed
-from chp_client.agent import listening
+from chp_client.agent import listeners
 from chp_server.testing import TestServer
 
 WAIT_S = 30.0
@@ -65,7 +65,7 @@ def test_what_it_raises_is_logged_a_bounded_number_of_times_and_it_goes_on(
     assert [told.get(timeout=WAIT_S) for _ in range(30)] == [f"/a/{i}" for i in range(30)]
     clone.close()
     found = [r for r in caplog.records if "wrong, called for '/a/" in r.getMessage()]
-    assert len(found) == listening.LOGGED and "ZeroDivisionError" in caplog.text
+    assert len(found) == listeners.LOGGED and "ZeroDivisionError" in caplog.text
 
 
 def test_a_value_that_can_not_be_decoded_is_logged_with_its_key_and_hides_no_other(

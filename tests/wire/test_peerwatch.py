@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from chp_server.ports.peerwatch import PeerWatch
+from chp_server.ports.peer_watch import PeerWatch
 
 PATIENCE_MS = 20_000
 

@@ -15,8 +15,8 @@ from chp.headers import Messages
 from chp.limits import DEFAULT, MIB
 from chp.topics import pack_messages
 from chp_client import AsyncClone, BadInput, Clone, Consumer, Message, Refused
-from chp_client.topics import aside
-from chp_client.topics.given import parts_of
+from chp_client.topics import dead_letter
+from chp_client.topics.chunk import parts_of
 from chp_server.testing import TestServer
 from tests.wire.test_clone_server import until
 
@@ -113,7 +113,7 @@ def test_names_that_are_long_have_a_dead_topic_too(clone: Clone) -> None:
 def test_while_the_dead_topic_is_full_the_rest_is_done_once_and_only_the_letter_is_sent_again(
     clone: Clone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(aside, "PAUSE_S", 0.01)
+    monkeypatch.setattr(dead_letter, "PAUSE_S", 0.01)
     dead, orders = clone.topic("orders.g.dead"), clone.topic("orders")
     dead.create("acknowledged", max_messages=1)
     dead.subscribe("operator", "begin")

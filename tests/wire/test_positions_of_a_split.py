@@ -17,8 +17,8 @@ import pytest
 from chp_client import Clone
 from chp_client.errors import NotRetained
 from chp_client.feed.feed import Feed
-from chp_client.recorded import POSITION, files, pq
-from chp_client.recording import Writer, record
+from chp_client.recorder import RecordingWriter, record
+from chp_client.recording_files import POSITION, files, pq
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 from tests.wire.hand import GENEROUS_S
@@ -123,7 +123,7 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
 
 
 def test_the_position_of_a_quiet_subtree_has_it_too(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "", 0.0001, 1 << 20)
+    writer = RecordingWriter(tmp_path, "", 0.0001, 1 << 20)
     writer.be_of(b"s" * 16)
     writer.be_told(7, b"o" * 16)
     writer.begin(5)
@@ -131,7 +131,7 @@ def test_the_position_of_a_quiet_subtree_has_it_too(tmp_path: Path) -> None:
     Event().wait(0.001)
     writer.rotate_if_due()
     assert (tmp_path / POSITION).exists()
-    again = Writer(tmp_path, "", 60.0, 1 << 20)
+    again = RecordingWriter(tmp_path, "", 60.0, 1 << 20)
     assert (again.reached, again.opener) == (7, b"o" * 16)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from chp_server.shell import metrics as metrics_module
-from chp_server.shell.metrics import Metrics, MetricsError
+from chp_server.shell.metrics import MetricsError, MetricsServer
 from chp_server.testing import Pair, TestServer, free_port
 
 pytest.importorskip("prometheus_client")
@@ -75,7 +75,7 @@ STATUS = {"state": "passive", "in_sync": False, "peer": {"alive": True}, "waits_
 )
 def test_it_says_why_not(changed: dict[str, object], code: int, line: str) -> None:
     address = f"127.0.0.1:{free_port()}"
-    made = Metrics(address)
+    made = MetricsServer(address)
     try:
         assert get(address, "/ready") == (503, "it is starting\n")
         made.tell({**STATUS, **changed}, ([], 0.0))
@@ -87,7 +87,7 @@ def test_it_says_why_not(changed: dict[str, object], code: int, line: str) -> No
 
 def test_a_server_that_makes_no_turns_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"127.0.0.1:{free_port()}"
-    made = Metrics(address)
+    made = MetricsServer(address)
     try:
         made.tell({**STATUS, "state": "active"}, ([], 0.0))
         assert get(address, "/health")[0] == 200
@@ -100,12 +100,12 @@ def test_a_server_that_makes_no_turns_is_not_healthy(monkeypatch: pytest.MonkeyP
 
 def test_it_binds_where_it_is_told() -> None:
     port = free_port()
-    made = Metrics(f"127.0.0.2:{port}")
+    made = MetricsServer(f"127.0.0.2:{port}")
     try:
         assert get(f"127.0.0.2:{port}", "/health")[0] == 200
         with pytest.raises(urllib.error.URLError):
             get(f"127.0.0.1:{port}", "/health")
         with pytest.raises(MetricsError, match="give another HOST:PORT"):
-            Metrics(f"127.0.0.2:{port}")
+            MetricsServer(f"127.0.0.2:{port}")
     finally:
         made.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from chp_client import Clone
-from chp_client.admin import Admin, Reply
-from chp_server.shell.metrics import Metrics
+from chp_client.admin import Admin, AdminReply
+from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import Pair, free_port
 
 WAIT_S = 30.0
@@ -21,14 +21,14 @@ def test_a_value_that_differs_on_the_passive_is_found_and_healed() -> None:
         active, passive = sorted(cores, key=lambda core: not core.active)
         passive.state.map.values["/k/7"] = b"x"
         end = time.monotonic() + WAIT_S
-        while passive.state.map.values.get("/k/7") != b"7" or not active.here.in_sync():
+        while passive.state.map.values.get("/k/7") != b"7" or not active.ctx.in_sync():
             assert time.monotonic() < end, "healed"
             time.sleep(0.02)
         assert clone.set("/k/8", b"after").wait(WAIT_S).durability == "replicated"
         with Admin(pair.servers, WAIT_S) as admin:
             for answer in admin.ask_all("status").values():
-                assert isinstance(answer, Reply) and answer.facts["counts"]["scrub_differences"] == 1
-        metrics = Metrics(f"127.0.0.1:{free_port()}")
+                assert isinstance(answer, AdminReply) and answer.facts["counts"]["scrub_differences"] == 1
+        metrics = MetricsServer(f"127.0.0.1:{free_port()}")
         metrics.status = active.status()
         found = {family.name: family.samples[0].value for family in metrics.collect()}
         metrics.close()

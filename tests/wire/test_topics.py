@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from chp_client import LATEST, AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
-from chp_client.ask.port import Port
+from chp_client.ask.port import QuestionPort
 from chp_client.topics import groups as groups_module
 from chp_client.topics import reader as reader_module
 from chp_client.topics import topic as topic_module
 from chp_server.core.state.journal import Options
-from chp_server.store.opening import look_at, sqlite_journal
+from chp_server.store.store_url import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
 from tests.wire.test_clone_server import until
 
@@ -45,7 +45,7 @@ def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
 def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class Noting(Port):
+    class Noting(QuestionPort):
         def __init__(self, servers: Sequence[str], *rest: Any, **named: Any) -> None:
             asked.append(servers[0])
             super().__init__(servers, *rest, **named)

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from chp_client import Clone
 from chp_client.admin import Admin
 from chp_client.cli.app import chp
-from chp_server.shell.metrics import Metrics
+from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
 from tests.wire.test_clone_server import until
 
@@ -163,7 +163,7 @@ def test_metrics_tell_of_groups_and_of_a_bounded_number(server: TestServer, clon
     for ticket in tickets:
         ticket.wait(10)
     with orders.consumer("billing"):
-        metrics = Metrics(f"127.0.0.1:{free_port()}")
+        metrics = MetricsServer(f"127.0.0.1:{free_port()}")
         with Admin([server.address]) as admin:
             metrics.status = admin.ask(server.address, "status").facts
         metrics.close()

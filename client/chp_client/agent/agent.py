@@ -22,12 +22,12 @@ import zmq
 
 from ..ask.admission import EVENTS as ADMISSION
 from ..core.events import Ack, Effects, State
-from ..core.serverview import AWAY, CONNECTED, SPEAKS
-from ..core.speaking import Voice
+from ..core.rate_limited_log import RateLimitedLog
+from ..core.server_view import AWAY, CONNECTED, SPEAKS
 from .dispatch import Dispatcher
 from .mailbox import Mailbox
 from .names import look_up
-from .sockets import Sockets
+from .sockets import ClientSockets
 from .watch import WatchQueue
 
 log = logging.getLogger("chp_client")
@@ -51,14 +51,14 @@ class Agent:
         self._batch = mailbox.batch
         self._endpoints = endpoints
         self._dispatcher = dispatcher
-        self.sockets = Sockets(endpoints, mailbox.credentials)
+        self.sockets = ClientSockets(endpoints, mailbox.credentials)
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.due = 0.0  # when the agent wakes by itself
         self._ready = Event()
         self.ended = Event()  # to be waited for: a `join` that is interrupted takes the thread for ended (Python 3.11)
         self._failure: Exception | None = None
         self._name = name
-        self._voice = Voice(monotonic())
+        self._voice = RateLimitedLog(monotonic())
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
     def start(self) -> None:

@@ -28,8 +28,8 @@ from ..core.core import ClientCore
 from ..core.events import State
 from ..core.outbox import cut
 from ..errors import Closed, Forked, Full
-from .measured import Measured
-from .openbatch import OPEN_ITEMS, SHUT, Draft, OpenBatch
+from .measured import MeasuredClone
+from .open_batch import OPEN_ITEMS, SHUT, OpenBatch, PendingBatch
 from .tickets import Ticket
 from .watch import WatchQueue
 
@@ -57,7 +57,7 @@ class Mailbox:
         self.stop_at: float | None = None  # when the agent gives up waiting for acknowledgements
         self.forked = False
         self.credentials: dict[str, Credentials] = {}  # of each server, where a client file was given
-        self.metrics: Measured | None = None
+        self.metrics: MeasuredClone | None = None
         self.lagging: float | None = None  # seconds, when on_lag is "raise" and it happened
         self._on_full = on_full
         self._waiting = 0
@@ -260,7 +260,7 @@ class Mailbox:
         while batch.sealed and not core.full():
             self._submit(batch.take(), now)
 
-    def _submit(self, draft: Draft, now: float) -> None:
+    def _submit(self, draft: PendingBatch, now: float) -> None:
         parts = cut(draft.segment(), draft.size)
         if len(parts) > 1:
             draft.ticket.expect(len(parts))

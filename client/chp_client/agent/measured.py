@@ -37,7 +37,7 @@ class Metrics(Protocol):
         """So many changes went to watches."""
 
 
-class Measured:
+class MeasuredClone:
     """An application's metrics, kept from harming the agent."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -31,7 +31,7 @@ WATCHED = int(zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DI
 Place = tuple[int, int]  # server, kind
 
 
-class Sockets:
+class ClientSockets:
     """Those of one Clone; `open` makes them, `connect` lets them meet the servers."""
 
     def __init__(self, endpoints: list[tuple[str, str, str]], credentials: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ A question goes to one server; one that is passive, or silent for `RETRY_S`, has
 has begun does not change servers in the middle: its chunks carry an index, and a gap, a silence or a connection that
 goes is an error. For that long a failover may take, `timeout_s` is the bound. Blocking; for one thread.
 
-`Line` is one server's part of that, for those who know better which server to ask.
+`Connection` is one server's part of that, for those who know better which server to ask.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Interrupted(Unanswered):
     """No server answered to the end; what was heard of it is good."""
 
 
-class Denied(Elsewhere):
+class AccessDenied(Elsewhere):
     """This server does not let us in."""
 
 
@@ -61,7 +61,7 @@ class Unreached(Elsewhere):
     """Nothing is there, at the address that its name was looked up as."""
 
 
-class Line:
+class Connection:
     """A DEALER to P of one server; `monitor`, if there is one, tells when its connection goes."""
 
     def __init__(
@@ -102,11 +102,13 @@ class Line:
         raise Elsewhere(f"{self.server} said nothing for {silence_s:g} s")
 
     def _told(self, watched: bool) -> bool:
-        """Whether the monitor tells that the connection went, if that is `watched`; `Denied` if it was not let in."""
+        """Whether the monitor tells that the connection went, if that is `watched`; `AccessDenied` if it was not let
+        in.
+        """
         assert self._monitor is not None
         frames = self._monitor.recv_multipart()
         if why := admission.reason(self.server, frames, self._known):
-            raise Denied(f"{self.server} {why}")
+            raise AccessDenied(f"{self.server} {why}")
         event = int.from_bytes(frames[0][:2], sys.byteorder)
         if event == admission.NOT_REACHED and is_name(self.server):
             raise Unreached(f"{self.server} is not reached")
@@ -133,7 +135,7 @@ class Line:
         self.socket.close()
 
 
-class Port:
+class QuestionPort:
     """A line to each server, made when it is needed. `again` says what to do about an answer that broke off."""
 
     def __init__(
@@ -148,7 +150,7 @@ class Port:
         self._silence_s = timeout_s if silence_s is None else silence_s  # in the middle of an answer
         self._again = again
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, Connection] = {}
         self._ids = itertools.count(1)
         self._at = 0
 
@@ -175,7 +177,7 @@ class Port:
             self._next()
             raise Interrupted(f"{broken} in the middle of an answer; {self._again}") from None
 
-    def _first(self, subtree: str, options: dict[str, Any]) -> tuple[Line, Question, Told]:
+    def _first(self, subtree: str, options: dict[str, Any]) -> tuple[Connection, Question, Told]:
         """Ask one server after the other until one answers; what it says first."""
         deadline = monotonic() + self._timeout_s
         last, patience_s = "no answer", RETRY_S
@@ -194,8 +196,8 @@ class Port:
                 self._next()
                 self._line().socket.poll(100)  # it said that it can't now: a moment later it may
             except Elsewhere as broken:
-                last = str(broken) if isinstance(broken, Denied) else "no answer"
-                self._deny(line.server, last if isinstance(broken, Denied) else "")
+                last = str(broken) if isinstance(broken, AccessDenied) else "no answer"
+                self._deny(line.server, last if isinstance(broken, AccessDenied) else "")
                 self._lines.pop(line.server).close()
                 self._next()
                 if isinstance(broken, Unreached):
@@ -218,7 +220,7 @@ class Port:
         if len(self._denied) == len(self._servers) and min(self._turns.values()) >= DENIALS:
             raise Refused("; ".join(self._denied.values()), "key")
 
-    def _line(self) -> Line:
+    def _line(self) -> Connection:
         server = self._servers[self._at]
         if server not in self._lines:
             socket = self._context.socket(zmq.DEALER)
@@ -230,7 +232,7 @@ class Port:
             if (known := self._known.get(server)) is not None:
                 known.put_on(socket, turn)
             monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | admission.EVENTS)
-            self._lines[server] = Line(server, socket, monitor, known)
+            self._lines[server] = Connection(server, socket, monitor, known)
             socket.connect(server)
         return self._lines[server]
 

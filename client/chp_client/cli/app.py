@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from . import completion, plugins
-from .data import history, locking, read, recording, transfer, watching, write
+from .data import history, lock, read, record, transfer, watch, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import speak
 from .servers import access, bench, clients, dev, doctor, keys, operate, status
@@ -175,12 +175,12 @@ for _module in (
     read,
     history,
     write,
-    watching,
+    watch,
     messages,
     topic,
-    locking,
+    lock,
     transfer,
-    recording,
+    record,
     status,
     clients,
     doctor,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from .settings import Settings, examples
+from .settings import CliSettings, examples
 from .store import Store, reading
 
 SHELLS = ("bash", "zsh", "fish")
@@ -37,7 +37,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The keys that begin so, for an argument that is a key."""
-    settings = ctx.ensure_object(Settings)
+    settings = ctx.ensure_object(CliSettings)
     try:
         settings.take_environment()
         settings.timeout_s = PATIENCE_S

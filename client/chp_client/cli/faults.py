@@ -42,7 +42,7 @@ class NoServer(Fault):
     exit_code = NO_SERVER
 
 
-class Refused(Fault):
+class RefusedByServer(Fault):
     """A server answered, and said no."""
 
     exit_code = REFUSED

@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
-from ..admin import Answer, Denied, Reply, SpeaksOnlyChp1
+from ..admin import AdminDenied, AdminReply, Answer, SpeaksOnlyChp1
 from ..errors import Refused
 from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK, REFUSED
 
@@ -40,7 +40,7 @@ _STATE_WORDS = {"PRIMARY": "STARTING", "BACKUP": "STARTING"}
 
 
 @dataclass(slots=True)
-class View:
+class ServerStatus:
     """One server, as far as it told us."""
 
     server: str
@@ -122,13 +122,13 @@ class View:
             return None
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
 
-    def behind(self, others: list[View]) -> int:
+    def behind(self, others: list[ServerStatus]) -> int:
         """Updates that another server was told of and this one was not, when they were asked."""
         return max(0, *(v.sequence - self.sequence for v in others if v.reachable), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairVerdict:
     """What to think of the pair."""
 
     code: int
@@ -141,41 +141,41 @@ def is_number(thing: object) -> TypeGuard[float]:
     return isinstance(thing, int | float) and not isinstance(thing, bool)
 
 
-def view(server: str, answer: Answer) -> View:
+def view(server: str, answer: Answer) -> ServerStatus:
     """An answer, or the lack of one, as a view."""
-    if isinstance(answer, Reply):
-        return View(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
-    denied = isinstance(answer, Refused | Denied)
-    return View(server, problem=answer.text, only_chp1=isinstance(answer, SpeaksOnlyChp1), denied=denied)
+    if isinstance(answer, AdminReply):
+        return ServerStatus(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
+    denied = isinstance(answer, Refused | AdminDenied)
+    return ServerStatus(server, problem=answer.text, only_chp1=isinstance(answer, SpeaksOnlyChp1), denied=denied)
 
 
-def views(answers: Mapping[str, Answer], named: bool) -> list[View]:
+def views(answers: Mapping[str, Answer], named: bool) -> list[ServerStatus]:
     """All servers; where the user named none, a lone server hides the default address nobody uses."""
     seen = [view(server, answer) for server, answer in answers.items()]
     alone = [v for v in seen if v.reachable and not v.has_peer]
     return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
 
 
-def verdict(seen: list[View]) -> Verdict:
+def verdict(seen: list[ServerStatus]) -> PairVerdict:
     """One verdict on all servers."""
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
         only_chp1 = [v for v in seen if v.only_chp1]
-        return Verdict(DEGRADED, "degraded", _why_away(only_chp1)) if only_chp1 else _nobody(away)
+        return PairVerdict(DEGRADED, "degraded", _why_away(only_chp1)) if only_chp1 else _nobody(away)
     if not active:
         found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
         trouble = next((v.trouble for v in seen if v.trouble), "")
-        return Verdict(NOBODY_ACTIVE, "nobody active", f"{found}; {trouble or _remedy(seen)}")
+        return PairVerdict(NOBODY_ACTIVE, "nobody active", f"{found}; {trouble or _remedy(seen)}")
     if len(active) > 1:
         why = active[0].trouble or active[1].trouble
-        return Verdict(DEGRADED, "degraded", why or "both are active: the link between them (P+3) is cut; mend it")
+        return PairVerdict(DEGRADED, "degraded", why or "both are active: the link between them (P+3) is cut; mend it")
     if active[0].trouble:
-        return Verdict(DEGRADED, "degraded", active[0].trouble)
+        return PairVerdict(DEGRADED, "degraded", active[0].trouble)
     return _of_the_rest(active[0], [v for v in seen if not v.active])
 
 
-def _remedy(seen: list[View]) -> str:
+def _remedy(seen: list[ServerStatus]) -> str:
     """What to do when nobody of those asked is active: the one that is may not have been asked."""
     peers = [v.facts.get("peer") for v in seen if v.reachable]
     active = [
@@ -189,36 +189,36 @@ def _remedy(seen: list[View]) -> str:
     return f"{told}: name that one too" if len(seen) == 1 else f"{told}, which does not answer here"
 
 
-def _nobody(away: list[View]) -> Verdict:
+def _nobody(away: list[ServerStatus]) -> PairVerdict:
     if any(v.denied for v in away):
-        return Verdict(REFUSED, "denied", _why_away([v for v in away if v.denied]))
-    return Verdict(NO_SERVER, "no server", _why_away(away))
+        return PairVerdict(REFUSED, "denied", _why_away([v for v in away if v.denied]))
+    return PairVerdict(NO_SERVER, "no server", _why_away(away))
 
 
-def _why_away(away: list[View]) -> str:
+def _why_away(away: list[ServerStatus]) -> str:
     problems = {v.problem: "" for v in away}
     for v in away:
         problems[v.problem] += (", " if problems[v.problem] else "") + v.server
     return "; ".join(f"{servers}: {problem}" for problem, servers in problems.items())
 
 
-def _of_the_rest(active: View, others: list[View]) -> Verdict:
+def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdict:
     for other in others:
         if not other.reachable:
             if other.denied:
-                return Verdict(DEGRADED, "degraded", f"{other.server} does not tell: {other.problem}")
-            return Verdict(DEGRADED, "degraded", f"{other.server} is away; {active.server} serves alone")
+                return PairVerdict(DEGRADED, "degraded", f"{other.server} does not tell: {other.problem}")
+            return PairVerdict(DEGRADED, "degraded", f"{other.server} is away; {active.server} serves alone")
         if other.state != "PASSIVE":
-            return Verdict(DEGRADED, "degraded", f"{other.server} is {other.state}")
+            return PairVerdict(DEGRADED, "degraded", f"{other.server} is {other.state}")
     if active.has_peer and active.in_sync is False:
-        return Verdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
+        return PairVerdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
     for view in (active, *others):
         room = view.facts.get("room")
         if isinstance(room, dict) and (room.get("read_only") or room.get("full")):
-            return Verdict(DEGRADED, "degraded", f"{view.server}: {room.get('why') or 'it is full'}")
+            return PairVerdict(DEGRADED, "degraded", f"{view.server}: {room.get('why') or 'it is full'}")
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
-    return Verdict(OK, "healthy", why)
+    return PairVerdict(OK, "healthy", why)
 
 
-def _alone(active: View) -> str:
+def _alone(active: ServerStatus) -> str:
     return "" if active.has_peer else ", alone as configured"

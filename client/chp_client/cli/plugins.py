@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
-from .faults import Refused
-from .settings import Settings, path_of
+from .faults import RefusedByServer
+from .settings import CliSettings, path_of
 
 GROUP = "chp.commands"
 
@@ -46,7 +46,7 @@ def _wrap(point: EntryPoint) -> click.Command:
 
     @click.pass_context
     def run(ctx: click.Context, args: tuple[str, ...]) -> None:
-        settings = ctx.ensure_object(Settings)
+        settings = ctx.ensure_object(CliSettings)
         shared = ["--json"] if settings.out.json else []
         shared += ["--as", str(path_of(settings.client_name))] if settings.client_name else []
         ctx.exit(function([*shared, *args]))
@@ -65,7 +65,7 @@ def _broken(point: EntryPoint, error: Exception) -> click.Command:
     text = f"the command {point.name!r} of {point.value} can't be loaded ({error}); reinstall the package it comes from"
 
     def fail(args: tuple[str, ...]) -> None:
-        raise Refused(text)
+        raise RefusedByServer(text)
 
     return click.Command(
         point.name, callback=fail, params=[click.Argument(["args"], nargs=-1, type=click.UNPROCESSED)],

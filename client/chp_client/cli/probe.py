@@ -12,7 +12,7 @@ from chp.addresses import is_file
 
 from ..admin import Answer, Unreachable
 from ..ask.admission import WANTS_KEY
-from .pair import View
+from .pair import ServerStatus
 
 CONNECT_S = 0.2
 GREETING_S = 1.0
@@ -56,6 +56,6 @@ def _mechanism(found: socket.socket) -> bytes:
     return greeting[MECHANISM].rstrip(b"\0") if greeting[:1] == GREETING[:1] else b""
 
 
-def explain(view: View, answer: Answer, *, with_key: bool) -> None:
+def explain(view: ServerStatus, answer: Answer, *, with_key: bool) -> None:
     """Put the better reason, if there is one, into what is shown of the server."""
     view.problem = why_silent(view.server, answer, with_key=with_key) or view.problem

@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
-class Settings:
+class CliSettings:
     """The shared options of one command line."""
 
     servers: tuple[str, ...] = DEFAULT_SERVERS
@@ -127,8 +127,8 @@ REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_servers)
 
 
-def _settings(ctx: click.Context) -> Settings:
-    return ctx.ensure_object(Settings)
+def _settings(ctx: click.Context) -> CliSettings:
+    return ctx.ensure_object(CliSettings)
 
 
 def _note_servers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
@@ -180,7 +180,7 @@ def shared(command: F) -> F:
 
 
 def shared_for(timeout_s: float) -> Callable[[F], F]:
-    """The same for a command that waits so long if it is not told otherwise (see `Settings.patience`)."""
+    """The same for a command that waits so long if it is not told otherwise (see `CliSettings.patience`)."""
     timeout = click.option(
         "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
         help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",

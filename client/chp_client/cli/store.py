@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from chp.errors import BadInput, ChpError
 
-from ..admin import Admin, Answer, Reply
-from .faults import Misused, NoServer, Refused
+from ..admin import Admin, AdminReply, Answer
+from .faults import Misused, NoServer, RefusedByServer
 from .pair import view
 from .probe import why_silent
-from .settings import Settings
+from .settings import CliSettings
 from .text import covering_subtrees, show_revision
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WriteResult:
     """An acknowledgement."""
 
     revision: int
     durability: str
 
 
-def make_clone(settings: Settings, subtrees: list[str]) -> Clone:
+def make_clone(settings: CliSettings, subtrees: list[str]) -> Clone:
     """The Clone itself; no subtrees make one that only writes. Tests put theirs here."""
     from chp_client import Clone
 
@@ -57,20 +57,20 @@ def make_clone(settings: Settings, subtrees: list[str]) -> Clone:
 
 
 @contextmanager
-def reading(settings: Settings, prefixes: list[str]) -> Iterator[Store]:
+def reading(settings: CliSettings, prefixes: list[str]) -> Iterator[Store]:
     """A store that holds everything under these keys or prefixes, synced."""
     with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes))) as clone:
         try:
             clone.wait_until_synced(settings.timeout_s)
         except TimeoutError:
             if clone.refused:
-                raise Refused(clone.refused) from None
+                raise RefusedByServer(clone.refused) from None
             raise
         yield Store(clone, settings)
 
 
 @contextmanager
-def writing(settings: Settings) -> Iterator[Store]:
+def writing(settings: CliSettings) -> Iterator[Store]:
     """A store that holds nothing, for sets."""
     with explained(settings, "what was sent may still be done"), closing(make_clone(settings, [])) as clone:
         yield Store(clone, settings)
@@ -88,7 +88,7 @@ def closing(clone: Clone) -> Iterator[Clone]:
 class Store:
     """A Clone, in the command line's words."""
 
-    def __init__(self, clone: Clone, settings: Settings) -> None:
+    def __init__(self, clone: Clone, settings: CliSettings) -> None:
         self.clone = clone
         self.settings = settings
 
@@ -117,7 +117,7 @@ class Store:
         """The keys under a prefix, in order; or the first `limit` behind a key."""
         return list(islice(self.clone.under(prefix, after), limit))
 
-    def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> Done:
+    def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> WriteResult:
         """Set a key and wait for the acknowledgement."""
         return self.wait(self.clone.set(key, value, ttl=ttl_s, if_revision=if_revision))
 
@@ -129,10 +129,10 @@ class Store:
         """Delete many keys."""
         return self.clone.delete_many(keys, timeout=self.settings.timeout_s)
 
-    def wait(self, ticket: Ticket) -> Done:
+    def wait(self, ticket: Ticket) -> WriteResult:
         """Wait for a ticket's acknowledgement."""
         ack = ticket.wait(timeout=self.settings.timeout_s)
-        return Done(ack.revision, ack.durability)
+        return WriteResult(ack.revision, ack.durability)
 
     def history(self, key: str, limit: int) -> list[Version]:
         """The versions of a key that the log still holds."""
@@ -148,7 +148,7 @@ class Store:
 
 
 @contextmanager
-def explained(settings: Settings, if_heard: str = "") -> Iterator[None]:
+def explained(settings: CliSettings, if_heard: str = "") -> Iterator[None]:
     """Turn a Clone's errors into faults with an exit code and a remedy.
 
     `if_heard` is what to add when time ran out although somebody is there, who may have heard us.
@@ -160,7 +160,7 @@ def explained(settings: Settings, if_heard: str = "") -> Iterator[None]:
     except BadInput as error:
         raise Misused(str(error)) from None
     except ChpError as error:
-        raise Refused(_refusal(error)) from None
+        raise RefusedByServer(_refusal(error)) from None
 
 
 def _refusal(error: ChpError) -> str:
@@ -175,7 +175,7 @@ def _conflict(detail: Any) -> str:
     return f"not set: {shown or 'the revision is another'}; read it again and decide anew"
 
 
-def why_no_server(settings: Settings, if_heard: str = "") -> str:
+def why_no_server(settings: CliSettings, if_heard: str = "") -> str:
     """One line that says what was found at each address, and the remedy."""
     waited = f"no server within {settings.timeout_s:g} s"
     remedy = "start chp-server, or name the pair with --servers or CHP_SERVERS"
@@ -185,14 +185,14 @@ def why_no_server(settings: Settings, if_heard: str = "") -> str:
     except ChpError as error:
         return f"{waited}: {error}; {remedy}"
     reasons = {server: why_silent(server, each, with_key=admin.with_key) for server, each in answers.items()}
-    if not any(isinstance(a, Reply) or getattr(a, "connected", True) or reasons[s] for s, a in answers.items()):
+    if not any(isinstance(a, AdminReply) or getattr(a, "connected", True) or reasons[s] for s, a in answers.items()):
         return f"{waited} ({', '.join(settings.servers)}); {remedy}"
     found = "; ".join(f"{s} {reasons[s].split(';')[0] or _found_there(a)}" for s, a in answers.items())
     return f"{waited}: {found}; " + (f"{if_heard}, " if if_heard else "") + "see `chp status`"
 
 
 def _found_there(answer: Answer) -> str:
-    if isinstance(answer, Reply):
+    if isinstance(answer, AdminReply):
         state = view(answer.server, answer).state
         return "is ACTIVE but took too long: give more --timeout" if state == "ACTIVE" else f"is {state}"
     return "is not there" if not getattr(answer, "connected", True) else answer.text.split(";")[0]

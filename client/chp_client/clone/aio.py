@@ -23,15 +23,15 @@ from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..feed.history import Version
-from ..topics.aioconsumer import AsyncTogether
+from ..topics.aioconsumer import AsyncTransaction
 from ..topics.aiotopic import AsyncTopic
 from ..topics.reader import PATIENCE_S
-from ..topics.together import Together
 from ..topics.topic import Topic, topics_of
+from ..topics.transaction import Transaction
 from .aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
+from .atomic import NOTHING, AtomicOperations, flush
 from .base import CALLBACKS_S, BaseClone
-from .taking import NOTHING, Taking, flush
-from .worth import Check
+from .health import Check
 from .writer import Items
 
 
@@ -94,8 +94,8 @@ class AsyncClone(BaseClone[V]):
         """By the loop."""
         return Awaiting(self, self._blocks, timeout)
 
-    def _taking(self, timeout: float | None) -> Taking:
-        return Taking(self, self._writer, self.waits(timeout))
+    def _taking(self, timeout: float | None) -> AtomicOperations:
+        return AtomicOperations(self, self._writer, self.waits(timeout))
 
     async def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ack:
         """Set many keys together."""
@@ -133,9 +133,9 @@ class AsyncClone(BaseClone[V]):
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self, self.new_lease(ttl), self.waits)
 
-    def together(self) -> AsyncTogether:
+    def together(self) -> AsyncTransaction:
         """As of `Clone`, for `async with`."""
-        return AsyncTogether(Together(self._writer, None))
+        return AsyncTransaction(Transaction(self._writer, None))
 
     def topic(self, name: str) -> AsyncTopic:
         """As of `Clone`."""

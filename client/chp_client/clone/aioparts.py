@@ -12,16 +12,16 @@ from typing import Any, Self, TypeVar
 from chp.errors import ChpError
 
 from ..agent.changes import Change, Changes, change_with, changes_from, changes_of
-from ..agent.listening import Failures
+from ..agent.listeners import Failures
 from ..agent.tickets import Ticket
 from ..agent.watch import Watch, WatchQueue
 from ..checks import wait_s
 from ..codecs import Decoding
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
+from .atomic import at_most, closed_meanwhile
 from .base import BaseClone
 from .lease import Lease
-from .taking import at_most, closed_meanwhile
 from .writer import Items
 
 Made = TypeVar("Made")

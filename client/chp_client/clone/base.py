@@ -24,23 +24,23 @@ from chp.keys import CLIENT_BYTES
 from chp.numbers import Revision
 
 from .. import checks
-from ..agent.about import about
 from ..agent.agent import Agent
 from ..agent.changes import Change
+from ..agent.client_info import about
 from ..agent.dispatch import Dispatcher, Listener
-from ..agent.listening import decorator
+from ..agent.listeners import decorator
 from ..agent.mailbox import Mailbox
-from ..agent.measured import Measured, Metrics
+from ..agent.measured import MeasuredClone, Metrics
 from ..agent.watch import Watch, WatchQueue
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
-from ..connecting import target
 from ..core.core import ClientCore, Timing
+from ..target import target
 from ..typed import Typed, codec_of
+from .atomic import Waiter
+from .health import CopyHealth
 from .lease import Lease
-from .reading import Reading
-from .taking import Waits
-from .worth import Worth
+from .mapping import CloneMapping
 from .writer import Writer
 
 CLOSE_S = 5.0
@@ -58,7 +58,7 @@ class Pin(NamedTuple):
     resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
 
 
-class BaseClone(Reading[V], Worth):
+class BaseClone(CloneMapping[V], CopyHealth):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
@@ -128,7 +128,7 @@ class BaseClone(Reading[V], Worth):
         self._blocks = on_full == "block"
         self._mailbox = mailbox = Mailbox(core, on_full if self.keeps_threads else "raise", self._dispatcher.put)
         mailbox.credentials = credentials_of(servers)
-        mailbox.metrics = None if metrics is None else Measured(metrics)
+        mailbox.metrics = None if metrics is None else MeasuredClone(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
@@ -178,7 +178,7 @@ class BaseClone(Reading[V], Worth):
 
     # -- leases and watches
 
-    def waits(self, timeout: float | None) -> Waits:
+    def waits(self, timeout: float | None) -> Waiter:
         """How one call waits that begins now (for the parts of this package)."""
         raise NotImplementedError
 

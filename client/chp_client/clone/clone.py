@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..agent.changes import Change
-from ..agent.listening import Listeners, Listening
+from ..agent.listeners import ChangeListeners, Listening
 from ..agent.tickets import Ticket
 from ..agent.watch import Watch
 from ..checks import wait_s
@@ -32,12 +32,12 @@ from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..feed.history import Version
 from ..topics.reader import PATIENCE_S
-from ..topics.together import Together
 from ..topics.topic import Topic, topics_of
+from ..topics.transaction import Transaction
+from .atomic import NOTHING, AtomicOperations, Blocking, at_once, flush
 from .base import CLOSE_S, BaseClone, Pin
+from .health import Check
 from .lease import Lease
-from .taking import NOTHING, Blocking, Taking, at_once, flush
-from .worth import Check
 from .writer import Items
 
 CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
@@ -47,7 +47,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     """The verbs of a thread; see `BaseClone` for the arguments."""
 
     def _begin(self) -> None:
-        self._listeners = Listeners()
+        self._listeners = ChangeListeners()
         if type(self).set is _SET:  # nobody has put another in its place
             self.set = self._writer.set  # type: ignore[method-assign]  # one call less for each set
 
@@ -146,8 +146,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """By keeping the thread."""
         return Blocking(self._mailbox, timeout)
 
-    def _taking(self, timeout: float | None) -> Taking:
-        return Taking(self, self._writer, self.waits(timeout))
+    def _taking(self, timeout: float | None) -> AtomicOperations:
+        return AtomicOperations(self, self._writer, self.waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
@@ -241,13 +241,13 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Call a function of `on` no more, under any prefix; whether it was called."""
         return self._listeners.drop(listener)
 
-    def together(self, timeout: float | None = None) -> Together:
+    def together(self, timeout: float | None = None) -> Transaction:
         """Keys, messages and acknowledgements in one step, for `with`: all of it is done, or none (docs/topics.md).
 
         timeout   seconds that its end waits for the servers; None: as long as it takes. `Conflict` and `Fenced` name
                   what differed
         """
-        return Together(self._writer, timeout)
+        return Transaction(self._writer, timeout)
 
     def topic(self, name: str) -> Topic:
         """A log of messages, by its name: `publish` and `read` (docs/topics.md). Nothing is asked yet; `BadInput`."""

@@ -25,7 +25,7 @@ from chp.keys import check_column
 
 from .. import checks
 from ..agent.mailbox import Mailbox
-from ..agent.openbatch import OPEN_ITEMS, Draft
+from ..agent.open_batch import OPEN_ITEMS, PendingBatch
 from ..agent.tickets import Ticket
 from ..codecs import Codec
 from ..core.sending.leases import Handle
@@ -279,7 +279,7 @@ class Writer:
             self._mailbox.make_room(timeout)
             return self._alone(self._batch.encoded(body))
 
-    def _alone(self, draft: Draft) -> Ticket:
+    def _alone(self, draft: PendingBatch) -> Ticket:
         self._batch.seal()
         self._batch.push(draft)
         return draft.ticket

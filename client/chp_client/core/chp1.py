@@ -27,12 +27,12 @@ from chp.limits import Limits
 from chp.messages import HUGZ, KTHXBAI, Kvpub, icanhaz, kvset, parse_hugz, parse_kthxbai, parse_kvpub, parse_kvsync
 from chp.properties import parse_properties, ttl_ms_of, with_ttl_s
 
-from .copy.channel import Channel, changed_by
-from .copy.holding import Holding
+from .copy.channel import CopyChannel, changed_by
+from .copy.subscriptions import Subscriptions
 from .events import Sink
-from .outbox import Batch
+from .outbox import SentBatch
 from .sending.session import Session
-from .serverview import ServerView
+from .server_view import ServerView
 from .timing import NEVER, Timing
 
 ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
@@ -43,13 +43,13 @@ UPDATE_BYTES = 300  # what an update that is held back takes beside its key and 
 UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, columns.UNLEASE})  # in CHP/1
 
 
-class Chp1:
+class Chp1Follower:
     """The part of the core that follows CHP/1 servers; idle as long as there is none."""
 
     def __init__(
         self,
         links: list[ServerView],
-        holding: Holding,
+        holding: Subscriptions,
         session: Session,
         *,
         limits: Limits,
@@ -61,17 +61,19 @@ class Chp1:
         self._limits, self._timing = limits, timing
         self._stats, self._out = stats, out
         self.following = False
-        self.acked: list[tuple[Batch, int]] = []  # taken out of the outbox, with their numbers; for the core to settle
-        self.unsupported: list[Batch] = []  # the same, and refused: CHP/1 has no form for them
+        self.acked: list[
+            tuple[SentBatch, int]
+        ] = []  # taken out of the outbox, with their numbers; for the core to settle
+        self.unsupported: list[SentBatch] = []  # the same, and refused: CHP/1 has no form for them
         self._link: ServerView | None = None  # the server asked or followed
         self._subscribed: dict[int, float] = {}
-        self._todo: list[Channel] = []  # channels still to be fetched, the first of them now
+        self._todo: list[CopyChannel] = []  # channels still to be fetched, the first of them now
         self._fresh: Hashmap | None = None
         self._buffered: list[Kvpub] = []
         self._held_bytes = 0  # of all that came while a snapshot does; beyond the limit, another one is asked for
         self._asked_at = self._echo_at = 0.0
         self._hugz_is_number = True  # whether this server's HUGZ carries its current number
-        self._uuids: dict[bytes, Batch] = {}
+        self._uuids: dict[bytes, SentBatch] = {}
         self._left: dict[int, set[bytes]] = {}  # of each batch, what has no echo
         self._counter = 0
 
@@ -154,7 +156,7 @@ class Chp1:
         if batch is not None:
             self._echoed(batch, uuid, sequence, now)
 
-    def _echoed(self, batch: Batch, uuid: bytes, sequence: int, now: float) -> None:
+    def _echoed(self, batch: SentBatch, uuid: bytes, sequence: int, now: float) -> None:
         self._echo_at = now
         left = self._left.get(batch.no)
         if left is None:
@@ -246,7 +248,7 @@ class Chp1:
                     link.sent = batch.no
                     self._send(link, batch)
 
-    def _send(self, link: ServerView, batch: Batch) -> None:
+    def _send(self, link: ServerView, batch: SentBatch) -> None:
         segment = batch.columns()
         extras = segment.extras or {}
         if not UNSUPPORTED.isdisjoint(extras):
@@ -266,7 +268,7 @@ class Chp1:
                 frames = kvset(key, b"" if i in deletes else value, uuid=uuid, properties=properties.get(i, b""))
                 self._out.effects.publish.append((link.index, frames))
 
-    def _name(self, batch: Batch, n: int) -> list[bytes]:
+    def _name(self, batch: SentBatch, n: int) -> list[bytes]:
         """A uuid for each set of a batch, the same each time it is sent."""
         if batch.no not in self._left:
             batch.uuids_from = self._counter + 1
@@ -277,7 +279,7 @@ class Chp1:
             return uuids
         return self._uuids_of(batch, n)
 
-    def _uuids_of(self, batch: Batch, n: int) -> list[bytes]:
+    def _uuids_of(self, batch: SentBatch, n: int) -> list[bytes]:
         """Out of the session, which nobody else knows: who guessed the next would take its place."""
         client, start = self._session.outbox.session[:CLIENT_BYTES], batch.uuids_from
         return [sha256(client + i.to_bytes(8)).digest()[:16] for i in range(start, start + n)]

@@ -25,18 +25,18 @@ from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
 from chp.versions import spoken, unspoken
 
-from .chp1 import Chp1
-from .copy.channel import Channel
-from .copy.channels import Answer, Channels
-from .copy.holding import PULSE, Holding
+from .chp1 import Chp1Follower
+from .client_report import ClientReport
+from .copy.channel import CopyChannel
+from .copy.channels import Answer, CopyChannels
+from .copy.subscriptions import PULSE, Subscriptions
 from .events import Effects, Sink, State
 from .freshness import Freshness
 from .leadership import Leadership, Move
-from .ownsets import OwnSets
-from .sending.leases import Leases
+from .own_sets import OwnSets
+from .sending.leases import LeaseRefresher
 from .sending.session import Session
-from .serverview import AWAY, SPEAKS, ServerView
-from .telling import Telling
+from .server_view import AWAY, SPEAKS, ServerView
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
@@ -68,20 +68,20 @@ class ClientCore:
         shared: dict[str, Any] = {"timing": self.timing, "stats": self.stats, "out": out}
         self.session = Session(session, links, **shared)
         self.outbox = self.session.outbox
-        self.holding = Holding(
+        self.holding = Subscriptions(
             subtrees, self.shown, self.session.own_batches, limits, self.stats, unanswered=self.session.unanswered
         )
         self.channels, self.write_only = self.holding.all, self.holding.write_only
-        self.joining = Channels(self.holding, self.session.own_batches, limits=limits, chance=chance, **shared)
+        self.joining = CopyChannels(self.holding, self.session.own_batches, limits=limits, chance=chance, **shared)
         self.joining.session = self.outbox.public
         self.leadership = Leadership(links, self.timing, now)
-        self.chp1 = Chp1(links, self.holding, self.session, limits=limits, **shared)
-        self.leases = Leases()
+        self.chp1 = Chp1Follower(links, self.holding, self.session, limits=limits, **shared)
+        self.leases = LeaseRefresher()
         self.own = OwnSets(
             self.leadership, self.holding, self.joining, self.session, self.chp1, stats=self.stats, out=out
         )
         self.freshness = Freshness(max_lag_s)
-        self.telling = Telling(who)
+        self.telling = ClientReport(who)
         self.closed = False
         topics = (HUGZ, self.session.topic, *self.joining.by_topic)
         out.effects.subscribe += [(link.index, topic) for link in links for topic in topics]
@@ -244,7 +244,7 @@ class ClientCore:
     def _on_channel(
         self,
         link: ServerView,
-        channel: Channel,
+        channel: CopyChannel,
         header: headers.Batch | headers.Heartbeat,
         items: list[Any],
         *,
@@ -266,7 +266,7 @@ class ClientCore:
         self.joining.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
 
-    def _own_echo(self, link: ServerView, channel: Channel, body: bytes, now: float) -> bool:
+    def _own_echo(self, link: ServerView, channel: CopyChannel, body: bytes, now: float) -> bool:
         """Whether it was a record of nothing but own batches, which need not be unpacked to be confirmed."""
         header = self.joining.echo(channel, body, now) if link is self.leadership.active else None
         if header is None:
@@ -276,13 +276,13 @@ class ClientCore:
         self._update_state(now)
         return True
 
-    def _measure_lag(self, channel: Channel, wall_ms: int, now: float) -> None:
+    def _measure_lag(self, channel: CopyChannel, wall_ms: int, now: float) -> None:
         if self.freshness.measure(wall_ms, now) and channel.live:
             self.stats["lags"] += 1
             self.out.effects.lags.append(self.freshness.lag_s)
             self.freshness.measure_anew()
 
-    def _after(self, channel: Channel, now: float) -> None:
+    def _after(self, channel: CopyChannel, now: float) -> None:
         if channel.changes:
             self.out.effects.changes += channel.changes
             channel.changes = []
@@ -319,7 +319,7 @@ class ClientCore:
             self.out.effects.unsubscribe.append((link.index, HUGZ))
             self.chp1.lost(link)
 
-    def _greeted_by_heartbeat(self, link: ServerView, channel: Channel, now: float) -> None:
+    def _greeted_by_heartbeat(self, link: ServerView, channel: CopyChannel, now: float) -> None:
         """A greeting may be lost, and comes once; a HEARTBEAT shows as well that the server has our subscriptions.
 
         For our own channel it takes two of them: the first may have been on its way when we subscribed to it.
@@ -392,7 +392,7 @@ class ClientCore:
                 self._garbage(link.index, error, now)
             self._after(channel, now)
 
-    def _request_refused(self, link: ServerView, channel: Channel, header: headers.Refused, now: float) -> None:
+    def _request_refused(self, link: ServerView, channel: CopyChannel, header: headers.Refused, now: float) -> None:
         self.joining.refused(channel, header, link, now)
         if header.code == "access":
             link.forbidden[channel.topic] = str(header.detail)[:400]

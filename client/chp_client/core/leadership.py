@@ -24,11 +24,11 @@ from enum import Enum, auto
 from chp.headers import State
 from chp.numbers import epoch_of
 
-from .serverview import ServerView
+from .server_view import ServerView
 from .timing import Timing
 
 
-class Standing(Enum):
+class FollowState(Enum):
     """Whom we follow, and whether it is heard."""
 
     NOBODY = 0
@@ -36,7 +36,7 @@ class Standing(Enum):
     SILENT = 2
 
 
-class Event(Enum):
+class FollowEvent(Enum):
     """What a server said of itself."""
 
     HIGHER = auto()
@@ -57,14 +57,16 @@ class Move(Enum):
     LEAVE = "LEAVE"
 
 
-TABLE: dict[Event, tuple[Move, Move, Move]] = {  # by Standing; what follows nobody hears nothing of whom it follows
-    Event.HIGHER: (Move.FOLLOW, Move.FOLLOW, Move.FOLLOW),
-    Event.EQUAL: (Move.FOLLOW, Move.STAY, Move.FOLLOW),
-    Event.LOWER: (Move.STAY, Move.STAY, Move.STAY),
-    Event.LATE: (Move.ANEW, Move.STAY, Move.ANEW),
-    Event.SAME: (Move.STAY, Move.STAY, Move.STAY),
-    Event.AGAIN: (Move.STAY, Move.ANEW, Move.ANEW),
-    Event.GONE: (Move.STAY, Move.LEAVE, Move.LEAVE),
+TABLE: dict[
+    FollowEvent, tuple[Move, Move, Move]
+] = {  # by Standing; what follows nobody hears nothing of whom it follows
+    FollowEvent.HIGHER: (Move.FOLLOW, Move.FOLLOW, Move.FOLLOW),
+    FollowEvent.EQUAL: (Move.FOLLOW, Move.STAY, Move.FOLLOW),
+    FollowEvent.LOWER: (Move.STAY, Move.STAY, Move.STAY),
+    FollowEvent.LATE: (Move.ANEW, Move.STAY, Move.ANEW),
+    FollowEvent.SAME: (Move.STAY, Move.STAY, Move.STAY),
+    FollowEvent.AGAIN: (Move.STAY, Move.ANEW, Move.ANEW),
+    FollowEvent.GONE: (Move.STAY, Move.LEAVE, Move.LEAVE),
 }
 
 
@@ -87,17 +89,17 @@ class Leadership:
         event = self._event(link, restarted, now)
         return Move.STAY if event is None else TABLE[event][self.standing(now).value]
 
-    def _event(self, link: ServerView, restarted: bool, now: float) -> Event | None:
+    def _event(self, link: ServerView, restarted: bool, now: float) -> FollowEvent | None:
         ours = link is self.active
         if link.state != State.ACTIVE:
-            return Event.GONE if ours else None
+            return FollowEvent.GONE if ours else None
         if link.epoch > self.epoch:
-            return Event.HIGHER
+            return FollowEvent.HIGHER
         if ours:
-            return Event.AGAIN if restarted else Event.SAME
+            return FollowEvent.AGAIN if restarted else FollowEvent.SAME
         if link.epoch == self.epoch:
-            return Event.EQUAL
-        return Event.LATE if self._is_history_over(now) else Event.LOWER
+            return FollowEvent.EQUAL
+        return FollowEvent.LATE if self._is_history_over(now) else FollowEvent.LOWER
 
     def _is_history_over(self, now: float) -> bool:
         """Nobody of our epoch has been heard for long: what has a lower one is all there is (a memory store)."""
@@ -124,11 +126,11 @@ class Leadership:
         """Whether nobody is followed, or who is says nothing."""
         return self.active is None or now - self.active.heard_at > self.silence_s()
 
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> FollowState:
         """The column of the table."""
         if self.active is None:
-            return Standing.NOBODY
-        return Standing.SILENT if self.silent(now) else Standing.HEARD
+            return FollowState.NOBODY
+        return FollowState.SILENT if self.silent(now) else FollowState.HEARD
 
     def hurry(self, now: float) -> None:
         """The copy is current no longer: ask the others as soon as the active is silent."""

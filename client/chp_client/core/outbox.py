@@ -34,7 +34,7 @@ class Packed(Segment):
         return self.body
 
 
-class Batch:
+class SentBatch:
     """One KVSET of CHP/2 on its way."""
 
     __slots__ = ("body", "extras", "handle", "keys", "no", "segment", "shown", "size", "uuids_from")
@@ -67,7 +67,7 @@ class Outbox:
 
     def __init__(self, session: bytes) -> None:
         self._name(session)
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, SentBatch] = {}
         self.last = 0
         self.size = 0
         self.reopened = 0
@@ -84,22 +84,22 @@ class Outbox:
         """The lowest number not acknowledged; one more than the last if there is none."""
         return next(iter(self.batches), self.last + 1)
 
-    def add(self, segment: Segment, handle: Any, shown: bool, size: int = 0) -> Batch:
+    def add(self, segment: Segment, handle: Any, shown: bool, size: int = 0) -> SentBatch:
         """Number a segment and keep it; `size` is what it counts, if that is known."""
-        batch = Batch(self.last + 1, segment, handle, shown, size or size_of(segment))
+        batch = SentBatch(self.last + 1, segment, handle, shown, size or size_of(segment))
         self.last = batch.no  # from here on nothing is called that an interrupt could come from
         self.batches[batch.no] = batch
         self.size += batch.size
         return batch
 
-    def take(self, no: int) -> Batch | None:
+    def take(self, no: int) -> SentBatch | None:
         """The batch of that number, which is settled now and forgotten here."""
         batch = self.batches.pop(no, None)
         if batch is not None:
             self.size -= batch.size
         return batch
 
-    def take_run(self, first: int, last: int) -> list[Batch]:
+    def take_run(self, first: int, last: int) -> list[SentBatch]:
         """All of a run of numbers that are still here."""
         last = min(last, self.last)
         if last - first > len(self.batches):
@@ -108,7 +108,7 @@ class Outbox:
             numbers = list(range(first, last + 1))
         return [batch for no in numbers if (batch := self.take(no)) is not None]
 
-    def frames(self, batch: Batch, *, oldest: bool = False) -> list[bytes]:
+    def frames(self, batch: SentBatch, *, oldest: bool = False) -> list[bytes]:
         """Return the KVSET; `oldest` tells the server that no earlier batch is held."""
         return [RESERVED_KEY, pack(batch.no), self.session, OLDEST_HELD if oldest else b"", batch.encode()]
 
@@ -171,7 +171,7 @@ def _part(segment: Segment, start: int, stop: int) -> Segment:
     return Segment(segment.keys[start:stop], segment.values[start:stop], extras)
 
 
-def echoed(batches: list[Batch], body: bytes, start: int) -> bool:
+def echoed(batches: list[SentBatch], body: bytes, start: int) -> bool:
     """Whether `body` from `start` on is the segments of these batches, byte for byte, as servers pass them on."""
     for batch in batches:
         if not batch.body or not body.startswith(batch.body, start):
@@ -180,6 +180,6 @@ def echoed(batches: list[Batch], body: bytes, start: int) -> bool:
     return start == len(body)
 
 
-def keys_of(batches: list[Batch]) -> set[str]:
+def keys_of(batches: list[SentBatch]) -> set[str]:
     """All keys of some batches."""
     return set(chain.from_iterable(batch.keys for batch in batches))

@@ -49,9 +49,9 @@ from ..ask.port import Elsewhere
 from ..checks import endpoints_of
 from ..clientfile import credentials_of
 from ..core.question import Told, reply_of
-from ..core.speaking import LOST_S, NEVER
+from ..core.rate_limited_log import LOST_S, NEVER
 from ..errors import NotRetained, Refused
-from .feedlink import FeedLink, deadline_in, wait_any
+from .feed_link import FeedLink, deadline_in, wait_any
 
 log = logging.getLogger("chp_client")
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server

@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute, Route
 from chp.errors import ChpError
 
 from .console import SERVED, show_console
-from .door import Door, Handler, defect, no_route, problem
 from .gateway import Gateway
+from .middleware import Handler, Middleware, defect, no_route, problem
 from .openapi import show_openapi
 from .pair import hand_over, health, ready, show_clients, show_history, show_metrics, show_pair
 from .paths.groups import (
@@ -28,9 +28,9 @@ from .paths.groups import (
     show_group,
 )
 from .paths.keys import batch, delete_key, pages, read_key, set_key
-from .paths.seen import show_groups, show_versions
+from .paths.overviews import show_groups, show_versions
 from .paths.topics import list_topics, make_topic, publish, read_topic, remove_topic, show_topic
-from .paths.watching import watch
+from .paths.watch import watch
 from .problems import Problem
 
 ROUTES: list[BaseRoute] = [
@@ -78,7 +78,7 @@ DIRECT: dict[tuple[str, str], Handler] = {
 }  # fmt: skip
 
 
-def application(gateway: Gateway) -> Door:
+def application(gateway: Gateway) -> Middleware:
     """The gateway as an ASGI application; it connects when its lifespan begins."""
 
     @asynccontextmanager
@@ -95,5 +95,5 @@ def application(gateway: Gateway) -> Door:
     )  # fmt: skip
     app.router.redirect_slashes = False
     app.state.gateway = gateway
-    app.state.door = Door(app, gateway, DIRECT)
-    return cast(Door, app.state.door)
+    app.state.door = Middleware(app, gateway, DIRECT)
+    return cast(Middleware, app.state.door)

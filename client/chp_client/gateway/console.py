@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .asked import query
+from .request_fields import query
 
 FOLDER = Path(__file__).parent / "console"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

@@ -21,21 +21,21 @@ from ..agent.names import only_ipv6
 from ..clone.aio import AsyncClone
 from ..core.events import State
 from ..errors import Conflict
-from .access.audit import Audit
-from .access.callers import Callers, Ways
-from .asked import Bodies, Limits, tag
-from .metrics import Metrics
+from .access.audit import GatewayAudit
+from .access.callers import AuthMethods, Callers
+from .metrics import GatewayMetrics
 from .once import MARKERS
 from .pair import PairView
 from .paths.entries import entry_json
-from .paths.fanout import Channels
+from .paths.fanout import FanoutChannels
 from .paths.pages import KeysInOrder
-from .paths.writing import Writes
+from .paths.writes import Writes
 from .problems import Problem, problem_of
+from .request_fields import Bodies, RequestLimits, tag
 from .slices import Slices
 
 if TYPE_CHECKING:
-    from .channels.line import Line
+    from .channels.connection import WebSocketConnection
 
 READING_MAX = 16  # pages of topics that are read at once: each has a thread and a socket
 FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
@@ -51,19 +51,19 @@ class Gateway:
         subtrees: Sequence[str],
         *,
         write: bool = False,
-        limits: Limits | None = None,
-        ways: Ways | None = None,
-        audit: Audit | None = None,
+        limits: RequestLimits | None = None,
+        ways: AuthMethods | None = None,
+        audit: GatewayAudit | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or RequestLimits()
         self.write = write
-        self.callers, self.keyed = Callers(ways or Ways()), bool(ways and ways.keyed)
-        self.audit = audit or Audit()
+        self.callers, self.keyed = Callers(ways or AuthMethods()), bool(ways and ways.keyed)
+        self.audit = audit or GatewayAudit()
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
         self.bodies, self.slices = Bodies(self.limits), Slices()
-        self.metrics = Metrics()
+        self.metrics = GatewayMetrics()
         self.under_way = self.readers = self.streams = 0
-        self.lines: FairTable[Line, None] = FairTable(self.limits.lines)  # the open WebSockets
+        self.lines: FairTable[WebSocketConnection, None] = FairTable(self.limits.lines)  # the open WebSockets
         self.closing = asyncio.Event()
         self.reading = asyncio.Semaphore(READING_MAX)
         self.ipv6: list[bool]  # of each server, whether it is reached so
@@ -73,7 +73,7 @@ class Gateway:
         self.clone: AsyncClone
         self.keys: KeysInOrder
         self.writes: Writes
-        self.channels: Channels
+        self.channels: FanoutChannels
         self.pair: PairView
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Gateway:
         """As long as it serves."""
         async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
             self.keys, self.pair, self.writes = KeysInOrder(self.clone), PairView(self.servers), Writes(self.clone)
-            self.channels = Channels(self.clone)
+            self.channels = FanoutChannels(self.clone)
             self.context = zmq.asyncio.Context()
             full = [addresses.full(server) for server in self.servers]
             self.ipv6 = [addresses.is_ipv6(each) or await asyncio.to_thread(only_ipv6, each) for each in full]

@@ -16,15 +16,15 @@ from chp.errors import ChpError
 
 from .. import checks
 from ..clientfile import ClientFile, credentials_of
-from .access.audit import STREAM, Audit
-from .access.callers import Ways
+from .access.audit import STREAM, GatewayAudit
+from .access.callers import AuthMethods
 from .app import application
-from .asked import Limits
-from .channels.line import Line
-from .door import LOOPBACK
+from .channels.connection import WebSocketConnection
 from .gateway import Gateway
 from .http.protocol import BoundedProtocol
-from .paths.quick import Quick
+from .middleware import LOOPBACK
+from .paths.fast_path import FastPath
+from .request_fields import RequestLimits
 
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
 STOP_S = 3  # for requests under way when it is stopped; watches end at once
@@ -123,7 +123,7 @@ def listen_of(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def ways_of(given: argparse.Namespace, *, keyed: bool) -> Ways:
+def ways_of(given: argparse.Namespace, *, keyed: bool) -> AuthMethods:
     """How who asks is known; `ValueError` for what would let in anybody."""
     local = listen_of(given.listen)[0] in LOOPBACK
     for flag, said in (("--anonymous", given.anonymous), ("--user-header", given.user_header)):
@@ -142,19 +142,19 @@ def ways_of(given: argparse.Namespace, *, keyed: bool) -> Ways:
     header = given.user_header.lower()
     if header and not (header.isascii() and header.replace("-", "").isalnum()):
         raise ValueError(f"--user-header {given.user_header}: that is no header; give a name such as X-Remote-User")
-    return Ways(keyed, header.encode(), given.anonymous)
+    return AuthMethods(keyed, header.encode(), given.anonymous)
 
 
-def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> Audit:
+def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> GatewayAudit:
     """The audit that was asked for; `ValueError` if it can't be written."""
     known = list(credentials_of(servers).values())
     try:
-        return Audit(given.audit, known[0].pair.public[: keyfiles.SHOWN].decode() if known else "")
+        return GatewayAudit(given.audit, known[0].pair.public[: keyfiles.SHOWN].decode() if known else "")
     except OSError as error:
         raise ValueError(f"--audit {given.audit}: {error.strerror}; give a file, or {STREAM}") from None
 
 
-def server_of(given: argparse.Namespace, limits: Limits | None = None) -> Bounded:
+def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) -> Bounded:
     """The server that was asked for, not started; `ValueError` or `ChpError` for what can't be."""
     host, port = listen_of(given.listen)
     servers = servers_of(given)
@@ -168,14 +168,14 @@ def server_of(given: argparse.Namespace, limits: Limits | None = None) -> Bounde
         audit=audit_of(given, servers),
     )
     app = application(gateway)
-    quick = Quick(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
+    quick = FastPath(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
     protocol = type("Protocol", (BoundedProtocol,), {"bounds": gateway.limits, "quick": quick})
     config = uvicorn.Config(
         app,
         host,
         port,
         http=protocol,
-        ws=type("Line", (Line,), {"door": app}),
+        ws=type("Line", (WebSocketConnection,), {"door": app}),
         log_level=given.log_level,
         access_log=False,
         server_header=False,

@@ -22,7 +22,7 @@ KINDS = ("read", "write", "page", "batch", "other")
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
-class Metrics:
+class GatewayMetrics:
     """Of one gateway."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ from chp.numbers import Revision
 from ..clone.aio import AsyncClone
 from ..errors import Conflict
 from .access.caller import caller_of
-from .paths.batches import RESERVED, Rows
-from .paths.writing import Writes
+from .paths.batches import RESERVED, BatchRows
+from .paths.writes import Writes
 from .problems import Problem
 from .slices import SLICE_BYTES
 
@@ -29,7 +29,7 @@ NAME_MAX = 255  # of an Idempotency-Key
 SHOWN_S = 5.0  # until a copy has what its pair has refused because of
 
 
-class Done(NamedTuple):
+class IdempotentResult(NamedTuple):
     """What became of a write."""
 
     revision: Revision
@@ -60,7 +60,9 @@ async def marker_of(request: Request, body: bytes) -> tuple[str, bytes] | None:
     return MARKERS + sha256(name.encode()).hexdigest(), about.hexdigest().encode()
 
 
-async def write(clone: AsyncClone, writes: Writes, rows: Rows, marker: tuple[str, bytes] | None) -> Done:
+async def write(
+    clone: AsyncClone, writes: Writes, rows: BatchRows, marker: tuple[str, bytes] | None
+) -> IdempotentResult:
     """Do it, all of it or nothing; or learn that it was done before."""
     if marker is not None:
         rows.append(marker[0], marker[1], REMEMBERED_MS, 0)
@@ -70,8 +72,8 @@ async def write(clone: AsyncClone, writes: Writes, rows: Rows, marker: tuple[str
         if marker is None or not (revision := conflict.revisions.get(marker[0])):
             raise
         await _same(clone, *marker)
-        return Done(revision, "", again=True)
-    return Done(ack.revision, ack.durability)
+        return IdempotentResult(revision, "", again=True)
+    return IdempotentResult(ack.revision, ack.durability)
 
 
 async def _same(clone: AsyncClone, key: str, about: bytes) -> None:

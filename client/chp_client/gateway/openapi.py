@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from .asked import query
 from .metrics import KINDS
+from .request_fields import query
 
 _STRING = {"type": "string"}
 _REVISION = {"type": "string", "pattern": r"^[0-9]+\.[0-9]+$", "description": "epoch.sequence"}

@@ -13,12 +13,12 @@ from starlette.responses import JSONResponse, Response
 
 from chp.numbers import describe
 
-from ..admin import Admin, AdminError, Answer, Reply
+from ..admin import Admin, AdminError, AdminReply, Answer
 from ..core.events import State
 from ..errors import Refused
 from .access.caller import caller_of
-from .asked import query
 from .problems import RETRY_S, Problem
+from .request_fields import query
 
 ASK_S = 0.8  # a server that takes longer is shown as unreachable
 KEEP_S = 0.5  # less than a page waits between two looks, or it would be shown what was before the last one
@@ -74,7 +74,7 @@ class PairView:
             if active is not None and now - self._clients_at > KEEP_S and not self._closed:
                 answer = (await asyncio.to_thread(self._admin.ask_some, [active], "clients"))[active]
                 self._clients_at = now
-                if isinstance(answer, Reply):
+                if isinstance(answer, AdminReply):
                     self._clients = answer.facts
         return self._clients
 
@@ -102,7 +102,7 @@ class PairView:
             admin.timeout_s = patience
         while time.monotonic() < began + HAND_OVER_S:
             for other, answer in admin.ask_all("status").items():
-                if other != server and isinstance(answer, Reply) and answer.facts.get("state") == "active":
+                if other != server and isinstance(answer, AdminReply) and answer.facts.get("state") == "active":
                     seconds = round(time.monotonic() - began, 4)
                     return {"active": other, "was": server, "number": number, "seconds": seconds}
             threading.Event().wait(LOOK_S)
@@ -123,7 +123,7 @@ def _not_handed_over(error: Refused) -> Problem:
 
 
 def _said(server: str, answer: Any) -> dict[str, Any]:
-    if not isinstance(answer, Reply):
+    if not isinstance(answer, AdminReply):
         return {"server": server, "state": "unreachable", "problem": answer.text}
     facts = answer.facts
     said = {name: facts[name] for name in TOLD if name in facts}

@@ -77,7 +77,7 @@ def document(body: bytes, depth: int, things: int) -> Steps[Any]:
     """Read one JSON text; `ValueError` if it is none, is deeper than `depth`, or holds more than so many things."""
     if len(body) <= SLICE_BYTES:
         return json.loads(body)
-    reader = _Reader(body, things)
+    reader = _SliceReader(body, things)
     found = yield from reader.value(depth)
     reader.space()
     if reader.at != len(body):
@@ -85,7 +85,7 @@ def document(body: bytes, depth: int, things: int) -> Steps[Any]:
     return found
 
 
-class _Reader:
+class _SliceReader:
     """One JSON text that is being read, up to the byte `at`."""
 
     def __init__(self, body: bytes, things: int) -> None:

@@ -14,7 +14,7 @@ still, or whose messages were late, may for a moment believe that it holds what 
 is known here; what must never be done by two has to look at the token, which grows with each holder.
 """
 
-from ..shown import shorten
+from ..signatures import shorten
 from .counter import AsyncCounter, Counter
 from .lock import AsyncElection, AsyncLock, AsyncSemaphore, Election, Lock, Semaphore
 from .party import AsyncParty, Party

@@ -13,8 +13,8 @@ from typing import Any
 
 from chp.errors import BadInput, BadValue
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.atomic import Waiter, at_once
 from chp_client.clone.clone import Clone
-from chp_client.clone.taking import Waits, at_once
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict
 
@@ -48,7 +48,7 @@ class _Counter:
         except (TypeError, ValueError, OverflowError):
             raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
 
-    async def _add(self, n: int, waits: Waits) -> int:
+    async def _add(self, n: int, waits: Waiter) -> int:
         if type(n) is not int:
             raise BadInput(f"a counter counts whole numbers, not {n!r:.60}")
         while True:

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from chp.numbers import Revision
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.atomic import at_once
 from chp_client.clone.clone import Clone
-from chp_client.clone.taking import at_once
 
-from .places import GIVE_BACK_S, Place, name_of, of_kind
+from .places import GIVE_BACK_S, QueuePlace, name_of, of_kind
 
 TTL_S = 10.0
 
@@ -31,7 +31,7 @@ class _Queue:
         self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None, limit: int = 1
     ) -> None:
         self._clone = of_kind(clone, self._kind)
-        self._place = Place(self._clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
+        self._place = QueuePlace(self._clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
 
     @property
     def held(self) -> bool:

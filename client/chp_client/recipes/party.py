@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Self
 
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.atomic import Waiter, at_once
 from chp_client.clone.base import BaseClone
 from chp_client.clone.clone import Clone
 from chp_client.clone.lease import Lease
-from chp_client.clone.taking import Waits, at_once
 
 from .lock import TTL_S, own_name
 from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, of_kind
@@ -43,12 +43,12 @@ class _Party:
     def __len__(self) -> int:
         return sum(is_contender(key, self._path) for key in self._clone.under(self._path))
 
-    async def _join(self, waits: Waits) -> None:
+    async def _join(self, waits: Waiter) -> None:
         if self._lease is None or self._lease.lost:
             self._lease = await waits.made(partial(self._clone.new_lease, self._ttl))
         await waits.done(partial(self._lease.set, self.key, self._value))
 
-    async def _leave(self, waits: Waits) -> None:
+    async def _leave(self, waits: Waiter) -> None:
         lease, self._lease = self._lease, None
         if lease is not None and not lease.closed:
             await waits.done(lease.end)

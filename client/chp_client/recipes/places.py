@@ -21,9 +21,9 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
+from chp_client.clone.atomic import Waiter
 from chp_client.clone.base import BaseClone
 from chp_client.clone.lease import Lease
-from chp_client.clone.taking import Waits
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
@@ -75,7 +75,7 @@ def nothing(clone: Any) -> Any:
     return b"" if clone.codec is None else ""
 
 
-class Place:
+class QueuePlace:
     """One contender's place; `clone` is a Clone or an AsyncClone."""
 
     def __init__(self, clone: BaseClone[Any], path: str, name: str, *, limit: int, ttl: float, value: Any) -> None:
@@ -117,7 +117,7 @@ class Place:
 
     # -- what waits
 
-    async def acquire(self, waits: Waits) -> bool:
+    async def acquire(self, waits: Waiter) -> bool:
         """Wait for the place; True, or False if the time is over. Raises `Lost`, and what a set raises."""
         if self._lease is not None:
             raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
@@ -138,7 +138,7 @@ class Place:
         self.token = Revision(ack.revision)
         return True
 
-    async def _until_first(self, waits: Waits, lease: Lease) -> None:
+    async def _until_first(self, waits: Waiter, lease: Lease) -> None:
         while True:
             order = self.contenders()
             if self.key not in order or lease.lost:
@@ -160,7 +160,7 @@ class Place:
     def _lost(self) -> Lost:
         return Lost(f"the lease of {self.key!r} ended while it was waited for or held; acquire it again")
 
-    async def release(self, waits: Waits) -> None:
+    async def release(self, waits: Waiter) -> None:
         """Give it back, and wait until the servers have it; nothing if it is not held."""
         lease, self._lease, self.token = self._lease, None, None
         if lease is not None and not lease.closed:

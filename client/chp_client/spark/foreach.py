@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:
     """Stage an Arrow table and commit it; how many rows it had."""
     shape = shape_of(options, table.column_names)
-    part = staging.Part(options["servers"], job.transaction, "driver", options["timeout"])
+    part = staging.StagedPart(options["servers"], job.transaction, "driver", options["timeout"])
     keys: set[str] = set()
     progress = Progress(f"batch {job.version}", "rows staged")
     for batch in table.to_batches():

@@ -29,7 +29,7 @@ from ..core.events import Ack
 from ..errors import Refused
 
 if TYPE_CHECKING:
-    from .values.packing import Rows
+    from .values.pack import PackedRows
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
@@ -71,7 +71,7 @@ def close_clones(servers: list[str] | None = None) -> None:
 atexit.register(close_clones)
 
 
-class Part:
+class StagedPart:
     """One attempt's share of a transaction."""
 
     def __init__(self, servers: list[str], transaction: bytes, name: str, timeout_s: float) -> None:
@@ -83,7 +83,7 @@ class Part:
         self._timeout_s = timeout_s
         self._tickets: list[Ticket] = []
 
-    def add(self, rows: "Rows") -> None:
+    def add(self, rows: "PackedRows") -> None:
         """Stage what fits a batch."""
         body = rows.encode(**{columns.STAGE: [self._transaction, self.name]})
         with _failures(self._servers, self._timeout_s):

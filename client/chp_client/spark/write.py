@@ -76,7 +76,7 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
     settle()
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    part = staging.Part(options["servers"], job.transaction, f"{partition}.{attempt}", options["timeout"])
+    part = staging.StagedPart(options["servers"], job.transaction, f"{partition}.{attempt}", options["timeout"])
     rows = duplicates = 0
     progress = Progress(f"partition {partition}", "rows staged")
     for batch in batches:

@@ -16,7 +16,7 @@ from ..core.events import Ack
 from .batch import Batch, Published
 from .consumer import Consumer
 from .reader import Message
-from .together import Together
+from .transaction import Transaction
 
 T = TypeVar("T")
 
@@ -96,13 +96,13 @@ class AsyncBatch:
         self.batch.reject(message, why, tries)
 
 
-class AsyncTogether:
-    """Made by `AsyncClone.together`, for `async with`: what `Together` has is called on the `t` it gives."""
+class AsyncTransaction:
+    """Made by `AsyncClone.together`, for `async with`: what `Transaction` has is called on the `t` it gives."""
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, together: Transaction) -> None:
         self._together = together
 
-    async def __aenter__(self) -> Together:
+    async def __aenter__(self) -> Transaction:
         return self._together
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

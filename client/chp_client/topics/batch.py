@@ -17,10 +17,10 @@ from chp.topics import dead_topic, pack_slots, unpack_slots
 from ..agent.tickets import Ticket
 from ..clone.writer import Items, Writer
 from ..core.events import Ack
-from .given import Part
-from .letters import Letters, cut, letter, portions, reason, shown, why_max
+from .chunk import ChunkPart
+from .dead_letter_format import Letters, cut, letter, portions, reason, shown, why_max
 from .reader import Message
-from .together import Together
+from .transaction import Transaction
 
 Published = Mapping[str, Iterable[Any]]
 
@@ -39,7 +39,7 @@ class Batch:
         "before", "dead_topic", "keys", "missed", "offsets", "revisions", "times", "values", "whose",
     )  # fmt: skip
 
-    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], part: Part) -> None:
+    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], part: ChunkPart) -> None:
         self._writer, self.whose = writer, whose
         self._spans, self.missed = part.spans, part.missed
         self._given, self._upto = part.upto, part.upto
@@ -147,8 +147,8 @@ class Batch:
         told |= {"key": self.keys[at], "tries": tries, "why": cut(why, self._why_max)}
         return letter(told, self.keys[at] or "", self._raw[at])
 
-    def _together(self, timeout: float | None) -> Together:
-        together = Together(self._writer, timeout)
+    def _together(self, timeout: float | None) -> Transaction:
+        together = Transaction(self._writer, timeout)
         together.ack(self)
         return together
 

@@ -36,15 +36,15 @@ from chp.topics import dead_topic
 
 from .. import checks
 from ..agent.tickets import Ticket
-from ..ask.port import LATER, Interrupted, Port
+from ..ask.port import LATER, Interrupted, QuestionPort
 from ..clone.lease import Lease
 from ..clone.writer import Writer
 from ..errors import AlreadyThere, Closed, NoSuchGroup, NoSuchTopic, Refused
-from .aside import PAUSE_MAX_S, PAUSE_S, put_aside
 from .batch import Batch
-from .given import joined, parts_of
+from .chunk import joined, parts_of
+from .dead_letter import PAUSE_MAX_S, PAUSE_S, put_aside
+from .dead_letter_format import reason
 from .groups import begin, naming
-from .letters import reason
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
 
 CREDIT = 8  # chunks, of about 256 KiB, that are on their way or in hand
@@ -210,7 +210,7 @@ class Consumer:
 
     def _reading(self) -> Generator[Batch | None, None, None]:
         """Batches as they come, None about once a second while none does; it goes on over failovers."""
-        with Port(self._servers, PATIENCE_S, silence_s=SILENCE_S) as port:
+        with QuestionPort(self._servers, PATIENCE_S, silence_s=SILENCE_S) as port:
             while not self.closed:
                 if self._anew:
                     yield from self._pausing()
@@ -222,7 +222,7 @@ class Consumer:
                 except Refused as refused:
                     self._refused(refused, port)
 
-    def _ask(self, port: Port) -> Generator[Batch | None, None, None]:
+    def _ask(self, port: QuestionPort) -> Generator[Batch | None, None, None]:
         assert self._lease is not None, "it has joined"
         whose = self.topic, self.group, self._lease.id
         options: dict[str, Any] = {"topic": self.topic, "group": self.group, "member": self._lease.id}
@@ -251,7 +251,7 @@ class Consumer:
         self._look_at_hand()
         return self._anew
 
-    def _refused(self, refused: Refused, port: Port) -> None:
+    def _refused(self, refused: Refused, port: QuestionPort) -> None:
         if refused.code == "member":
             self._anew = True
             if self._lease is not None:  # what it has in hand must not stand again
@@ -280,7 +280,7 @@ class Consumer:
             self._pause_s = min(max(2 * self._pause_s, PAUSE_S), REFUSED_PAUSE_S)
             self._not_before = monotonic() + self._pause_s
 
-    def _look_again(self, port: Port) -> None:
+    def _look_again(self, port: QuestionPort) -> None:
         """One server has no such group: it may have been stopped, or cut off, before there was one.
 
         What is set goes to whom the Clone follows. If there is none either, that is told.

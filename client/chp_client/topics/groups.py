@@ -10,7 +10,7 @@ from chp.errors import BadInput
 from chp.topics import check_topic
 
 from .. import checks
-from ..ask.port import Port
+from ..ask.port import QuestionPort
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
 
 Start = int | str
@@ -39,7 +39,7 @@ def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[s
     """What is known of all groups of a topic, by name."""
     checks.wait_s(timeout)
     found: list[dict[str, Any]] = []
-    with naming(topic), Port(servers, timeout) as port:
+    with naming(topic), QuestionPort(servers, timeout) as port:
         while page := port.ask("", topic=topic, groups=found[-1]["name"] if found else "")["groups"]:
             found += page
     return found

@@ -18,7 +18,7 @@ from chp.headers import Messages
 from chp.numbers import Revision
 from chp.topics import unpack_messages
 
-from ..ask.port import LATER, Interrupted, Port
+from ..ask.port import LATER, Interrupted, QuestionPort
 from ..errors import NoSuchTopic, Refused
 
 PATIENCE_S = 30.0  # until a server serves
@@ -62,7 +62,7 @@ class MessageBatch:
 
 
 @dataclass(slots=True)
-class Place:
+class ReadPosition:
     """Where a reader is: the offset of the next message; -1 until it is known, of one that wants only new ones."""
 
     offset: int
@@ -108,7 +108,7 @@ class Place:
 def batches(
     servers: Sequence[str],
     name: str,
-    place: Place,
+    place: ReadPosition,
     decode: Callable[[bytes], Any] | None,
     *,
     wait: bool,
@@ -118,7 +118,7 @@ def batches(
 
     Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.
     """
-    with Port(servers, patience_s, silence_s=SILENCE_S) as port:
+    with QuestionPort(servers, patience_s, silence_s=SILENCE_S) as port:
         while not place.done:
             try:
                 for header, items in port.stream("", topic=name, after=place.offset, credit=CREDIT):

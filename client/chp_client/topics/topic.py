@@ -24,13 +24,13 @@ from chp.topics import Settings, check_topic, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
-from ..ask.port import Port
+from ..ask.port import QuestionPort
 from ..clone.writer import Writer
 from ..core.events import Ack
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import Start, begin, end, groups_of, naming, start_of
-from .reader import PATIENCE_S, MessageBatch, Place, batches
-from .visiting import Given, receive
+from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
+from .stateless_member import ReceivedBatch, receive
 
 
 class Topic:
@@ -108,7 +108,7 @@ class Topic:
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
         checks.wait_s(timeout)
-        with naming(self.name), Port(self._servers(), timeout) as port:
+        with naming(self.name), QuestionPort(self._servers(), timeout) as port:
             return port.ask("", topic=self.name, facts=True)
 
     # -- reading
@@ -135,7 +135,7 @@ class Topic:
             if offset is not None and (type(offset) is not int or not -2 <= offset < 1 << 61):
                 raise BadInput(f"{name} is the offset of a message, not {offset!r:.40}")
         start = 0 if after is None else -1 if after == LATEST else after + 1
-        place = Place(start, inf if until is None else until + 1)
+        place = ReadPosition(start, inf if until is None else until + 1)
         return batches(self._servers(), self.name, place, self.writer.decode, wait=wait)
 
     # -- groups
@@ -169,7 +169,7 @@ class Topic:
 
     def receive(
         self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
-    ) -> Given | None:
+    ) -> ReceivedBatch | None:
         """What a member that comes by is given (for the parts of this package); see `visiting`."""
         whose = self.name, group, member
         with naming(self.name, group):
@@ -222,7 +222,7 @@ LATEST = -2
 def topics_of(servers: Sequence[str], timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
     """The facts of all topics, by name."""
     found: list[dict[str, Any]] = []
-    with Port(servers, timeout) as port:
+    with QuestionPort(servers, timeout) as port:
         while page := port.ask("", topics=found[-1]["name"] if found else "")["topics"]:
             found += page
     return found

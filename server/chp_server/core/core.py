@@ -7,7 +7,7 @@
 
     core        Binary Star, the collector, timers                     committer   updates, records, acknowledgements
     link        the peer (peerlink.py)                                 requests    the snapshot port (requests.py)
-    here        what all of these share; what they ask for in the middle of their own, `_do` does (standing.py)
+    here        what all of these share; what they ask for in the middle of their own, `_do` does (context.py)
 
 A message that makes no sense is counted by port and told in `facts`; it never stops anything.
 """
@@ -23,26 +23,26 @@ from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
-from . import subscribing
-from .beating import Beating
-from .ending import Endings
+from . import subscriptions
+from .context import ACTIVE, Ask, CoreConfig, RiseAbove, ServerContext, TellStatus, Vote
+from .expiry import Expiry
+from .heartbeats import HeartbeatTimer
 from .pair.arbitration import Members, Wish
-from .pair.binary_star import Event, step
+from .pair.beat import BeatTimer
+from .pair.binary_star import PairEvent, step
 from .pair.pending import by_public_id
-from .pair.pulse import Pulse
+from .peer.health import HealthCheck
 from .peer.peerlink import PeerLink
-from .peer.resting import Resting
-from .questions.changes import Changes
+from .questions.access_changes import AccessChanges
 from .questions.requests import Requests
 from .questions.status import status_of
-from .releasing import Releasing
-from .standing import ACTIVE, Ask, CoreConfig, RiseAbove, Standing, TellStatus, Vote
+from .release import AckRelease
 from .state.journal import cut_short
-from .state.recordlog import Row
+from .state.record_log import LoggedRow
 from .state.state import ReplicatedState
+from .updates.authorizer import with_user
 from .updates.channels import alive
-from .updates.gate import with_user
-from .updates.room import Measured
+from .updates.resource_limits import ResourceUsage
 from .updates.turn import Read, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
@@ -55,20 +55,20 @@ class ServerCore:
     """One server of a pair, or a lone one."""
 
     def __init__(self, config: CoreConfig, server: bytes, now: float, limits: Limits = DEFAULT) -> None:
-        self.here = here = Standing(config, server, now, limits)
+        self.ctx = ctx = ServerContext(config, server, now, limits)
         self.config, self.server, self.limits = config, server, limits
-        self.commits, self.committer, self.room = here.commits, here.committer, here.room
-        self.pending, self.counts = here.pending, here.counts
-        self.epochs, self.arbitration = here.epochs, here.arbitration
-        self.pulse = Pulse(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
-        self.resting, self.endings = Resting(here), Endings(here)
-        self.link = PeerLink(here, self.resting)
-        self.changes = Changes(here)
-        self.requests = Requests(here, self.link, self.changes)
+        self.commits, self.committer, self.room = ctx.commits, ctx.committer, ctx.room
+        self.pending, self.counts = ctx.pending, ctx.counts
+        self.epochs, self.arbitration = ctx.epochs, ctx.arbitration
+        self.pulse = BeatTimer(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
+        self.health, self.expiry = HealthCheck(ctx), Expiry(ctx)
+        self.link = PeerLink(ctx, self.health)
+        self.changes = AccessChanges(ctx)
+        self.requests = Requests(ctx, self.link, self.changes)
         self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
-        self.releasing, self.beating = Releasing(here), Beating(here, self.link)
+        self.releasing, self.beating = AckRelease(ctx), HeartbeatTimer(ctx, self.link)
         self._woke = False
         self._stirred = True  # something else than plain sets came in since the last turn
         self._plain_until = NEVER  # as long as nothing else does: when something is due
@@ -81,22 +81,22 @@ class ServerCore:
     @property
     def bstate(self) -> State:
         """Binary Star's state."""
-        return self.here.bstate
+        return self.ctx.bstate
 
     @property
     def now(self) -> float:
         """The time of the turn."""
-        return self.here.now
+        return self.ctx.now
 
     @property
     def active(self) -> bool:
         """Whether this server serves."""
-        return self.here.bstate is ACTIVE
+        return self.ctx.bstate is ACTIVE
 
     @property
     def serving(self) -> bool:
         """Whether it takes sets: active, and not about to hand over."""
-        return self.here.serving
+        return self.ctx.serving
 
     # -- a turn
 
@@ -112,63 +112,63 @@ class ServerCore:
         The connection is to its P+3: True where it came to stand, its handshake too, False where it broke. A long gap
         in which this server was silent means that it was stopped.
         """
-        here, state = self.here, self.commits.state
+        ctx, state = self.ctx, self.commits.state
         if arbiter is not None:
             self.arbitration.hear(*arbiter)
-        gap = now - here.now
+        gap = now - ctx.now
         silent_s = self.pulse.begins(now) if self.config.has_peer else gap
         self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
-        here.now, here.arrival, here.wall = now, now, wall_s
+        ctx.now, ctx.arrival, ctx.wall = now, now, wall_s
         if self._woke:  # stopped, or busy with recovering what the journal has
-            here.listens_since = now
-            if here.peer is not None:
-                here.liveness.excuse(here.peer.heard, now)
+            ctx.listens_since = now
+            if ctx.peer is not None:
+                ctx.liveness.excuse(ctx.peer.heard, now)
             self._stirred = True
         for up in connection:
-            here.liveness.connection(up, now)
+            ctx.liveness.connection(up, now)
             self._stirred = True
         if state.deferred:
             state.catch_up(DEFERRED_A_TURN)
-        arbitrated = self.arbitration.enabled and here.active and not here.handing_over
+        arbitrated = self.arbitration.enabled and ctx.active and not ctx.handing_over
         if arbitrated and not self.arbitration.holds(now, state.number):
-            self.step(Event.LEASE_LOST)
-        if self._woke and here.active and self.config.has_peer:
+            self.step(PairEvent.LEASE_LOST)
+        if self._woke and ctx.active and self.config.has_peer:
             if silent_s > self.config.peer_timeout_s / 2:
-                here.hold_until = now + self.config.peer_timeout_s
-                here.turn.fact("paused", "warning", seconds=round(gap, 3))
+                ctx.hold_until = now + self.config.peer_timeout_s
+                ctx.turn.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
-        if not self.config.has_peer and here.bstate is not ACTIVE:
+        if not self.config.has_peer and ctx.bstate is not ACTIVE:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
 
     def arrived(self, now: float) -> None:
         """What is handed over next has arrived by now, maybe since the turn began."""
-        self.here.arrival = now
+        self.ctx.arrival = now
 
     def end_turn(self) -> Turn:
         """Decide what is due, and hand over everything that is to be done."""
-        here = self.here
-        if self._stirred or here.now >= self._plain_until:
+        ctx = self.ctx
+        if self._stirred or ctx.now >= self._plain_until:
             self._stirred, self._plain_until = False, NEVER
             self._look_at_all()
         else:
-            self.committer.commit(here.turn, here.arrival, here.wall)
+            self.committer.commit(ctx.turn, ctx.arrival, ctx.wall)
             if self.config.has_peer:
                 self.link.end_turn()
             self.releasing.end_turn()
-        turn, here.turn = here.turn, Turn()
+        turn, ctx.turn = ctx.turn, Turn()
         return turn
 
     def _look_at_all(self) -> None:
         """All that may be due. A turn in which nothing is, and only sets of keys and values came, is a commit."""
-        here = self.here
-        if here.bstate is not ACTIVE:
+        ctx = self.ctx
+        if ctx.bstate is not ACTIVE:
             self._alone()
         self._expire()
-        self.endings.end_turn()
-        if here.handover_until is not None:
+        self.expiry.end_turn()
+        if ctx.handover_until is not None:
             self._give_up_handover()
         self._go_on_with_pending()
-        if self.resting.look():
+        if self.health.look():
             self.link.switch()
         if self.config.has_peer:
             self.link.end_turn()
@@ -177,7 +177,7 @@ class ServerCore:
         self.releasing.end_turn()
         if self.changes.owed:
             self.changes.tell(self.committer.acks.answered, self.requests.promise)
-        if here.now >= self.beating.due:
+        if ctx.now >= self.beating.due:
             self.beating.end_turn()
         if self.state.busy:
             self.state.go_on()
@@ -185,10 +185,10 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """When something is due next, if nothing comes in."""
-        here, state = self.here, self.commits.state
+        ctx, state = self.ctx, self.commits.state
         if state.busy or (self.config.has_peer and self.link.ready):  # by what was done of the turn, maybe
             self._plain_until = NEVER
-            return here.now
+            return ctx.now
         if self._stirred or self._plain_until == NEVER:
             due = self._next_due()
             self._plain_until = due if self._quiet else NEVER
@@ -198,32 +198,32 @@ class ServerCore:
     @property
     def _quiet(self) -> bool:
         """Whether nothing is under way that a turn goes on with; what begins something stirs."""
-        here = self.here
-        waits = here.handover_until is not None or self.changes.owed or self.arbitration.enabled or self._stirred
+        ctx = self.ctx
+        waits = ctx.handover_until is not None or self.changes.owed or self.arbitration.enabled or self._stirred
         reads = len(self.requests.syncs) or len(self.requests.readers.delivery)
-        return here.bstate is ACTIVE and not (waits or reads) and self.resting.calm
+        return ctx.bstate is ACTIVE and not (waits or reads) and self.health.calm
 
     def _next_due(self) -> float:
-        here, state = self.here, self.commits.state
+        ctx, state = self.ctx, self.commits.state
         if self.requests.ready or state.deferred or self.pending.taken:
-            return here.now
-        if self.endings.ready and here.now >= here.hold_until:
-            return here.now
+            return ctx.now
+        if self.expiry.ready and ctx.now >= ctx.hold_until:
+            return ctx.now
         due = self.beating.due
-        expiry = self.state.map.next_deadline() if here.active and not self.room.read_only else None
-        return due if expiry is None else min(due, max(expiry, here.hold_until))
+        expiry = self.state.map.next_deadline() if ctx.active and not self.room.read_only else None
+        return due if expiry is None else min(due, max(expiry, ctx.hold_until))
 
     # -- what comes in
 
     def _garbage(self, port: str, error: Exception) -> None:
         self.counts[f"garbage_{port}"] += 1
-        self.here.turn.fact("garbage", "warning", port=port, error=str(error))
+        self.ctx.turn.fact("garbage", "warning", port=port, error=str(error))
 
     def subscription(self, frames: list[bytes]) -> None:
         """P+1: a connection's event, or its end."""
         self._stirred = True
         try:
-            subscribing.hear(self.here, frames)
+            subscriptions.hear(self.ctx, frames)
         except BadInput as error:
             self._garbage("updates", error)
 
@@ -238,33 +238,33 @@ class ServerCore:
         except BadInput as error:
             self._garbage("collector", error)
         except Exception:  # a defect of ours, or no memory: the shell says so
-            self.resting.failures += 1
+            self.health.failures += 1
             self._stirred = True
             raise
 
     def _collect(self, frames: list[bytes]) -> None:
-        here = self.here
+        ctx = self.ctx
         try:
-            if not here.serving:
-                if not self.pending.keep(frames, self.state, here.now):
+            if not ctx.serving:
+                if not self.pending.keep(frames, self.state, ctx.now):
                     self.counts["pending_without_uuid"] += 1
                 return
-            if not self.committer.collect(frames, here.turn, here.arrival, here.wall):
+            if not self.committer.collect(frames, ctx.turn, ctx.arrival, ctx.wall):
                 self._stirred = True
-            self.resting.failures = 0
+            self.health.failures = 0
         except BadInput as error:
             self._garbage("collector", error)
 
     def request(self, frames: list[bytes]) -> None:
         """P: a message from the snapshot port, behind its identity."""
         self._stirred = True
-        self.here.gate.heed(frames)
+        self.ctx.authorizer.heed(frames)
         try:
             self._do(self.requests.message(frames))
         except BadInput as error:
             self._garbage("snapshot", error)
 
-    def page(self, read: Read, rows: Sequence[Row] | None) -> None:
+    def page(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
         """What the journal has, of what the last turn wanted to read."""
         self._stirred = True
         self.requests.feeds.pages.came(read, rows)
@@ -298,107 +298,107 @@ class ServerCore:
         """A person's word: see `PeerLink.force`."""
         return self._do(self.link.force())
 
-    def measured(self, seen: Measured, *, aside: bool = False) -> str:
+    def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
         self._stirred = True
         if aside:
             self.room.measured(seen)
-        elif self.resting.measured(seen):
+        elif self.health.measured(seen):
             self.link.switch()
         return self.room.tight
 
     def vote(self) -> bool:
         """A client asks to be served; whether it will be."""
-        if not self.here.active and self.link.loader is None and self.here.replacing is None:
-            self.step(Event.VOTE_PEER_ALIVE if self.here.is_there() else Event.VOTE_PEER_SILENT)
-        return self.here.serving
+        if not self.ctx.active and self.link.loader is None and self.ctx.replacing is None:
+            self.step(PairEvent.VOTE_PEER_ALIVE if self.ctx.is_there() else PairEvent.VOTE_PEER_SILENT)
+        return self.ctx.serving
 
     # -- Binary Star
 
-    def step(self, event: Event) -> None:
+    def step(self, event: PairEvent) -> None:
         """Let the table decide on an event, and do what a new state asks for."""
-        here = self.here
-        after = step(here.bstate, event)
-        if after is here.bstate:
+        ctx = self.ctx
+        after = step(ctx.bstate, event)
+        if after is ctx.bstate:
             return
         if after is State.ACTIVE and self.state.number < self.marked:
             self._miss(event)
             return
         if after is State.ACTIVE and not self._may_begin(event):
             return
-        if after is State.ACTIVE and not self.arbitration.holds(here.now, self.state.number):
-            self.arbitration.want(here.now)
+        if after is State.ACTIVE and not self.arbitration.holds(ctx.now, self.state.number):
+            self.arbitration.want(ctx.now)
             return
         self._stirred = True
-        before, here.bstate, here.since = here.bstate, after, here.now
-        self.resting.stepped(event)
-        here.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
+        before, ctx.bstate, ctx.since = ctx.bstate, after, ctx.now
+        self.health.stepped(event)
+        ctx.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
             self._become_active(event.name.lower())
         else:
             self._become_passive()
-        here.beat_now()
+        ctx.beat_now()
 
-    def _miss(self, event: Event) -> None:
+    def _miss(self, event: PairEvent) -> None:
         """We were to serve, and our journal was cut short: that is for the peer to do, if it has more."""
         alone = "the peer was not heard" if self.config.has_peer else "there is no peer"
-        why = {Event.ALONE: alone, Event.PEER_BEHIND: "the peer has no more than this server"}.get(event)
+        why = {PairEvent.ALONE: alone, PairEvent.PEER_BEHIND: "the peer has no more than this server"}.get(event)
         if why:
             self.cut_short = f"{cut_short(self.state.number, self.marked)} ({why})"
 
     @property
     def asks_arbiter(self) -> tuple[bool, Wish | None]:
         """Whether the arbiter is asked for the lease, or to keep it, and for which set."""
-        here, wish = self.here, self.arbitration.wish
-        if here.active:
-            return not here.handing_over, wish  # the other one can't serve without it
-        return self.arbitration.wants_lease(here.now, self.state.number), wish
+        ctx, wish = self.ctx, self.arbitration.wish
+        if ctx.active:
+            return not ctx.handing_over, wish  # the other one can't serve without it
+        return self.arbitration.wants_lease(ctx.now, self.state.number), wish
 
     def _become_active(self, because: str) -> None:
-        here = self.here
+        ctx = self.ctx
         self.link.reset()
         self.link.remember_foreign(b"")
-        here.drop_partial()
+        ctx.drop_partial()
         held = self.state.number
         self._open_epoch(because)
-        self.arbitration.begin(here.now)
-        self.state.renew_leases(here.now)
+        self.arbitration.begin(ctx.now)
+        self.state.renew_leases(ctx.now)
         self.requests.readers.sharing.begin()
         self.link.replay.own(held)
-        taken = self.pending.take(here.now)
+        taken = self.pending.take(ctx.now)
         self._go_on_with_pending()
-        here.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
+        ctx.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
         self.beating.greet_all()
-        here.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
+        ctx.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
 
     def _open_epoch(self, because: str) -> None:
         """The first record of an epoch above all that were heard of."""
-        prev, wall_ms = self.state.number, round(self.here.wall * 1000)
-        above = self.epochs.spend(self.state.epoch, self.here.now)
+        prev, wall_ms = self.state.number, round(self.ctx.wall * 1000)
+        above = self.epochs.spend(self.state.epoch, self.ctx.now)
         first = number(next_epoch(above, odd=self.config.primary), sequence_of(prev) + 1)
         store = self.state.store or self.server
         told = Epoch(prev, first, first, wall_ms, self.server, self.config.name, because, store)
-        self.commits.open_epoch(told, self.here.turn)
+        self.commits.open_epoch(told, self.ctx.turn)
         self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
         """Somebody of our store has seen `epoch`: what is served has to be above it, or it would be taken for stale."""
-        here = self.here
+        ctx = self.ctx
         self.epochs.hear(epoch)
-        if here.active and self.epochs.above(self.state.epoch, here.now) > self.state.epoch:
-            here.commit()
+        if ctx.active and self.epochs.above(self.state.epoch, ctx.now) > self.state.epoch:
+            ctx.commit()
             self._open_epoch(f"epoch {epoch} was heard of")
-            here.turn.publish.append(alive(self.state.number))
+            ctx.turn.publish.append(alive(self.state.number))
             self.beating.greet_all()
-            here.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
+            ctx.turn.fact("epoch opened", "warning", epoch=self.state.epoch, above=epoch)
 
     def _go_on_with_pending(self) -> None:
         for frames in self.pending.slice():
             self._collect(frames)
-        self.here.commit()
+        self.ctx.commit()
 
     def _become_passive(self) -> None:
-        self.here.commit()
+        self.ctx.commit()
         self.arbitration.end()
         self.link.reset()
         self.committer.unwritten.clear()
@@ -408,57 +408,57 @@ class ServerCore:
         while self.pending.taken:
             self._collect(self.pending.taken.popleft())
         self.beating.greet_all()
-        self.here.turn.fact("passive", number=describe(self.state.number))
+        self.ctx.turn.fact("passive", number=describe(self.state.number))
 
     def _alone(self) -> None:
-        here = self.here
-        if self.arbitration.forced(here.now):
-            self.step(Event.FORCED)
-        if here.bstate in (State.PRIMARY, State.BACKUP):
+        ctx = self.ctx
+        if self.arbitration.forced(ctx.now):
+            self.step(PairEvent.FORCED)
+        if ctx.bstate in (State.PRIMARY, State.BACKUP):
             wait = self.config.solo_wait_s
-            waited = wait is not None and here.now - here.listens_since >= wait
-            waited = waited and not here.liveness.may_be_there(here.now)
+            waited = wait is not None and ctx.now - ctx.listens_since >= wait
+            waited = waited and not ctx.liveness.may_be_there(ctx.now)
             waited = waited and not (self.link.foreign or self.link.outdone)
             if not self.config.has_peer or (waited and not self.link.bars(wait or 0.0)):
-                self.step(Event.ALONE)
+                self.step(PairEvent.ALONE)
 
-    def _may_begin(self, event: Event) -> bool:
+    def _may_begin(self, event: PairEvent) -> bool:
         """Whether we may serve: no stranger is in the peer's place, and we have a store, or may open one.
 
         What the peer said while we were stopped says nothing of how it is: it says it again in a moment.
         """
-        if event is Event.PEER_BEHIND and self._woke:
+        if event is PairEvent.PEER_BEHIND and self._woke:
             return False
-        if self.here.bstate is State.PASSIVE:  # of a store, or of one that it never got
+        if self.ctx.bstate is State.PASSIVE:  # of a store, or of one that it never got
             stranger = self.link.misfit
             if stranger is not None and stranger.active and self.link.bars(self.config.peer_timeout_s):
                 return False
-        elif not self.config.has_peer or (self.config.bootstrap and event is Event.ALONE):
+        elif not self.config.has_peer or (self.config.bootstrap and event is PairEvent.ALONE):
             return True
-        return self.state.number > 0 or event is Event.PEER_BEHIND  # it has none either
+        return self.state.number > 0 or event is PairEvent.PEER_BEHIND  # it has none either
 
     def _give_up_handover(self) -> None:
-        here = self.here
-        until = here.handover_until
-        if here.active and until is not None and here.now >= until:
-            here.handover_until = None
-            here.turn.fact("handover given up", "warning", number=describe(self.state.number))
-            if self.arbitration.leased(here.now):
-                self.pending.take(here.now)
+        ctx = self.ctx
+        until = ctx.handover_until
+        if ctx.active and until is not None and ctx.now >= until:
+            ctx.handover_until = None
+            ctx.turn.fact("handover given up", "warning", number=describe(self.state.number))
+            if self.arbitration.leased(ctx.now):
+                self.pending.take(ctx.now)
             else:
-                self.step(Event.LEASE_LOST)
+                self.step(PairEvent.LEASE_LOST)
 
     # -- what is due at the end of a turn
 
     def _expire(self) -> None:
-        here = self.here
-        self.endings.ready &= here.serving and not self.room.read_only
-        if not here.serving or self.room.read_only or self.state.deferred or self.state.listing or self.pending.taken:
+        ctx = self.ctx
+        self.expiry.ready &= ctx.serving and not self.room.read_only
+        if not ctx.serving or self.room.read_only or self.state.deferred or self.state.listing or self.pending.taken:
             return
-        if here.now < here.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
+        if ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             return
-        beat = here.now >= here.next_beat
-        self.endings.step(scan=beat)
+        beat = ctx.now >= ctx.next_beat
+        self.expiry.step(scan=beat)
         self.requests.readers.settle(beat=beat)
 
     @property
@@ -470,4 +470,4 @@ class ServerCore:
 
     def status(self) -> dict[str, Any]:
         """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
-        return status_of(self.here, self.link, self.requests, **self.shell_facts())
+        return status_of(self.ctx, self.link, self.requests, **self.shell_facts())

@@ -22,18 +22,18 @@ from chp.batch import encode
 from chp.headers import Refused, State
 
 from .core import ServerCore
-from .peer.meeting import FOREIGN_STORE
+from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
-from .state.journal import Journal, JournalFull, Loaded
-from .state.recordlog import Row
+from .state.journal import Journal, JournalFull, LoadedJournal
+from .state.record_log import LoggedRow
 from .updates.acks import Acks
+from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
-from .updates.gate import NOWHERE, Origin
 from .updates.turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
 
 
-class Port(StrEnum):
+class ServerPort(StrEnum):
     """Where messages come in: the peer's (P+3), and P+1, P+2 and P."""
 
     PEER = "peer"
@@ -42,13 +42,13 @@ class Port(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-PEER, UPDATES, COLLECTOR, SNAPSHOT = Port  # a look into the class costs as much as several into the module
+PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort  # a look into the class costs as much as several into the module
 
 
 class Inboxes(Protocol):
     """What has arrived."""
 
-    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived at a port, as much of it as a turn takes, in its order.
 
         On P and P+3 the first frame of each message is the identity of its connection.
@@ -111,7 +111,7 @@ class Ports(Protocol):
     def fact(self, fact: Fact) -> None:
         """Tell an operator."""
 
-    def read(self, read: Read) -> Sequence[Row] | None:
+    def read(self, read: Read) -> Sequence[LoggedRow] | None:
         """What follows on a number in the journal; None if that does not reach back to it."""
 
     def copy(self, copy: Copy) -> None:
@@ -121,7 +121,7 @@ class Ports(Protocol):
 # -- before the first turn
 
 
-def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Loaded:
+def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
     """Take over what the journal tells, and let it forget the parts of a record that was never complete."""
     loaded, commits = journal.load(), core.commits
     core.epochs.used = loaded.seen_epoch
@@ -146,23 +146,23 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
 
 def admit(core: ServerCore, user: str, topic: bytes) -> str:
     """Why a user may not have a subscription on P+1; "" if it may. Asked again for those it has when `rules` change."""
-    return core.here.gate.unheard(core.state.access, user, topic)
+    return core.ctx.authorizer.unheard(core.state.access, user, topic)
 
 
 def has_met(core: ServerCore) -> bool:
     """Whether the two servers hear each other."""
-    return core.here.hears_us()
+    return core.ctx.hears_us()
 
 
 def is_unheard(core: ServerCore) -> bool:
     """Whether the peer is heard, and says that it does not hear this server."""
-    return core.here.alive() and not core.here.hears_us()
+    return core.ctx.alive() and not core.ctx.hears_us()
 
 
 def is_spare(core: ServerCore) -> bool:
     """Whether who serves is heard, and has all that this server has."""
-    peer = core.here.peer
-    heard = peer is not None and core.here.hears_us() and peer.state is State.ACTIVE
+    peer = core.ctx.peer
+    heard = peer is not None and core.ctx.hears_us() and peer.state is State.ACTIVE
     return heard and core.bstate is State.PASSIVE and peer is not None and peer.number >= core.state.number
 
 
@@ -178,8 +178,8 @@ def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
 
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
     """What is sent to who is not admitted, and to nobody else."""
-    core.here.gate.speaker, core.here.gate.origin = user, origin
-    core.here.deny(f"subscribe to {topic[:64]!r}")
+    core.ctx.authorizer.speaker, core.ctx.authorizer.origin = user, origin
+    core.ctx.deny(f"subscribe to {topic[:64]!r}")
     refused = encode(Refused(0, "access", why))
     return greeting(topic, core.state.number, refused)
 
@@ -202,7 +202,7 @@ def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
     """While a turn waits for room in the journal: who subscribes, and who asks for the status; the answers alone."""
     inboxes.take(UPDATES, core.subscription)
     inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)  # others ask again
-    turn, core.here.turn = core.here.turn, Turn()
+    turn, core.ctx.turn = core.ctx.turn, Turn()
     return turn
 
 
@@ -288,10 +288,10 @@ def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _confirm(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if core.here.replacing is None:  # else the journal tells of what was before
+    if core.ctx.replacing is None:  # else the journal tells of what was before
         ports.to_peer(turn.confirm)
     else:
-        core.here.confirmed = 0
+        core.ctx.confirmed = 0
 
 
 def _reply(_core: ServerCore, turn: Turn, ports: Ports) -> None:

@@ -89,7 +89,7 @@ class Snapshotter:
             self._waiting = [op for op in self._waiting if not any(op is now for now in ops)]
         for op in ops:
             if isinstance(op, Replace):
-                self._shared = core.here.replacing = op.shared
+                self._shared = core.ctx.replacing = op.shared
                 self._waiting.clear()
                 self.begin(core)
                 begun = True
@@ -130,7 +130,7 @@ class Snapshotter:
         for op in self._waiting:
             self._do(op, self.number)
         self._journal.sync()
-        self._shared = core.here.replacing = None
+        self._shared = core.ctx.replacing = None
         self._waiting.clear()
 
     def begin(self, core: ServerCore) -> None:
@@ -148,7 +148,7 @@ class Snapshotter:
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
-                yield encode(Sync(0, i, round(core.here.wall * 1000)), [segment])  # its ttls count from here
+                yield encode(Sync(0, i, round(core.ctx.wall * 1000)), [segment])  # its ttls count from here
             yield from rest
 
         return bodies()

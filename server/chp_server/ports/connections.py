@@ -30,7 +30,7 @@ _ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144  # tcpi_bytes_acked, _received, tcp
 _PID = struct.Struct("=i")
 
 
-class Came(NamedTuple):
+class ConnectionStats(NamedTuple):
     """How much has come by a connection, and whose it is."""
 
     place: Place
@@ -98,12 +98,12 @@ def taken(fd: int, place: Place) -> tuple[int, bool] | None:
         return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0
 
 
-def accepted(ports: set[int]) -> dict[int, dict[int, Came]]:
+def accepted(ports: set[int]) -> dict[int, dict[int, ConnectionStats]]:
     """The connections of TCP that others have with these ports of this process, by port and descriptor.
 
     None are found while there is no descriptor left to look with.
     """
-    found: dict[int, dict[int, Came]] = {port: {} for port in ports}
+    found: dict[int, dict[int, ConnectionStats]] = {port: {} for port in ports}
     try:
         ours = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
@@ -115,7 +115,7 @@ def accepted(ports: set[int]) -> dict[int, dict[int, Came]]:
             port = one[0].getsockname()[1]
             info = one[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES) if port in ports else b""
             if len(info) == _INFO_BYTES:
-                found[port][fd] = Came(one[1], struct.unpack_from("=Q", info, _RECEIVED)[0])
+                found[port][fd] = ConnectionStats(one[1], struct.unpack_from("=Q", info, _RECEIVED)[0])
     return found
 
 
@@ -157,11 +157,11 @@ class Users:
         """If too much is open, cut connections with these ports of the user who has most of them."""
         if (there := self.files()) <= self.most:
             return
-        here = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}
-        self._heard = {fd: heard for fd, heard in self._heard.items() if fd in here}
+        ctx = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}
+        self._heard = {fd: heard for fd, heard in self._heard.items() if fd in ctx}
         table: FairTable[int, Place] = FairTable(self.most)
-        for fd in sorted(here, key=lambda fd: self._heard.get(fd, NOTHING)):
-            table.put(fd, here[fd], self._heard.get(fd, NOTHING)[1])
+        for fd in sorted(ctx, key=lambda fd: self._heard.get(fd, NOTHING)):
+            table.put(fd, ctx[fd], self._heard.get(fd, NOTHING)[1])
         for _ in range(there - self.most):
             if (user := table.crowding()) is None:
                 return

@@ -37,7 +37,7 @@ _send_frame: Any = Backend.send
 
 
 @dataclass(slots=True)
-class Reader:
+class ReplyReader:
     """A connection to the snapshot port, and what waits for it: in libzmq, and here."""
 
     fd: int | None
@@ -61,7 +61,7 @@ class Replies:
 
     def __init__(self, socket: zmq.Socket[bytes], limits: Limits, requests: Requests) -> None:
         self._socket, self._limits, self._requests = socket, limits, requests
-        self._readers: dict[bytes, Reader] = {}
+        self._readers: dict[bytes, ReplyReader] = {}
         self._waits = 0  # for all of them
         self._holding: set[bytes] = set()  # whose answers wait here
         self.given_up = 0
@@ -90,7 +90,7 @@ class Replies:
         if reader is None or reader.fd != fd:
             place = None if fd is None else connections.place_of(fd)
             if reader is None:
-                reader = self._readers[identity] = Reader(fd, place, now)
+                reader = self._readers[identity] = ReplyReader(fd, place, now)
             else:
                 reader.fd, reader.place = fd, place
             reader.who = who
@@ -106,7 +106,7 @@ class Replies:
         """Answer whoever has room; what has no room waits for a while."""
         reader = self._readers.get(identity)
         if reader is None:
-            reader = self._readers[identity] = Reader(None, None, now)
+            reader = self._readers[identity] = ReplyReader(None, None, now)
         for i, frames in enumerate(messages):
             if reader.outgoing or not self._try(identity, reader, frames, now):
                 if identity in self._readers:
@@ -114,7 +114,7 @@ class Replies:
                 break
         self._requests.room = self._room
 
-    def _hold(self, identity: bytes, reader: Reader, messages: list[Frames]) -> None:
+    def _hold(self, identity: bytes, reader: ReplyReader, messages: list[Frames]) -> None:
         again = bool(reader.outgoing)
         reader.outgoing.extend(messages)
         self._count(reader, outgoing=sum(map(_weight, messages)))
@@ -122,7 +122,7 @@ class Replies:
         if again and len(reader.outgoing) > self._limits.router_queue_max:
             self._give_up(identity, reader, "it asks, and takes nothing")
 
-    def _try(self, identity: bytes, reader: Reader, frames: Frames, now: float) -> bool:
+    def _try(self, identity: bytes, reader: ReplyReader, frames: Frames, now: float) -> bool:
         if self._over(reader, now):
             self._requests.blocked.add(identity)
             return False
@@ -140,7 +140,7 @@ class Replies:
             self._requests.blocked.add(identity)
         return True
 
-    def _push(self, identity: bytes, reader: Reader, frames: Frames, now: float) -> None:
+    def _push(self, identity: bytes, reader: ReplyReader, frames: Frames, now: float) -> None:
         size = _weight(frames)
         watch = reader.loose + size >= WATCHED_BYTES
         for frame in (identity, *frames[:-1]):
@@ -158,20 +158,20 @@ class Replies:
     def _room(self) -> int:
         return max(0, self._limits.readers_bytes_max - self._waits)
 
-    def _over(self, reader: Reader, now: float) -> bool:
+    def _over(self, reader: ReplyReader, now: float) -> bool:
         """Whether more is on its way to a reader than it may have."""
         if reader.sent <= min(self._limits.reader_bytes_max, self._room):
             return False
         self._settle(reader, now)
         return reader.sent - reader.loose > min(self._limits.reader_bytes_max, self._room)
 
-    def _settle(self, reader: Reader, now: float) -> None:
+    def _settle(self, reader: ReplyReader, now: float) -> None:
         """See what libzmq has let go of."""
         while reader.watched and reader.watched[0][0].done:
             self._count(reader, sent=-reader.watched.popleft()[1])
             reader.since = now
 
-    def _count(self, reader: Reader, *, sent: int = 0, outgoing: int = 0) -> None:
+    def _count(self, reader: ReplyReader, *, sent: int = 0, outgoing: int = 0) -> None:
         reader.sent += sent
         reader.outgoing_bytes += outgoing
         self._waits += sent + outgoing
@@ -216,7 +216,7 @@ class Replies:
             if not admits(*reader.who):
                 self._give_up(identity, reader, "its key was removed")
 
-    def _give_up(self, identity: bytes, reader: Reader, why: str) -> None:
+    def _give_up(self, identity: bytes, reader: ReplyReader, why: str) -> None:
         self.given_up += 1
         if reader.fd is not None and reader.place is not None and connections.cut(reader.fd, reader.place):
             place = ":".join(map(str, reader.place[:2]))

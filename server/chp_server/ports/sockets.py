@@ -5,7 +5,7 @@
                              Its options stand before it is bound, and never change (docs/decisions/0005)
     collector  SUB     P+2   everything
     peer_in    ROUTER  P+3   what the peer says
-    to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beats.py has another
+    to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beat_thread.py has another
 
 Each has a limit on message size, so that nobody can ask for memory by a length field.
 """
@@ -31,16 +31,16 @@ from chp import addresses
 from chp.addresses import beside
 from chp.limits import Limits
 
-from ..access import doors
-from ..access.admitting import Admitting, key_of, signed, signed_from, user_of
-from ..access.doors import Doors
+from ..access import zap
 from ..access.keyring import Keyring
+from ..access.subscription_authorizer import SubscriptionAuthorizer, key_of, signed, signed_from, user_of
+from ..access.zap import ZapHandler
 from ..exits import CannotStart, Exit
 from ..settings.config import Config
 from . import connections
-from .peerwatch import PeerWatch
+from .peer_watch import PeerWatch
 from .subscribers import MESSAGE_BYTES, Subscribers
-from .unfinished import Gate, Unfinished
+from .unfinished import BoundSocket, UnfinishedMessages
 
 
 def listen(sockets: list[zmq.Socket[bytes]], address: str) -> list[Path]:
@@ -87,7 +87,7 @@ POLLIN = int(zmq.POLLIN)
 ask: Any = zmq.zmq_poll  # of a socket alone, at once: in half the time of zmq.Socket.get(zmq.EVENTS)
 
 
-class Waiting:
+class Poller:
     """Sockets and pipes, of which those with something to read are wanted."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ def only_ipv6(address: str) -> bool:
 
 
 def peer_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: Doors | None, tries: int = 0
+    context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: ZapHandler | None, tries: int = 0
 ) -> zmq.Socket[bytes]:
     """Make a socket for the peer's P+3, with the keys of now, if there are keys; it is yet to be connected.
 
@@ -191,7 +191,7 @@ def peer_dealer(
     return socket
 
 
-class Sockets:
+class ServerSockets:
     """All sockets of a server; made in the thread that runs it."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Sockets:
         keyring: Keyring | None = None,
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
-        self.doors = None if keyring is None else Doors(context, keyring)
+        self.doors = None if keyring is None else ZapHandler(context, keyring)
         self._look_again_at, self._tries = float("-inf"), 0  # for a peer that does not hear us
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
@@ -221,8 +221,8 @@ class Sockets:
         self.collector.set(zmq.SUBSCRIBE, b"")
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.users = connections.Users(files - files // limits.files_spared, connections.open_files)
-        self.waiting = Waiting()
-        self.unfinished = Unfinished(resident, self.waiting.all_again)
+        self.waiting = Poller()
+        self.unfinished = UnfinishedMessages(resident, self.waiting.all_again)
         sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
         self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, self.doors)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
@@ -247,7 +247,7 @@ class Sockets:
         clients = [self.snapshot, self.updates, self.collector]
         for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
             if self.doors is not None:
-                self.doors.lock(socket, doors.CLIENTS if socket in clients else doors.PEER)
+                self.doors.lock(socket, zap.CLIENTS if socket in clients else zap.PEER)
                 if socket is not self.updates:  # subscribers.py does
                     self.doors.watch(socket, f"P+{i}" if i else "P")
             _bind(socket, self._config.endpoint(i), self.gates[i])
@@ -335,7 +335,7 @@ class Sockets:
             self._peer_out.close()
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: Gate) -> None:
+def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: BoundSocket) -> None:
     socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")  # which is both
     try:
         socket.bind(endpoint)
@@ -361,7 +361,7 @@ def receive(
     again: set[Any],
     came: Callable[[int | None], None],
     *,
-    locks: Doors | None = None,
+    locks: ZapHandler | None = None,
     weigh: Callable[[Frames], int] = _size,
 ) -> Iterator[Frames]:
     """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
@@ -411,7 +411,7 @@ class Intake:
         limits: Limits,
         again: set[Any],
         came: Callable[[int | None], None],
-        locks: Doors | None = None,
+        locks: ZapHandler | None = None,
     ) -> None:
         self._socket, self._limits, self._again, self._locks, self._came = socket, limits, again, locks, came
         self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
@@ -430,7 +430,7 @@ class Intake:
 
 
 def receive_by(
-    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, locks: Doors | None = None
+    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, locks: ZapHandler | None = None
 ) -> Iterator[tuple[int | None, Frames]]:
     """As `receive`, with the descriptor of the connection that each message came by."""
     size = 0
@@ -453,7 +453,7 @@ def receive_by(
             return
 
 
-def _is_turned_away(locks: Doors, frame: zmq.Frame, fd: int | None) -> bool:
+def _is_turned_away(locks: ZapHandler, frame: zmq.Frame, fd: int | None) -> bool:
     """Whether a message came by a key that was removed; then its connection is cut."""
     key, user = key_of(frame), user_of(frame)
     if locks.admits(key, user):
@@ -473,7 +473,7 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 
 
 def _with_descriptors(
-    sockets: Sockets, messages_max: int, admitting: Admitting | None
+    sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None
 ) -> Iterator[tuple[int | None, bytes]]:
     """Yield what has arrived on P+1, frame by frame, as each may be a subscription; and each frame's connection."""
     socket, locks = sockets.updates, sockets.doors
@@ -501,7 +501,9 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
     _send_frame(socket, last, _NOBLOCK, len(last) < zmq.COPY_THRESHOLD)
 
 
-def take_subscriptions(sockets: Sockets, messages_max: int, admitting: Admitting | None = None) -> Iterator[Frames]:
+def take_subscriptions(
+    sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None = None
+) -> Iterator[Frames]:
     """Take what came in on P+1: the connection and its event; or the connection alone, once it has ended.
 
     A connection is known by its descriptor. libzmq tells of an end before it lets the descriptor go, so its end is told

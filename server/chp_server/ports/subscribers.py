@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from .. import logs
-from ..access.doors import FAILED
+from ..access.zap import FAILED
 from . import connections
 
 log = logs.get_log(__name__)
@@ -35,7 +35,7 @@ _NOBLOCK = int(zmq.NOBLOCK)
 
 
 @dataclass(slots=True)
-class Reader:
+class Subscriber:
     """A connection."""
 
     place: connections.Place  # its other end
@@ -72,7 +72,7 @@ class Subscribers:
         )
         self._failed = failed  # to be told of handshakes that fail
         self._behind_max, self._topics_max = behind_max, topics_max
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, Subscriber] = {}
         self._published = 0  # since the last look
         self._looked_at = 0.0
         self._waits = False  # something waited for somebody then
@@ -111,7 +111,7 @@ class Subscribers:
     def _came(self, fd: int) -> None:
         place = connections.place_of(fd)
         if place is not None:
-            self._readers[fd] = Reader(place)
+            self._readers[fd] = Subscriber(place)
 
     # -- who takes too little
 
@@ -163,7 +163,7 @@ class Subscribers:
         if reader is not None:
             self._cut(fd, reader, why)
 
-    def _cut(self, fd: int, reader: Reader, why: str) -> None:
+    def _cut(self, fd: int, reader: Subscriber, why: str) -> None:
         self._readers.pop(fd, None)
         if not connections.cut(fd, reader.place):
             return

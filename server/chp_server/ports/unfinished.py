@@ -27,7 +27,7 @@ SHARE = 20  # a look takes less than such a part of the time
 
 
 @dataclass(slots=True)
-class Gate:
+class BoundSocket:
     """A socket that others connect to."""
 
     socket: zmq.Socket[bytes]
@@ -35,7 +35,9 @@ class Gate:
     ports: set[int] = field(default_factory=set)
     taken: int = 0  # messages since the last look ...
     spoke: set[int | None] = field(default_factory=set)  # ... and whose
-    since: dict[int, connections.Came] = field(default_factory=dict)  # what had come of whom, when it was last heard
+    since: dict[int, connections.ConnectionStats] = field(
+        default_factory=dict
+    )  # what had come of whom, when it was last heard
 
     def came(self, fd: int | None) -> None:
         """A message was taken."""
@@ -47,20 +49,20 @@ class Gate:
         return self.taken > 2 * connected or not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN
 
 
-class Unfinished:
+class UnfinishedMessages:
     """All of them; `resident` tells how much memory this process has, and `looked` is told that events were taken."""
 
     def __init__(self, resident: Callable[[], int], looked: Callable[[], None]) -> None:
         self._resident, self._looked = resident, looked
-        self._gates: list[Gate] = []
+        self._gates: list[BoundSocket] = []
         self._least = resident()
         self._due = 0.0
         self.cut = 0
         self.peer: int | None = None  # the peer's connection: its messages may be larger than all others
 
-    def gate(self, socket: zmq.Socket[bytes], most: int) -> Gate:
+    def gate(self, socket: zmq.Socket[bytes], most: int) -> BoundSocket:
         """Look after a socket, too."""
-        self._gates.append(Gate(socket, most))
+        self._gates.append(BoundSocket(socket, most))
         return self._gates[-1]
 
     def look_if_grown(self, clock: Callable[[], float]) -> None:
@@ -77,17 +79,17 @@ class Unfinished:
     def _look(self) -> None:
         connected = connections.accepted(set().union(*(gate.ports for gate in self._gates)))
         for gate in self._gates:
-            here = {fd: came for port in gate.ports for fd, came in connected[port].items()}
-            if gate.everybody_had_a_turn(len(here)):
-                gate.since = {fd: self._since(gate, fd, came) for fd, came in here.items()}
+            ctx = {fd: came for port in gate.ports for fd, came in connected[port].items()}
+            if gate.everybody_had_a_turn(len(ctx)):
+                gate.since = {fd: self._since(gate, fd, came) for fd, came in ctx.items()}
                 gate.spoke, gate.taken = set(), 0
 
-    def _since(self, gate: Gate, fd: int, came: connections.Came) -> connections.Came:
+    def _since(self, gate: BoundSocket, fd: int, came: connections.ConnectionStats) -> connections.ConnectionStats:
         if fd in gate.spoke or fd == self.peer:
             return came
         before = gate.since.get(fd)
         if before is None or before.place != came.place:
-            before = connections.Came(came.place, 0)
+            before = connections.ConnectionStats(came.place, 0)
         if came.size - before.size > gate.most and connections.cut(fd, came.place):
             self.cut += 1
             place, mib = f"{came.place[0]}:{came.place[1]}", (came.size - before.size) >> 20

@@ -104,14 +104,14 @@ class Config:
         }  # fmt: skip
 
 
-class Given(NamedTuple):
+class SettingValue(NamedTuple):
     """A value as it was given, and where."""
 
     raw: object
     source: str
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """A configuration, and where each value that is no default came from."""
 
     config: Config
@@ -119,7 +119,7 @@ class Loaded(NamedTuple):
     show_config: bool = False
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str]) -> Loaded:
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> LoadedConfig:
     """The configuration from all sources; `ConfigError` with all that is wrong.
 
     --help and --version print and raise SystemExit(0), as argparse does.
@@ -127,7 +127,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Loaded:
     problems: list[str] = []
     flags = parse_flags(argv, problems)
     given = {**_from_file(_file_name(flags, environ), problems), **_from_environment(environ, problems)}
-    given |= {name: Given(text, source) for name, (text, source) in flags.given.items()}
+    given |= {name: SettingValue(text, source) for name, (text, source) in flags.given.items()}
     values = _read(given, problems)
     _fill_in(values)
     if not problems:
@@ -135,10 +135,10 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Loaded:
     if problems:
         raise ConfigError(problems)
     config = Config(**{field.name: values[field.name] for field in fields(Config)})
-    return Loaded(config, {name: given[name].source for name in given}, flags.show_config)
+    return LoadedConfig(config, {name: given[name].source for name in given}, flags.show_config)
 
 
-def show(loaded: Loaded) -> str:
+def show(loaded: LoadedConfig) -> str:
     """The configuration as a TOML file that can be used, each line with its source (--show-config)."""
     lines = []
     for setting in SETTINGS:
@@ -162,7 +162,7 @@ def _file_name(flags: Flags, environ: Mapping[str, str]) -> tuple[str, str] | No
     return (name, FILE_VARIABLE) if name else None
 
 
-def _from_file(name_source: tuple[str, str] | None, problems: list[str]) -> dict[str, Given]:
+def _from_file(name_source: tuple[str, str] | None, problems: list[str]) -> dict[str, SettingValue]:
     if name_source is None:
         return {}
     name, source = name_source
@@ -177,10 +177,10 @@ def _from_file(name_source: tuple[str, str] | None, problems: list[str]) -> dict
     for key in table.keys() - BY_NAME.keys():
         what = "is a table, and settings are not grouped" if isinstance(table[key], dict) else "is no setting"
         problems.append(f"{key} in {name} {what}; remove it{suggest(key.replace('-', '_'), list(BY_NAME))}")
-    return {key: Given(value, name) for key, value in table.items() if key in BY_NAME}
+    return {key: SettingValue(value, name) for key, value in table.items() if key in BY_NAME}
 
 
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Given]:
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, SettingValue]:
     known = {setting.variable: setting.name for setting in SETTINGS}
     found = {}
     for variable, text in environ.items():
@@ -190,14 +190,14 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
             nearest = suggest(variable, list(known))
             problems.append(f"environment variable {variable} is no setting; unset it{nearest}")
         elif text:
-            found[known[variable]] = Given(text, variable)
+            found[known[variable]] = SettingValue(text, variable)
     return found
 
 
 # -- reading and checking
 
 
-def _read(given: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
+def _read(given: Mapping[str, SettingValue], problems: list[str]) -> dict[str, Any]:
     """Each setting has the type that its own reader makes of text."""
     values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
     for name, (raw, source) in given.items():
@@ -228,7 +228,7 @@ def _fill_in(values: dict[str, Any]) -> None:
     values["store"] = values["store"] or f"sqlite:{values['data']}"
 
 
-def _disagreements(values: Mapping[str, object], given: Mapping[str, Given]) -> list[str]:
+def _disagreements(values: Mapping[str, object], given: Mapping[str, SettingValue]) -> list[str]:
     """What two settings say to each other that can't be."""
 
     def line(name: str, remedy: str) -> str:
@@ -290,8 +290,8 @@ def _overlap(bind: str, peer: str) -> bool:
     """Whether the peer's four ports are on this host (as far as the words tell) and touch ours."""
     host, port = split_endpoint(bind)
     peer_host, peer_port = split_endpoint(peer)
-    here = peer_host == host or (peer_host in _LOCAL_HOSTS and (host in _ANY_HOSTS or host in _LOCAL_HOSTS))
-    return here and abs(port - peer_port) < PORTS
+    ctx = peer_host == host or (peer_host in _LOCAL_HOSTS and (host in _ANY_HOSTS or host in _LOCAL_HOSTS))
+    return ctx and abs(port - peer_port) < PORTS
 
 
 def _offset(endpoint: str, offset: int) -> str:

@@ -33,10 +33,10 @@ from ..core.state.journal import JournalError, Options
 from ..core.state.state import deletes
 from ..core.updates.committed import Committed
 from ..core.updates.turn import Copy
-from ..store.opening import sqlite_journal
 from ..store.sql.sql_journal import SqlJournal
 from ..store.sql.sqlite import SqliteDatabase
 from ..store.sql.sqlite_files import sync_directory
+from ..store.store_url import sqlite_journal
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,140}\.(db|sqlite)")
 
@@ -96,7 +96,7 @@ class Copies:
             raise BadInput(f"a backup to {os.path.basename(self._asked[2])} is under way; wait for it")
         if os.path.lexists(path):
             raise BadInput(f"{os.path.basename(path)} exists; a backup never overwrites: give another name")
-        core.here.commit()
+        core.ctx.commit()
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             _remove(_part(path))
@@ -133,7 +133,7 @@ class Copies:
             self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
             return
         size, at = os.path.getsize(path), describe(number)
-        self._core.here.turn.fact("backup", path=path, number=at, bytes=size)
+        self._core.ctx.turn.fact("backup", path=path, number=at, bytes=size)
         if self._read_already is not None:
             wanted, self._read_already = self._read_already, None
             self._restored(wanted, {"kept": os.path.basename(path), "kept_number": at})
@@ -200,12 +200,12 @@ class Copies:
         if not core.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
             return
-        core.here.commit()
+        core.ctx.commit()
         segments = list(difference(core.commits, wanted, core.now))
         if segments:
-            core.committer.commit_in_parts(core.here.turn, segments, core.now, core.here.wall)
+            core.committer.commit_in_parts(core.ctx.turn, segments, core.now, core.ctx.wall)
         number, keys = describe(core.state.number), len(wanted.state.map)
-        core.here.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
+        core.ctx.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
         said = {"name": os.path.basename(path), "number": number, "keys": keys, **kept}
         core.requests.answer(identity, request_id, said)
 
@@ -222,7 +222,7 @@ def _remove(part: str) -> None:
 
 
 def _when(core: ServerCore) -> str:
-    return f"{core.config.name}-{describe(core.state.number)}-{int(core.here.wall)}"
+    return f"{core.config.name}-{describe(core.state.number)}-{int(core.ctx.wall)}"
 
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committed]:

@@ -35,7 +35,7 @@ from typing import Any
 from chp.errors import ChpError
 
 from ..settings.flags import program_version
-from .turnclock import Told, Waits
+from .turn_clock import Told, WaitTimes
 
 HEALTHY_S = 10.0  # longer than any turn may take: see what an operator does about long ones
 REQUEST_S = 5.0  # for who connects and says nothing
@@ -96,7 +96,7 @@ class MetricsError(ChpError):
     """The metrics can't be served; the text says why and what to do."""
 
 
-class Metrics:
+class MetricsServer:
     """An HTTP endpoint in a thread of its own."""
 
     def __init__(self, address: str) -> None:
@@ -108,21 +108,21 @@ class Metrics:
         host = host.strip("[]")
         self.status: dict[str, Any] = {}
         self.turns: Told = ([], 0.0)
-        self.waits: Waits | None = None
+        self.waits: WaitTimes | None = None
         self.subscribers = 0
         self.told_at = monotonic()  # when the reactor last left something here
         registry = CollectorRegistry()
         registry.register(self)  # all it asks of a collector is `collect`
         ProcessCollector(registry=registry)
         try:
-            self._server = _Server((host or "127.0.0.1", int(port)), partial(_Answer, self, registry))
+            self._server = _Server((host or "127.0.0.1", int(port)), partial(_MetricsHandler, self, registry))
         except OSError as error:
             text = f"--metrics {address} can't be served: {error.strerror}; give another HOST:PORT"
             raise MetricsError(text) from error
         self._thread = Thread(target=self._server.serve_forever, name="chp-metrics", daemon=True)
         self._thread.start()
 
-    def tell(self, status: dict[str, Any], turns: Told, waits: Waits | None = None, subscribers: int = 0) -> None:
+    def tell(self, status: dict[str, Any], turns: Told, waits: WaitTimes | None = None, subscribers: int = 0) -> None:
         """The latest; by the reactor, in each round of its housekeeping."""
         self.turns, self.waits, self.subscribers = turns, waits or self.waits, subscribers
         self.status, self.told_at = status, monotonic()
@@ -232,12 +232,12 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _MetricsHandler(BaseHTTPRequestHandler):
     """One request."""
 
     timeout = REQUEST_S
 
-    def __init__(self, metrics: Metrics, registry: Any, *rest: Any) -> None:
+    def __init__(self, metrics: MetricsServer, registry: Any, *rest: Any) -> None:
         self._metrics, self._registry = metrics, registry
         super().__init__(*rest)
 

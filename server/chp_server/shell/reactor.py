@@ -26,14 +26,14 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import describe
 
 from .. import logs
-from ..access.admitting import Admitting
 from ..access.audit import Audit
-from ..access.doors import Doors
 from ..access.keyring import Keyring
+from ..access.subscription_authorizer import SubscriptionAuthorizer
+from ..access.zap import ZapHandler
 from ..core.core import CoreConfig, ServerCore
-from ..core.peer.meeting import EVENTS
+from ..core.peer.handshake import EVENTS
 from ..core.performing import (
-    Port,
+    ServerPort,
     Step,
     admit,
     answer_operators,
@@ -49,25 +49,25 @@ from ..core.performing import (
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
-from ..core.state.recordlog import Row
-from ..core.updates.gate import Signed
+from ..core.state.record_log import LoggedRow
+from ..core.updates.authorizer import Signed
 from ..core.updates.turn import Copy, Fact, JournalOp, Read, Save, Turn
 from ..exits import CannotStart, Exit
 from ..logs import Log
-from ..ports.beats import QUEUED_MAX as BEATS_MAX
-from ..ports.beats import Beats
+from ..ports.beat_thread import QUEUED_MAX as BEATS_MAX
+from ..ports.beat_thread import BeatThread
 from ..ports.replies import Replies
-from ..ports.sockets import Frames, Sockets, receive, receive_by, send_all, take_subscriptions, weight
+from ..ports.sockets import Frames, ServerSockets, receive, receive_by, send_all, take_subscriptions, weight
 from ..settings.config import Config
 from ..settings.readers import without_password
 from ..store.sql.sqlite_files import sync_directory
 from .arbiter import Arbiter
 from .copies import Copies
-from .measuring import Gauge, give_back, resident_bytes
-from .metrics import Metrics, readiness
-from .space import Space
+from .disk import DiskMonitor
+from .gauges import Gauge, give_back, resident_bytes
+from .metrics import MetricsServer, readiness
 from .supervisor import Supervisor
-from .turnclock import TurnClock, Waits
+from .turn_clock import TurnClock, WaitTimes
 
 FORMAT = 1
 
@@ -147,40 +147,40 @@ class Server:
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
         self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
-        self._metrics: Metrics | None = None
-        self._beats: Beats | None = None
+        self._metrics: MetricsServer | None = None
+        self._beats: BeatThread | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self.sockets = Sockets(self._context, config, limits, resident_bytes, keyring)
+        self.sockets = ServerSockets(self._context, config, limits, resident_bytes, keyring)
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
         self.sockets.waiting.add_pipe(self._wake_in)
         self._stopping = False
         self._closed = False
         s = self.sockets
-        self._inboxes: dict[Port, tuple[zmq.Socket[bytes], Callable[[Callable[[Frames], None]], None]]] = {
-            Port.PEER: (s.peer_in, self._take_peer),
-            Port.UPDATES: (s.updates, self._take_subscriptions),
-            Port.COLLECTOR: (s.collector, self._take_sets),
-            Port.SNAPSHOT: (s.snapshot, self._take_requests),
+        self._inboxes: dict[ServerPort, tuple[zmq.Socket[bytes], Callable[[Callable[[Frames], None]], None]]] = {
+            ServerPort.PEER: (s.peer_in, self._take_peer),
+            ServerPort.UPDATES: (s.updates, self._take_subscriptions),
+            ServerPort.COLLECTOR: (s.collector, self._take_sets),
+            ServerPort.SNAPSHOT: (s.snapshot, self._take_requests),
         }
         self._ready: set[object] = set()  # the sockets that may have something
         self._clock = TurnClock()
         self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
         self.supervisor = Supervisor({})  # chp-server's is systemd, if that asks; one inside a program has none
         now = self._now = time.monotonic()  # of the turn
-        self._space = Space(gauge, now)
+        self._space = DiskMonitor(gauge, now)
         core_config = _core_config(config, journal, gauge.disk_free_min)
         run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
         self.core = ServerCore(core_config, run, now, limits)
-        self._waits = Waits(*waited_for(self.core))
+        self._waits = WaitTimes(*waited_for(self.core))
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.doors is not None:
             self.sockets.doors.audit = self._audit
         self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
         doors = self.sockets.doors
-        self._admitting = None if doors is None else Admitting(self.sockets.updates, *asks, doors.admits)
+        self._admitting = None if doors is None else SubscriptionAuthorizer(self.sockets.updates, *asks, doors.admits)
         self._removals = 0  # of keys, that readers of P were looked through for
         self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
         self._recover(now)
@@ -206,7 +206,7 @@ class Server:
         if self._arbiter is not None:
             self._arbiter.start(lambda: self._stopping)
         if self._config.metrics:
-            self._metrics = Metrics(self._config.metrics)
+            self._metrics = MetricsServer(self._config.metrics)
         if self._config.peer is not None:
             solo_s = self._config.solo_wait_s
             log.info("waiting for the peer", peer=self._config.peer, solo_wait_s="never" if solo_s is None else solo_s)
@@ -230,7 +230,7 @@ class Server:
         """While it lasts, the peer hears that we live in a long turn too."""
         if self._config.peer_endpoint(3) is None:
             return nullcontext()
-        self._beats = Beats(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
+        self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
         return self._beats
 
     def _let_go(self) -> None:
@@ -341,7 +341,7 @@ class Server:
 
     # -- what comes in (performing.Inboxes)
 
-    def take(self, port: Port, handle: Callable[[Frames], None]) -> None:
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived at a port, as much as a turn takes."""
         socket, take = self._inboxes[port]
         if socket in self._ready:
@@ -412,7 +412,7 @@ class Server:
             removals = 0 if self.sockets.doors is None else self.sockets.doors.removals
             self._admitting.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
 
-    def _cut_removed(self, doors: Doors) -> None:
+    def _cut_removed(self, doors: ZapHandler) -> None:
         """If keys were removed, nothing is sent any more to those who have shown them."""
         if doors.removals != self._removals:
             self._removals = doors.removals
@@ -486,7 +486,7 @@ class Server:
             self._audit.note(fact, self.core.state.number)
         log_fact(log, fact)
 
-    def read(self, read: Read) -> list[Row] | None:
+    def read(self, read: Read) -> list[LoggedRow] | None:
         """A page of the journal."""
         return self._journal.read_after(read.after, read.bytes_max)
 

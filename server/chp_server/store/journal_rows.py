@@ -17,7 +17,7 @@ from zlib import crc32
 from chp.numbers import EPOCH_MAX, EPOCH_SHIFT, describe, epoch_of, sequence_of
 
 from ..core.state.journal import BODY_BYTES_MAX, JournalError
-from ..core.state.recordlog import Row
+from ..core.state.record_log import LoggedRow
 
 FORMAT = 2  # of a journal, and of a backup; 0.1, which was never released, wrote 1
 _ROW = struct.Struct(">QQQ")
@@ -56,7 +56,7 @@ class Damage(NamedTuple):
 
 
 @dataclass
-class Book:
+class JournalMeta:
     """The journal's own state; `pack` is what is stored of it, the rest is counted while loading."""
 
     serial: int = 0  # of the snapshot; 0 is none
@@ -74,7 +74,7 @@ class Book:
         return _BOOK.pack(self.serial, self.snapshot_number, self.parts, self.snapshot_bytes, self.floor)
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Book":
+    def unpack(cls, data: bytes) -> "JournalMeta":
         """The durable part read back; everything else is zero."""
         return cls(*_BOOK.unpack(data))
 
@@ -91,7 +91,7 @@ def numbers_in(row: tuple[Any, ...]) -> tuple[int, int, int, int]:
     return first, last, size, wrote
 
 
-def row_crc(seed: int, prev: int, row: Row) -> int:
+def row_crc(seed: int, prev: int, row: LoggedRow) -> int:
     """The checksum of a row that follows `prev`."""
     return crc32(row.body, crc32(_ROW.pack(prev, row.first, row.last), seed))
 
@@ -106,7 +106,7 @@ def meta_crc(seed: int, key: str, value: bytes) -> int:
     return crc32(value, crc32(key.encode() + b"\0", seed))
 
 
-def stored(seed: int, last: int, wrote: int, rows: Sequence[Row]) -> list[StoredRow]:
+def stored(seed: int, last: int, wrote: int, rows: Sequence[LoggedRow]) -> list[StoredRow]:
     """Rows ready to be stored after `last`; `JournalError` unless each follows on."""
     result = []
     for row in rows:
@@ -122,7 +122,7 @@ def stored(seed: int, last: int, wrote: int, rows: Sequence[Row]) -> list[Stored
     return result
 
 
-def follows(last: int, row: Row) -> bool:
+def follows(last: int, row: LoggedRow) -> bool:
     """Whether `row` may come after `last`: the next sequence, or (an epoch being opened) a higher epoch."""
     if row.first == last + 1 <= row.last and row.last >> EPOCH_SHIFT == last >> EPOCH_SHIFT <= EPOCH_MAX:
         return True  # as nearly all do
@@ -134,7 +134,7 @@ def follows(last: int, row: Row) -> bool:
     return step == 1 or (step == 0 and epoch_of(row.first) > epoch_of(last))
 
 
-def check_rows(rows: Iterable[StoredRow], seed: int, book: Book) -> Damage | None:
+def check_rows(rows: Iterable[StoredRow], seed: int, book: JournalMeta) -> Damage | None:
     """Walk the retained rows in order, counting them into `book`; the first damage, or None."""
     book.last = 0
     book.rows = book.row_bytes = book.since_bytes = 0
@@ -166,13 +166,13 @@ def is_sound(row: StoredRow, seed: int) -> bool:
 
 def _content_damage(row: StoredRow, seed: int) -> str | None:
     try:
-        crc = row_crc(seed, row.prev, Row(row.first, row.last, row.body))
+        crc = row_crc(seed, row.prev, LoggedRow(row.first, row.last, row.body))
     except (struct.error, TypeError):  # a column has another type than was stored
         return "its columns are not numbers and bytes"
     return None if crc == row.crc else "its checksum does not match"
 
 
-def _row_damage(row: StoredRow, prev: int | None, seed: int, book: Book) -> str | None:
+def _row_damage(row: StoredRow, prev: int | None, seed: int, book: JournalMeta) -> str | None:
     what = _content_damage(row, seed)
     if what:
         return what

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from chp.numbers import describe
 
-from ..core.state.filling import Spans, spans_of
-from ..core.state.journal import Journal, JournalError, Loaded, Options
-from ..core.state.recordlog import Messages, Row
+from ..core.state.journal import Journal, JournalError, LoadedJournal, Options
+from ..core.state.missing_messages import Spans, spans_of
+from ..core.state.record_log import LoggedMessages, LoggedRow
 from .journal_rows import follows
 
 
@@ -20,19 +20,19 @@ class MessageShelf:
     """Rows by topic, in the order of their offsets."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, list[Messages]] = {}
+        self._rows: dict[int, list[LoggedMessages]] = {}
 
-    def keep(self, messages: Sequence[Messages]) -> None:
+    def keep(self, messages: Sequence[LoggedMessages]) -> None:
         """Add rows; nearly always at the end of their topic."""
         for row in messages:
             rows = self._rows.setdefault(row.topic, [])
             at = len(rows) if not rows or rows[-1].first < row.first else bisect_right(rows, row.first, key=_first)
             rows.insert(at, row)
 
-    def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """As `Journal.read_messages`."""
         rows = self._rows.get(topic, [])
-        found: list[Messages] = []
+        found: list[LoggedMessages] = []
         size = 0
         for row in rows[max(0, bisect_right(rows, offset, key=_first) - 1) :]:
             if row.end <= offset:
@@ -62,7 +62,7 @@ class MessageShelf:
             self._rows[topic] = [row for row in rows if row.number <= number]
 
 
-def _first(row: Messages) -> int:
+def _first(row: LoggedMessages) -> int:
     return row.first
 
 
@@ -73,14 +73,14 @@ class MemoryStore(Journal):
 
     def __init__(self, url: str, options: Options) -> None:
         self._retain_bytes = options.retain_bytes
-        self._rows: deque[tuple[int, Row]] = deque()  # (the number it followed, the row)
+        self._rows: deque[tuple[int, LoggedRow]] = deque()  # (the number it followed, the row)
         self._bytes = 0
         self._last = 0
         self._meta: dict[str, bytes] = {}
         self._building: int | None = None
         self._shelf = MessageShelf()
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[LoggedRow]) -> None:
         """Keep the rows, and let the oldest go when they are too many bytes."""
         last = self._last
         for row in rows:
@@ -97,15 +97,15 @@ class MemoryStore(Journal):
     def sync(self) -> None:
         """Nothing to wait for."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """Nothing is found, ever."""
-        return Loaded(self._last, 0, iter(()), iter(()), "memory: nothing is kept from run to run")
+        return LoadedJournal(self._last, 0, iter(()), iter(()), "memory: nothing is kept from run to run")
 
-    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+    def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
         """As the interface says."""
         if number >= self._last:
             return [] if number == self._last else None
-        found: list[Row] = []
+        found: list[LoggedRow] = []
         size = 0
         for prev, row in self._rows:
             if row.last <= number:
@@ -128,11 +128,11 @@ class MemoryStore(Journal):
         self._shelf.drop_after(number)
         return dropped
 
-    def keep_messages(self, messages: Sequence[Messages]) -> None:
+    def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
         """As the interface says."""
         self._shelf.keep(messages)
 
-    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """As the interface says."""
         return self._shelf.read(topic, offset, number, bytes_max)
 

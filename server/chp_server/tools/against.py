@@ -35,7 +35,7 @@ from chp.versions import VERSION
 from ..core.snapshots import recovering
 from ..core.updates.committed import Committed
 from ..ports.sockets import only_ipv6
-from ..store.opening import look_at
+from ..store.store_url import look_at
 
 CREDIT = 16
 GRANT = 8
@@ -47,7 +47,7 @@ class NoContents(ChpError):
     """They could not be had; the text says from whom, and why."""
 
 
-class Held(NamedTuple):
+class HeldContents(NamedTuple):
     """What is held of a key, as far as it is compared."""
 
     revision: int
@@ -62,7 +62,7 @@ class Contents:
     where: str
     number: int = 0
     store: bytes = b""
-    keys: dict[str, Held] = field(default_factory=dict)
+    keys: dict[str, HeldContents] = field(default_factory=dict)
 
     def take(self, segment: Segment) -> None:
         """A chunk of a snapshot."""
@@ -71,7 +71,7 @@ class Contents:
         column = extras.get(columns.TTLS, ((), ()))
         ttls = set(range(len(segment.keys)) if type(column) is int else column[0])
         for i, (key, value, revision) in enumerate(zip(segment.keys, segment.values, revisions, strict=True)):
-            self.keys[key] = Held(revision, crc32(value), i in ttls)
+            self.keys[key] = HeldContents(revision, crc32(value), i in ttls)
 
 
 class Difference(NamedTuple):
@@ -121,7 +121,7 @@ def compare(one: Contents, other: Contents) -> Compared:
     return found
 
 
-def _how(a: Held | None, b: Held | None, one: str, other: str) -> str:
+def _how(a: HeldContents | None, b: HeldContents | None, one: str, other: str) -> str:
     if a is None or b is None:
         return f"only {other if a is None else one} has it"
     if a.revision != b.revision:
@@ -159,7 +159,7 @@ def _at(url: str, number: int) -> Contents:
     finally:
         store.close()
     held = commits.state.map
-    keys = {k: Held(held.revisions[k], crc32(v), k in held.deadlines) for k, v in held.values.items()}
+    keys = {k: HeldContents(held.revisions[k], crc32(v), k in held.deadlines) for k, v in held.values.items()}
     return Contents("the journal", commits.state.number, commits.state.store, keys)
 
 

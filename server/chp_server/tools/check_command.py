@@ -45,7 +45,7 @@ exit codes:
 _SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
-class _Parser(argparse.ArgumentParser):
+class _CheckParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"chp check: {message}; see `chp check --help`\n")
 
@@ -62,7 +62,7 @@ def _seconds(text: str) -> float:
 
 def check(args: list[str]) -> int:
     """Verify a journal."""
-    parser = _Parser(
+    parser = _CheckParser(
         "chp check",
         description="Verify a journal: read all of it as a start would, and change nothing. It may be in use.\n"
         "With --against, compare its contents, or a server's, with a running server's; keys that differ are named.",

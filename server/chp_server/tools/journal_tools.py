@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.state.journal import JournalDamaged, JournalError, Options, Report
-from ..store.opening import look_at, postgres_journal
 from ..store.sql.sql_journal import SqlJournal
 from ..store.sql.sqlite import SqliteDatabase, write_file
 from ..store.sql.sqlite_files import database_path, sync_directory
+from ..store.store_url import look_at, postgres_journal
 
 
 def verify(url: str) -> Report:

@@ -13,7 +13,7 @@ import click
 from ..completion import keys as offered
 from ..faults import NotFound
 from ..out import Out
-from ..settings import Settings, examples, pass_settings, shared
+from ..settings import CliSettings, examples, pass_settings, shared
 from ..store import writing
 from ..text import escape, show_revision, show_value, value_fields
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @shared
 @pass_settings
-def history(settings: Settings, key: str, limit: int) -> None:
+def history(settings: CliSettings, key: str, limit: int) -> None:
     """Print what KEY was, since when, and by which client, as far back as the servers' log goes.
 
     The client is named as `chp leases` names owners, if the servers took its set alone. Exit code 1 if there is none.

@@ -11,7 +11,7 @@ import click
 from ..completion import keys as offered
 from ..faults import NotFound
 from ..out import Out
-from ..settings import Settings, examples, pass_settings, shared
+from ..settings import CliSettings, examples, pass_settings, shared
 from ..store import Item, reading
 from ..text import columns, escape, show_bytes, show_duration, show_revision, show_value, value_fields
 from .tree import draw
@@ -27,7 +27,7 @@ from .tree import draw
 @click.option("--raw", is_flag=True, help="The exact bytes of each value, on a terminal too.")
 @shared
 @pass_settings
-def get(settings: Settings, keys: tuple[str, ...], raw: bool) -> None:
+def get(settings: CliSettings, keys: tuple[str, ...], raw: bool) -> None:
     """Print the values of keys.
 
     One key: its exact bytes in a pipe, a readable line on a terminal. Exit code 1 if any key is not there.
@@ -89,7 +89,7 @@ def item_fields(item: Item) -> dict[str, object]:
 @shared
 @pass_settings
 def ls(
-    settings: Settings,
+    settings: CliSettings,
     *,
     prefix: str,
     long_: bool,
@@ -131,7 +131,7 @@ def ls(
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Lines at most.")
 @shared
 @pass_settings
-def du(settings: Settings, *, prefix: str, depth: int, keys: bool, limit: int) -> None:
+def du(settings: CliSettings, *, prefix: str, depth: int, keys: bool, limit: int) -> None:
     """How many bytes keys and values have under PREFIX, by folder: bytes, keys, name; the largest first.
 
     The last line is all of it. Memory is more: some 200 bytes a key beside these.

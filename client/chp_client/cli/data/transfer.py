@@ -31,7 +31,7 @@ from chp.properties import ttl_ms
 
 from ..faults import Misused, NotFound
 from ..out import Out, json_line
-from ..settings import DURATION, Settings, examples, pass_settings, shared
+from ..settings import DURATION, CliSettings, examples, pass_settings, shared
 from ..store import Item, Store, reading, writing
 from ..text import escape, show_count, value_of
 from .read import item_fields, say_empty
@@ -62,7 +62,7 @@ Advance = Callable[[int], None]
 @click.option("-o", "--output", "path", metavar="FILE", help="Write to FILE, complete or not at all.")
 @shared
 @pass_settings
-def dump(settings: Settings, prefix: str, path: str | None) -> None:
+def dump(settings: CliSettings, prefix: str, path: str | None) -> None:
     """Write the keys that begin with PREFIX as JSON lines: key, value or base64, revision, ttl left.
 
     No key at all is an answer too, and said on standard error: exit code 0.
@@ -147,7 +147,7 @@ class Portion:
 @click.option("-n", "--dry-run", is_flag=True, help="Check every line, and set nothing.")
 @shared
 @pass_settings
-def load(settings: Settings, path: str, ttl: float | None, dry_run: bool) -> None:
+def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> None:
     """Set what FILE (or standard input, -) holds as JSON lines, as `chp dump` writes them.
 
     Ends when every set is acknowledged, and says how many a second that were. A line that is wrong is named, with
@@ -160,7 +160,7 @@ def load(settings: Settings, path: str, ttl: float | None, dry_run: bool) -> Non
     _report(settings.out, n, time.monotonic() - began, durability)
 
 
-def _send(settings: Settings, portions: Iterator[Portion]) -> tuple[int, str]:
+def _send(settings: CliSettings, portions: Iterator[Portion]) -> tuple[int, str]:
     n, weakest = 0, ""
     with writing(settings) as store:
         tickets: deque[Ticket] = deque()

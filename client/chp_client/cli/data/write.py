@@ -17,8 +17,8 @@ from chp.limits import DEFAULT
 from ..completion import keys as offered
 from ..faults import Misused, NotFound
 from ..out import Out, json_line
-from ..settings import DURATION, REVISION, Settings, examples, pass_settings, shared
-from ..store import Done, reading, writing
+from ..settings import DURATION, REVISION, CliSettings, examples, pass_settings, shared
+from ..store import WriteResult, reading, writing
 from ..text import escape, show_count, show_revision
 
 PORTION = 10_000  # keys deleted in one request
@@ -41,7 +41,7 @@ PORTION = 10_000  # keys deleted in one request
 @shared
 @pass_settings
 def set_(
-    settings: Settings, *, key: str, value: str | None, path: str | None, ttl: float | None, if_revision: int | None
+    settings: CliSettings, *, key: str, value: str | None, path: str | None, ttl: float | None, if_revision: int | None
 ) -> None:
     """Set KEY to VALUE, or to what comes on standard input if VALUE is -.
 
@@ -92,7 +92,7 @@ def read_file(path: str) -> bytes:
         raise NotFound(f"{path}: {error.strerror}; give a file that can be read") from None
 
 
-def report_done(out: Out, what: str, fields: dict[str, object], done: Done) -> None:
+def report_done(out: Out, what: str, fields: dict[str, object], done: WriteResult) -> None:
     """Say that it is done: a JSON line, a line on a terminal, nothing in a pipe."""
     if out.json:
         out.record({**fields, "revision": show_revision(done.revision), "durability": done.durability})
@@ -112,7 +112,7 @@ def report_done(out: Out, what: str, fields: dict[str, object], done: Done) -> N
 @click.option("-n", "--dry-run", is_flag=True, help="Only print the keys.")
 @shared
 @pass_settings
-def del_(settings: Settings, keys: tuple[str, ...], prefix: bool, yes: bool, dry_run: bool) -> None:
+def del_(settings: CliSettings, keys: tuple[str, ...], prefix: bool, yes: bool, dry_run: bool) -> None:
     """Delete keys. One that is not there is as good as deleted: exit code 0."""
     if not prefix:
         for key in keys:
@@ -138,7 +138,7 @@ def _show_keys(out: Out, keys: list[str]) -> None:
         out.lines([escape(key) if out.terminal else key for key in keys])
 
 
-def _under(settings: Settings, prefixes: tuple[str, ...]) -> list[str]:
+def _under(settings: CliSettings, prefixes: tuple[str, ...]) -> list[str]:
     with reading(settings, list(prefixes)) as store:
         return sorted({key for prefix in prefixes for key in store.keys(prefix)})
 
@@ -156,7 +156,7 @@ def _confirm(n: int, prefixes: tuple[str, ...]) -> None:
     click.confirm(f"Delete {keys} under {where}?", abort=True, err=True)
 
 
-def delete_all(settings: Settings, keys: list[str]) -> None:
+def delete_all(settings: CliSettings, keys: list[str]) -> None:
     """Delete these keys, a portion at a time, and wait for the acknowledgements."""
     with writing(settings) as store:
         for start in range(0, len(keys), PORTION):

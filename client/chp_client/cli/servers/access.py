@@ -21,9 +21,9 @@ from chp import access as rules
 from chp.access import Document, Rules
 from chp.errors import BadInput
 
-from ...admin import Admin, Reply
+from ...admin import Admin, AdminReply
 from ..faults import Misused
-from ..settings import Settings, examples, pass_settings, shared_for
+from ..settings import CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import escape
 
@@ -56,7 +56,7 @@ def access() -> None:
 @click.argument("name", required=False)
 @shared_for(ACCESS_S)
 @pass_settings
-def show(settings: Settings, name: str | None) -> None:
+def show(settings: CliSettings, name: str | None) -> None:
     """List all rules, or those of one user or role."""
     with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
         document, facts, _ = _read(admin)
@@ -86,7 +86,7 @@ def _of_groups(document: Document) -> str:
 @click.option("--remove", is_flag=True, help="Take the user away, with all its rules.")
 @shared_for(ACCESS_S)
 @pass_settings
-def user(settings: Settings, name: str, roles: tuple[str, ...], remove: bool) -> None:
+def user(settings: CliSettings, name: str, roles: tuple[str, ...], remove: bool) -> None:
     """Add a user, with roles if any are named, or take one away. Its key is a file of the servers' --keys."""
     if remove:
         _change(settings, lambda document: rules.without(document, "users", name))
@@ -107,7 +107,7 @@ def user(settings: Settings, name: str, roles: tuple[str, ...], remove: bool) ->
 @click.option("--role", is_flag=True, help="NAME is a role's.")
 @shared_for(ACCESS_S)
 @pass_settings
-def grant(settings: Settings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
+def grant(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
     """Add to what a user or a role may, or may not. Done when both servers have it.
 
     The first `consume` that any rule names takes the groups of all topics from users whom only `read` allows them.
@@ -122,7 +122,7 @@ def grant(settings: Settings, name: str, what: str, words: tuple[str, ...], role
 @click.option("--role", is_flag=True, help="NAME is a role's.")
 @shared_for(ACCESS_S)
 @pass_settings
-def revoke(settings: Settings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
+def revoke(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
     """Take from what `grant` added. The next set and question are refused; who listens is cut off from it."""
     _change(settings, lambda document: rules.revoked(document, _kind(role), name, what, words))
 
@@ -135,7 +135,7 @@ def revoke(settings: Settings, name: str, what: str, words: tuple[str, ...], rol
 @click.option("--revoke", metavar="HASH", help="Take back the token whose hash begins so.")
 @shared_for(ACCESS_S)
 @pass_settings
-def token(settings: Settings, name: str, revoke: str | None) -> None:
+def token(settings: CliSettings, name: str, revoke: str | None) -> None:
     """Make a token by which a gateway knows a user, or take one back.
 
     It is written once, to standard output, and nobody can show it again: the rules have its hash. A gateway lets it in,
@@ -178,7 +178,7 @@ def _without_token(document: Document, name: str, beginning: str) -> Document:
 @shared_for(ACCESS_S)
 @pass_settings
 @click.pass_context
-def test(ctx: click.Context, settings: Settings, name: str, verb: str, where: str) -> None:
+def test(ctx: click.Context, settings: CliSettings, name: str, verb: str, where: str) -> None:
     """Say whether a user may read or write a key, or all of a prefix (with a slash at its end). Exit code 1: no.
 
     Of `consume` the prefix is that of a group, /.chp/topics/TOPIC/GROUP/, or of several.
@@ -198,7 +198,7 @@ def test(ctx: click.Context, settings: Settings, name: str, verb: str, where: st
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @shared_for(ACCESS_S)
 @pass_settings
-def apply(settings: Settings, file: Path, dry_run: bool) -> None:
+def apply(settings: CliSettings, file: Path, dry_run: bool) -> None:
     """Make the rules what a TOML file says, all of them; shows first what that changes.
 
     The file has tables [users.NAME] and [roles.NAME] with read, write, consume, deny-read, deny-write, deny-consume,
@@ -250,15 +250,15 @@ def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
 def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
     """The rules of the server that serves, or else of one that answers; what it said, and which it is."""
     answers = list(admin.ask_all("access").values())
-    told = [answer for answer in answers if isinstance(answer, Reply)]
+    told = [answer for answer in answers if isinstance(answer, AdminReply)]
     if not told:
-        raise next(answer for answer in answers if not isinstance(answer, Reply))
+        raise next(answer for answer in answers if not isinstance(answer, AdminReply))
     best = max(told, key=lambda reply: (bool(reply.facts.get("serving")), reply.number))
     document = best.facts.get("rules")
     return (NONE if document is None else Rules.of(document).document), best.facts, best.server
 
 
-def _replace(settings: Settings, edit: Edit, *, dry_run: bool = False) -> tuple[list[str], dict[str, Any]]:
+def _replace(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> tuple[list[str], dict[str, Any]]:
     """What changes, and what the server said of it."""
     with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
         before, facts, server = _read(admin) if dry_run else _serving(admin)
@@ -288,7 +288,7 @@ def _check_commands(before: Document, after: Document) -> None:
         raise Misused(f"{word!r} is no admin command; there are {', '.join(rules.COMMANDS)}{hint}")
 
 
-def _change(settings: Settings, edit: Edit, *, dry_run: bool = False) -> None:
+def _change(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> None:
     out = settings.out
     changes, facts = _replace(settings, edit, dry_run=dry_run)
     if out.json:

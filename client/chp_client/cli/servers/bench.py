@@ -30,7 +30,7 @@ from chp.keys import check_subtree
 from ..data.write import delete_all
 from ..faults import Misused, NoServer
 from ..out import Out
-from ..settings import AS, DURATION, Settings, examples, pass_settings, shared
+from ..settings import AS, DURATION, CliSettings, examples, pass_settings, shared
 from ..store import Store, reading, writing
 from ..text import percentile, show_latency
 
@@ -102,7 +102,9 @@ def latency(name: str, took_s: list[float]) -> Figure:
 @click.option("--prefix", help="A subtree to work in; nothing may be in it.  [default: /chp-bench-<random>/]")
 @shared
 @pass_settings
-def bench(settings: Settings, *, seconds: float, value_bytes: int, batch: int, pace: int, prefix: str | None) -> None:
+def bench(
+    settings: CliSettings, *, seconds: float, value_bytes: int, batch: int, pace: int, prefix: str | None
+) -> None:
     """Measure the live pair: sets/s, latency of an awaited set, latency from update to watcher."""
     value = secrets.token_bytes(value_bytes - STAMP_BYTES)
     plan = Plan(_prefix(prefix), seconds, value, min(batch, KEYS), pace)
@@ -136,14 +138,14 @@ def _prefix(given: str | None) -> str:
         raise Misused(str(error)) from None
 
 
-def _must_be_empty(settings: Settings, prefix: str) -> None:
+def _must_be_empty(settings: CliSettings, prefix: str) -> None:
     with reading(settings, [prefix]) as store:
         n = len(store.keys(prefix))
     if n or not prefix:
         raise Misused(f"--prefix {prefix or repr('')} holds {n:,} keys, which would be deleted; give one that is empty")
 
 
-def _clean_up(settings: Settings, prefix: str) -> None:
+def _clean_up(settings: CliSettings, prefix: str) -> None:
     with reading(settings, [prefix]) as store:
         keys = store.keys(prefix)
     if keys:
@@ -219,7 +221,7 @@ def _to_watcher(store: Store, plan: Plan, watcher: subprocess.Popen[str]) -> Fig
 
 
 @contextmanager
-def _watcher(settings: Settings, plan: Plan) -> Iterator[subprocess.Popen[str]]:
+def _watcher(settings: CliSettings, plan: Plan) -> Iterator[subprocess.Popen[str]]:
     client = settings.client
     words = [f"{AS}{client.path}" if client else ",".join(settings.servers), str(settings.timeout_s), plan.prefix]
     watcher = subprocess.Popen(

@@ -11,7 +11,7 @@ import sys
 import time
 
 from ...clientfile import ClientFile
-from ..settings import AS, Settings, read_servers
+from ..settings import AS, CliSettings, read_servers
 from ..store import reading
 from .bench import STAMP_BYTES
 
@@ -21,7 +21,7 @@ def watch(servers: str, timeout_s: float, prefix: str) -> list[int]:
     took: list[int] = []
     client = servers.removeprefix(AS) if servers.startswith(AS) else None
     named = ClientFile.read(client) if client else read_servers(servers)
-    with reading(Settings(named, named=True, timeout_s=timeout_s), [prefix]) as store:
+    with reading(CliSettings(named, named=True, timeout_s=timeout_s), [prefix]) as store:
         watch = store.clone.watch(prefix, start="now")
         print("ready", flush=True)
         for change in watch:

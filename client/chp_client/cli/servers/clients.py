@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...admin import Admin
-from ..settings import Settings, examples, pass_settings, shared_for
+from ..settings import CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency
 from .operate import active_one
@@ -23,7 +23,7 @@ HEAD = ["NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "STATE", "KEYS", "L
 """))  # fmt: skip
 @shared_for(LIST_S)
 @pass_settings
-def clients(settings: Settings) -> None:
+def clients(settings: CliSettings) -> None:
     """List who follows the active server, in order of arrival: program, host, process, lag, and what it holds.
 
     Clones tell it by themselves, half a second after they have joined and each 5 s from then on (more seldom if there

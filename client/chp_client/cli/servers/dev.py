@@ -27,7 +27,7 @@ import click
 
 from ..faults import Misused, NotFound
 from ..out import Out
-from ..settings import Settings, examples, pass_settings
+from ..settings import CliSettings, examples, pass_settings
 
 COLOURS = {"primary": "green", "backup": "cyan", "gateway": "magenta"}
 AGAIN_S = 2.0  # until one that has ended is started again: long enough to see the other take over
@@ -101,7 +101,7 @@ class Child:
 @click.option("--console-port", default=8080, show_default=True, type=click.IntRange(1024, 65_535))
 @click.option("--console/--no-console", default=True, help="Serve the console too, if chp-gateway is installed.")
 @pass_settings
-def dev(settings: Settings, port: int, console_port: int, console: bool) -> None:
+def dev(settings: CliSettings, port: int, console_port: int, console: bool) -> None:
     """Run a primary and a backup on this machine, with temporary data, their logs here; Ctrl-C ends both.
 
     So does a terminal that is closed, and kill -9 of this command. With nohup it outlives the terminal.

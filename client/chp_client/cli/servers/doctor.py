@@ -22,9 +22,9 @@ from chp.versions import VERSION
 from ...admin import Admin
 from .. import pair
 from ..faults import DEGRADED, OK
-from ..pair import View
+from ..pair import ServerStatus
 from ..probe import explain
-from ..settings import Settings, examples, pass_settings, shared_for
+from ..settings import CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import show_bytes
 
@@ -49,7 +49,9 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def findings(seen: list[View], unreachable: dict[str, list[int]], now_ms: float, took_ms: float) -> list[Finding]:
+def findings(
+    seen: list[ServerStatus], unreachable: dict[str, list[int]], now_ms: float, took_ms: float
+) -> list[Finding]:
     """All that can be said of the servers' answers; `unreachable` are the ports of each that take no connection."""
     found: list[Finding] = []
     for view in seen:
@@ -59,7 +61,7 @@ def findings(seen: list[View], unreachable: dict[str, list[int]], now_ms: float,
     return found
 
 
-def _of_one(view: View, closed: list[int], now_ms: float, took_ms: float) -> Iterator[Finding]:
+def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float) -> Iterator[Finding]:
     if not view.reachable:
         yield Finding(BAD, f"{view.server}: {view.problem}", "" if ";" in view.problem else "see its log")
         return
@@ -81,7 +83,7 @@ def _of_one(view: View, closed: list[int], now_ms: float, took_ms: float) -> Ite
         yield from _peer(view, peer)
 
 
-def _clock(view: View, now_ms: float, took_ms: float) -> Iterator[Finding]:
+def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Finding]:
     told = view.facts.get("wall_ms")
     if pair.is_number(told) and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
         yield Finding(
@@ -90,7 +92,7 @@ def _clock(view: View, now_ms: float, took_ms: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _room(view: View) -> Iterator[Finding]:
+def _room(view: ServerStatus) -> Iterator[Finding]:
     room = view.facts.get("room")
     if not isinstance(room, dict):
         return
@@ -111,7 +113,7 @@ def _room(view: View) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _work(view: View) -> Iterator[Finding]:
+def _work(view: ServerStatus) -> Iterator[Finding]:
     turns, counts = view.facts.get("turns"), view.counts()
     longest = turns.get("longest_ms") if isinstance(turns, dict) else None
     if pair.is_number(longest) and longest > TURN_MS:
@@ -130,7 +132,7 @@ def _work(view: View) -> Iterator[Finding]:
         yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
 
 
-def _peer(view: View, peer: dict[str, Any]) -> Iterator[Finding]:
+def _peer(view: ServerStatus, peer: dict[str, Any]) -> Iterator[Finding]:
     if peer.get("alive") is False:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
     version = peer.get("version")
@@ -165,7 +167,7 @@ def unreachable_ports(server: str) -> list[int]:
 @shared_for(TIMEOUT_S)
 @pass_settings
 @click.pass_context
-def doctor(ctx: click.Context, settings: Settings) -> None:
+def doctor(ctx: click.Context, settings: CliSettings) -> None:
     """Look at the pair from here: who answers, ports, versions, clocks, settings, disk, memory; and the remedies.
 
     Exit code: 0 if nothing is bad, else 1.

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from ...admin import Admin, Answer, Reply, Unreachable
+from ...admin import Admin, AdminReply, Answer, Unreachable
 from .. import pair
 from ..data.write import somebody_to_ask
-from ..faults import REFUSED, Misused, NoServer, Refused
+from ..faults import REFUSED, Misused, NoServer, RefusedByServer
 from ..out import Out
-from ..pair import View
-from ..settings import Settings, examples, pass_settings, shared_for
+from ..pair import ServerStatus
+from ..settings import CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import escape, show_bytes, show_count, show_latency
 
@@ -44,7 +44,7 @@ COPY_S = 300.0  # a backup or restore may take its time
 )
 @shared_for(HAND_OVER_S)
 @pass_settings
-def switch(settings: Settings, force: bool) -> None:
+def switch(settings: CliSettings, force: bool) -> None:
     """Hand over: make the passive server active, losing no set. Needs both, in sync; --force needs neither."""
     if force:
         _force(settings)
@@ -61,7 +61,7 @@ def switch(settings: Settings, force: bool) -> None:
         settings.out.line(f"{passive.server} is active now, instead of {active.server}; it took {show_latency(took_s)}")
 
 
-def _force(settings: Settings) -> None:
+def _force(settings: CliSettings) -> None:
     if len(settings.servers) != 1:
         raise Misused("--force is for one server: name the one that is to serve with --servers, and no other")
     with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
@@ -73,7 +73,7 @@ def _force(settings: Settings) -> None:
         settings.out.line(f"{reply.server} is active now; lost is {escape(str(reply.facts.get('lost')))}")
 
 
-def look_for_active(admin: Admin) -> list[View]:
+def look_for_active(admin: Admin) -> list[ServerStatus]:
     """Both servers, as soon as one is active; without one, once none is still starting, or time is up."""
     until = time.monotonic() + min(admin.timeout_s, STARTING_S)
     while True:
@@ -92,7 +92,7 @@ def _quick_look(admin: Admin) -> dict[str, Answer]:
         admin.timeout_s = patience
 
 
-def _who(seen: list[View]) -> tuple[View, View]:
+def _who(seen: list[ServerStatus]) -> tuple[ServerStatus, ServerStatus]:
     verdict = pair.verdict(seen)
     active = [v for v in seen if v.active]
     passive = [v for v in seen if v.state == "PASSIVE"]
@@ -100,7 +100,7 @@ def _who(seen: list[View]) -> tuple[View, View]:
         return active[0], passive[0]
     if len(seen) == 1 and seen[0].reachable and seen[0].has_peer:
         raise Misused("a hand-over needs both servers of the pair; name them with --servers or CHP_SERVERS")
-    fault = Refused if any(v.reachable or v.only_chp1 or v.denied for v in seen) else NoServer
+    fault = RefusedByServer if any(v.reachable or v.only_chp1 or v.denied for v in seen) else NoServer
     raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
 
 
@@ -113,7 +113,7 @@ def wait_until_active(admin: Admin, server: str) -> None:
         except Unreachable:
             pass  # it may be busy taking over; the deadline holds
         threading.Event().wait(LOOK_S)
-    raise Refused(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
+    raise RefusedByServer(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
 
 
 @click.command(short_help="List the open leases, or end one.", epilog=examples("""
@@ -123,7 +123,7 @@ def wait_until_active(admin: Admin, server: str) -> None:
 @click.option("--end", "name", metavar="LEASE", help="End this lease: its keys are deleted together.")
 @shared_for(LIST_S)
 @pass_settings
-def leases(settings: Settings, name: str | None) -> None:
+def leases(settings: CliSettings, name: str | None) -> None:
     """List the open leases of the pair, or end one.
 
     The owner is the public id of the client that opened the lease (SPEC.md, section 14), who alone may refresh it, set
@@ -174,7 +174,7 @@ def _name_of(text: str) -> bytes:
 @click.argument("name", required=False)
 @shared_for(COPY_S)
 @pass_settings
-def backup(settings: Settings, name: str | None) -> None:
+def backup(settings: CliSettings, name: str | None) -> None:
     """Have the active server write a consistent copy of its state, while it goes on serving.
 
     It lies in that server's --backup-dir; NAME is new there and ends in .db. Without it the answer names it.
@@ -190,7 +190,7 @@ def backup(settings: Settings, name: str | None) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared_for(COPY_S)
 @pass_settings
-def restore(settings: Settings, name: str, yes: bool) -> None:
+def restore(settings: CliSettings, name: str, yes: bool) -> None:
     """Have the active server replace the whole state by a backup; every client follows.
 
     NAME is that of a backup in that server's --backup-dir. What is replaced is kept there first; the answer names it.
@@ -209,19 +209,19 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _do(settings: Settings, command: str, arguments: dict[str, Any]) -> None:
+def _do(settings: CliSettings, command: str, arguments: dict[str, Any]) -> None:
     with explained(settings), Admin(settings.servers, settings.patience(COPY_S)) as admin:
         active = active_one(admin, f"a {command}")
         _report(settings.out, command, admin.ask(active.server, command, **arguments))
 
 
-def active_one(admin: Admin, what: str) -> View:
+def active_one(admin: Admin, what: str) -> ServerStatus:
     """The active, to ask it for something."""
     seen = look_for_active(admin)
     active = next((v for v in seen if v.active), None)
     if active is None:
         verdict = pair.verdict(seen)
-        fault = Refused if verdict.code == REFUSED else NoServer
+        fault = RefusedByServer if verdict.code == REFUSED else NoServer
         raise fault(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
     return active
 
@@ -234,7 +234,7 @@ _TOLD: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _report(out: Out, command: str, reply: Reply) -> None:
+def _report(out: Out, command: str, reply: AdminReply) -> None:
     if out.json:
         out.record({"server": reply.server, "done": command, **reply.facts})
         return

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...admin import Admin, Answer, Reply
+from ...admin import Admin, AdminReply, Answer
 from .. import pair
 from ..out import Out
-from ..pair import Verdict, View
+from ..pair import PairVerdict, ServerStatus
 from ..probe import explain
-from ..settings import DURATION, Settings, examples, pass_settings, shared_for
+from ..settings import DURATION, CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 
@@ -47,7 +47,7 @@ class Look:
         self.named = named
         self._asks_clients = clients
         self.clients: list[dict[str, Any]] = []  # the first page of the active's, if they are asked for
-        self.views: list[View] = []
+        self.views: list[ServerStatus] = []
         self.rates: dict[str, dict[str, float]] = {}
         self.history: dict[str, deque[float]] = {}
         self._answers: dict[str, Answer] = {}
@@ -59,7 +59,7 @@ class Look:
 
     def once_more(self) -> None:
         """Ask those that answered, a moment ago; who did not is taken to be away still."""
-        here = [server for server, answer in self._answers.items() if isinstance(answer, Reply)]
+        here = [server for server, answer in self._answers.items() if isinstance(answer, AdminReply)]
         self._take({**self._answers, **self.admin.ask_some(here, "status")})
 
     def _take(self, answers: dict[str, Answer]) -> None:
@@ -72,9 +72,9 @@ class Look:
         active = next((view.server for view in self.views if view.active), None)
         if self._asks_clients and active is not None:
             told = self.admin.ask_some([active], "clients")[active]
-            self.clients = told.facts["clients"] if isinstance(told, Reply) else []
+            self.clients = told.facts["clients"] if isinstance(told, AdminReply) else []
 
-    def _note(self, view: View, now: float) -> None:
+    def _note(self, view: ServerStatus, now: float) -> None:
         counts = view.counts()
         then, before = self._before.get(view.server, (now, counts))
         took = now - then
@@ -96,7 +96,7 @@ class Look:
 @shared_for(TIMEOUT_S)
 @pass_settings
 @click.pass_context
-def status(ctx: click.Context, settings: Settings, rates: bool, epochs: bool) -> None:
+def status(ctx: click.Context, settings: CliSettings, rates: bool, epochs: bool) -> None:
     """Show both servers: role, epoch and sequence, in sync, clients, rates, lag, pending, journal.
 
     Exit code: 0 healthy, 1 degraded, 2 nobody active, 3 no server answers, 4 denied.
@@ -122,7 +122,7 @@ def _wait(seconds: float) -> None:
 # -- as text, JSON, or a table
 
 
-def show(out: Out, look: Look, verdict: Verdict) -> None:
+def show(out: Out, look: Look, verdict: PairVerdict) -> None:
     """One look, in the form that suits where it goes."""
     if out.json:
         for view in look.views:
@@ -153,7 +153,7 @@ def show_epochs(out: Out, look: Look) -> None:
     out.lines(columns([["EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST"], *rows]))
 
 
-def _fields(view: View, rates: dict[str, float]) -> dict[str, Any]:
+def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
     fields: dict[str, Any] = {"server": view.server, "reachable": view.reachable, "state": view.state}
     if not view.reachable:
         return {**fields, "problem": view.problem}
@@ -172,11 +172,11 @@ def rows(look: Look) -> list[list[str]]:
     return found
 
 
-Tell = Callable[[View, Look], str]
+Tell = Callable[[ServerStatus, Look], str]
 
 
 def _number(name: str) -> Tell:
-    def tell(v: View, look: Look) -> str:
+    def tell(v: ServerStatus, look: Look) -> str:
         said = v.facts.get(name)
         return show_count(said) if pair.is_number(said) else "-"
 
@@ -187,23 +187,23 @@ def _text(name: str) -> Tell:
     return lambda v, look: escape(str(v.facts[name])) if v.facts.get(name) is not None else "-"
 
 
-def _role(v: View, look: Look) -> str:
+def _role(v: ServerStatus, look: Look) -> str:
     return ", ".join(escape(str(v.facts[name])) for name in ("role", "name") if v.facts.get(name)) or "-"
 
 
-def _since(v: View, look: Look) -> str:
+def _since(v: ServerStatus, look: Look) -> str:
     spans = [v.facts.get(name) for name in ("since_s", "uptime_s")]
     return ", ".join(show_duration(span) for span in spans if pair.is_number(span)) or "-"
 
 
-def _sync(v: View, look: Look) -> str:
+def _sync(v: ServerStatus, look: Look) -> str:
     if v.in_sync is None or not v.has_peer:
         return "-"
     since = v.facts.get("in_sync_since_s")
     return ("yes" if v.in_sync else "NO") + (f", for {show_duration(since)}" if pair.is_number(since) else "")
 
 
-def _peer(v: View, look: Look) -> str:
+def _peer(v: ServerStatus, look: Look) -> str:
     peer = v.facts.get("peer")
     if not v.has_peer:
         return "none, as configured"
@@ -215,21 +215,21 @@ def _peer(v: View, look: Look) -> str:
 
 
 def _rate(name: str) -> Tell:
-    def tell(v: View, look: Look) -> str:
+    def tell(v: ServerStatus, look: Look) -> str:
         rate = look.rates.get(v.server, {}).get(name)
         return "-" if rate is None else f"{rate:,.0f}"
 
     return tell
 
 
-def _pending(v: View, look: Look) -> str:
+def _pending(v: ServerStatus, look: Look) -> str:
     n, size = v.facts.get("pending"), v.facts.get("pending_bytes")
     if not pair.is_number(n):
         return "-"
     return show_count(n) + (f" ({show_bytes(size)})" if n and pair.is_number(size) else "")
 
 
-def _journal(v: View, look: Look) -> str:
+def _journal(v: ServerStatus, look: Look) -> str:
     journal = v.facts.get("journal")
     if not isinstance(journal, dict):
         return "-"
@@ -239,7 +239,7 @@ def _journal(v: View, look: Look) -> str:
     return show_bytes(size) + (f", sync {escape(str(sync))}" if sync else "")
 
 
-def _room(v: View, look: Look) -> str:
+def _room(v: ServerStatus, look: Look) -> str:
     room = v.facts.get("room")
     if not isinstance(room, dict):
         return "-"
@@ -248,14 +248,14 @@ def _room(v: View, look: Look) -> str:
     return ("NO" if room.get("full") else "LITTLE") + f", {escape(str(room['why']))}"
 
 
-def _journal_sync(v: View, look: Look) -> str:
+def _journal_sync(v: ServerStatus, look: Look) -> str:
     journal = v.facts.get("journal")
     if not isinstance(journal, dict) or not pair.is_number(journal.get("sync_p50_s")):
         return "-"
     return f"{show_latency(journal['sync_p50_s'])}, {show_latency(journal.get('sync_p99_s', 0.0))}"
 
 
-def _contents(v: View, look: Look) -> str:
+def _contents(v: ServerStatus, look: Look) -> str:
     """What the last comparison of the two servers' contents found."""
     said = v.facts.get("scrub")
     if not isinstance(said, dict) or not said.get("keys"):
@@ -268,7 +268,7 @@ def _contents(v: View, look: Look) -> str:
     return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
 
 
-def _refusals(v: View, look: Look) -> str:
+def _refusals(v: ServerStatus, look: Look) -> str:
     return ", ".join(f"{n:,} {escape(kind)}" for kind, n in v.refusals().items()) or "none"
 
 
@@ -296,7 +296,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
 )
 
 
-def table(look: Look, verdict: Verdict, trend: bool = False) -> RenderableType:
+def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableType:
     """The rows as a table of rich, the verdict below."""
     from rich import box
     from rich.console import Group
@@ -341,7 +341,7 @@ def client_lines(look: Look) -> list[str]:
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
 @shared_for(TIMEOUT_S)
 @pass_settings
-def top(settings: Settings, interval: float, count: int | None) -> None:
+def top(settings: CliSettings, interval: float, count: int | None) -> None:
     """Show both servers live, with rates. Ctrl-C ends it. In a pipe: a block of lines a look."""
     with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
         look = Look(admin, settings.named, clients=settings.out.terminal)

@@ -9,9 +9,9 @@ import click
 
 from ..faults import Misused
 from ..out import Out
-from ..settings import DURATION, Settings, examples, pass_settings, shared
+from ..settings import DURATION, CliSettings, examples, pass_settings, shared
 from ..text import escape, show_count
-from .consuming import group_start
+from .consume import group_start
 from .messages import topic_of
 
 
@@ -57,7 +57,7 @@ def _slots(n: int) -> str:
 @click.argument("name")
 @shared
 @pass_settings
-def groups(settings: Settings, name: str) -> None:
+def groups(settings: CliSettings, name: str) -> None:
     """List the groups of the topic NAME: how many messages each has yet to acknowledge, since when, and its members."""
     with topic_of(settings, name) as found:
         told = [group_told(group) for group in found.groups(settings.timeout_s)]
@@ -81,7 +81,7 @@ def groups(settings: Settings, name: str) -> None:
 )  # fmt: skip
 @shared
 @pass_settings
-def subscribe(settings: Settings, *, name: str, group: str, start: str, ack_timeout: float | None) -> None:
+def subscribe(settings: CliSettings, *, name: str, group: str, start: str, ack_timeout: float | None) -> None:
     """Make GROUP of the topic NAME, which is made too if it is not there."""
     begin = group_start(start)
     timeout_s = None if ack_timeout is None else max(1, round(ack_timeout))
@@ -101,7 +101,7 @@ def subscribe(settings: Settings, *, name: str, group: str, start: str, ack_time
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared
 @pass_settings
-def reset(settings: Settings, *, name: str, group: str, start: str, yes: bool) -> None:
+def reset(settings: CliSettings, *, name: str, group: str, start: str, yes: bool) -> None:
     """Have GROUP of the topic NAME go on elsewhere; what its members have in hand is refused to them as fenced."""
     begin = group_start(start)
     if not yes:
@@ -118,7 +118,7 @@ def reset(settings: Settings, *, name: str, group: str, start: str, yes: bool) -
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared
 @pass_settings
-def unsubscribe(settings: Settings, *, name: str, group: str, yes: bool) -> None:
+def unsubscribe(settings: CliSettings, *, name: str, group: str, yes: bool) -> None:
     """Remove GROUP of the topic NAME, with how far it has come; messages stay as the topic keeps them."""
     if not yes:
         what = f"group {group} of topic {name}"
@@ -128,7 +128,7 @@ def unsubscribe(settings: Settings, *, name: str, group: str, yes: bool) -> None
     _say(settings, {"unsubscribed": group, "topic": name}, f"removed group {group} of topic {name}")
 
 
-def _say(settings: Settings, fields: dict[str, Any], text: str) -> None:
+def _say(settings: CliSettings, fields: dict[str, Any], text: str) -> None:
     if settings.out.json:
         settings.out.record(fields)
     elif settings.out.terminal:

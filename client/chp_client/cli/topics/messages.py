@@ -2,7 +2,7 @@
 
 chp pub orders < lines            each line a message; ends when the pair has them all
 chp sub orders --from begin       each message a line; without end, unless --count or --no-wait says so
-chp sub orders --group billing    as a member of a group, which shares them (consuming.py)
+chp sub orders --group billing    as a member of a group, which shares them (consume.py)
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from chp.limits import DEFAULT
 from ..data.write import standard_input
 from ..faults import PIPE_CLOSED, Misused, NoServer, NotFound
 from ..out import Out, json_line
-from ..settings import Settings, examples, pass_settings, shared
+from ..settings import CliSettings, examples, pass_settings, shared
 from ..store import explained, writing
 from ..text import escape, show_count, show_revision, show_value, value_fields
-from .consuming import Asked, consume, group_start
+from .consume import ConsumeOptions, consume, group_start
 
 if TYPE_CHECKING:
     from chp_client import Message, Topic
@@ -31,14 +31,14 @@ TRIES = 5  # as `Consumer.run`
 
 
 @contextmanager
-def topic_of(settings: Settings, name: str) -> Iterator[Topic]:
+def topic_of(settings: CliSettings, name: str) -> Iterator[Topic]:
     """A topic to publish to or to read, whose errors are faults."""
     with writing(settings) as store, asking(settings):
         yield store.clone.topic(name)
 
 
 @contextmanager
-def asking(settings: Settings) -> Iterator[None]:
+def asking(settings: CliSettings) -> Iterator[None]:
     """Faults for what is not there, and for servers that do not answer."""
     from chp_client.errors import NoSuchGroup, NoSuchTopic, Unanswered
 
@@ -63,7 +63,7 @@ def asking(settings: Settings) -> Iterator[None]:
 @click.option("--key", help="The key of the messages.")
 @shared
 @pass_settings
-def pub(settings: Settings, *, topic: str, value: str | None, key: str | None) -> None:
+def pub(settings: CliSettings, *, topic: str, value: str | None, key: str | None) -> None:
     """Publish VALUE to TOPIC, or each line of standard input; the topic is made if it is not there.
 
     It ends when all of them are acknowledged. Exit code 4 if the topic has no room for one: those before it are there.
@@ -127,7 +127,7 @@ def _after(text: str) -> int | None:
 @shared
 @pass_settings
 def sub(
-    settings: Settings,
+    settings: CliSettings,
     *,
     topic: str,
     start: str | None,
@@ -157,10 +157,10 @@ def sub(
             _read(settings, found, start or "end", count, no_wait)
         else:
             begin, show = group_start(start or "begin"), partial(_shown, settings.out)
-            consume(found, Asked(settings, show, group, begin, command, tries or TRIES, count, no_wait))
+            consume(found, ConsumeOptions(settings, show, group, begin, command, tries or TRIES, count, no_wait))
 
 
-def _read(settings: Settings, found: Topic, start: str, count: int | None, no_wait: bool) -> None:
+def _read(settings: CliSettings, found: Topic, start: str, count: int | None, no_wait: bool) -> None:
     after, out, left = _after(start), settings.out, count
     out.watch_reader(PIPE_CLOSED)
     out.note(f"reading {found.name} from {start}; Ctrl-C ends it")

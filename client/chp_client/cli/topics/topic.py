@@ -9,7 +9,7 @@ import click
 
 from ..faults import Misused
 from ..out import Out
-from ..settings import DURATION, Settings, examples, pass_settings, shared
+from ..settings import DURATION, CliSettings, examples, pass_settings, shared
 from ..store import writing
 from ..text import show_count
 from .groups import GROUP_COMMANDS, group_lines, group_told, sure, when
@@ -32,7 +32,7 @@ def topic() -> None:
 @topic.command(name="ls", short_help="List the topics.", epilog=examples("chp topic ls --json"))
 @shared
 @pass_settings
-def ls(settings: Settings) -> None:
+def ls(settings: CliSettings) -> None:
     """List the topics: in a pipe their names, on a terminal how many messages and bytes each keeps."""
     with writing(settings) as store, asking(settings):
         found = store.clone.topics(settings.timeout_s)
@@ -72,7 +72,13 @@ def _bytes(text: str | None) -> int | None:
 @shared
 @pass_settings
 def create(
-    settings: Settings, *, name: str, keep: str, max_messages: int | None, max_bytes: str | None, max_age: float | None
+    settings: CliSettings,
+    *,
+    name: str,
+    keep: str,
+    max_messages: int | None,
+    max_bytes: str | None,
+    max_age: float | None,
 ) -> None:
     """Make the topic NAME. One that is made by its first message keeps all."""
     age = None if max_age is None else max(1, round(max_age))
@@ -89,7 +95,7 @@ def create(
 @click.argument("name")
 @shared
 @pass_settings
-def show(settings: Settings, name: str) -> None:
+def show(settings: CliSettings, name: str) -> None:
     """Show the offsets of NAME, what it keeps, when its last message came, and its groups with their members."""
     with topic_of(settings, name) as found:
         facts, told = found.facts(settings.timeout_s), found.groups(settings.timeout_s)
@@ -121,7 +127,7 @@ def _show(out: Out, told: dict[str, Any]) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared
 @pass_settings
-def remove(settings: Settings, name: str, yes: bool) -> None:
+def remove(settings: CliSettings, name: str, yes: bool) -> None:
     """Remove the topic NAME and its messages, for everybody."""
     if not yes:
         sure(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")

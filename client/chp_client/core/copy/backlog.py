@@ -23,7 +23,7 @@ from chp.versions import VERSION
 
 from ...errors import Lagging, NotRetained, Refused
 from ..events import Changed
-from .channel import CREDIT, Channel, changed_by
+from .channel import CREDIT, CopyChannel, changed_by
 
 NEVER = float("inf")
 
@@ -35,7 +35,7 @@ class Backlog:
     handle: Any  # what the shell calls the watch
     prefix: str
     after: int
-    todo: list[tuple[Channel, int]]  # and up to which number; 0 if that is where it is complete for the first time
+    todo: list[tuple[CopyChannel, int]]  # and up to which number; 0 if that is where it is complete for the first time
     found: list[list[Changed]] = field(default_factory=lambda: [[]])  # a list a channel
     size: int = 0
     id: int = 0
@@ -47,7 +47,7 @@ class Backlog:
     parts: Parts = field(default_factory=Parts)  # of a record whose last one is not here yet
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> CopyChannel:
         """Whose records are asked for now."""
         return self.todo[0][0]
 
@@ -106,7 +106,7 @@ class Backlogs:
         self._bytes_max = bytes_max
         self._open: list[Backlog] = []
 
-    def add(self, handle: Any, prefix: str, after: int, channels: list[Channel]) -> None:
+    def add(self, handle: Any, prefix: str, after: int, channels: list[CopyChannel]) -> None:
         """A watch of `prefix` begins after a revision."""
         held = [c for c in channels if c.subtree.startswith(prefix) or prefix.startswith(c.subtree)]
         todo = [(channel, channel.at if channel.synced_once else 0) for channel in held]

@@ -35,15 +35,15 @@ from chp.numbers import Revision, epoch_of
 from chp.parts import Parts
 
 from ..events import Changed
-from ..outbox import Batch, size_of
+from ..outbox import SentBatch, size_of
 from ..timing import NEVER
-from .keyorder import KeyOrder
+from .key_order import KeyOrder
 from .replica import Replica
 
 CREDIT = 16
 
 
-class Verdict(Enum):
+class BatchVerdict(Enum):
     """What a channel makes of a message from the active."""
 
     FINE = "fine"
@@ -52,7 +52,7 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True)
-class Sync:
+class ChannelSync:
     """A request under way."""
 
     id: int
@@ -71,7 +71,7 @@ class Sync:
 NOBODY = [b"", b""]
 
 
-class Channel:
+class CopyChannel:
     """A subtree's replica, its position, and its messages."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Channel:
         shown: dict[str, bytes],
         stats: Counter[str],
         limits: Limits,
-        own_batches: Callable[[int, int], list[Batch]],
+        own_batches: Callable[[int, int], list[SentBatch]],
         *,
         order: KeyOrder | None = None,
         unanswered: Callable[[], Collection[int]] = tuple,
@@ -94,7 +94,7 @@ class Channel:
         self.synced_once = False
         self.first_at = 0  # where it was complete for the first time
         self.anew = False  # what is held is of a history that is over: its revisions say nothing of the next snapshot
-        self.sync: Sync | None = None
+        self.sync: ChannelSync | None = None
         self.watching = False
         self.changes: list[Changed] = []
         self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
@@ -119,24 +119,24 @@ class Channel:
 
     def on_batch(
         self, header: headers.Batch, items: list[Any], *, size: int, crc: int, session: bytes, now: float
-    ) -> Verdict:
+    ) -> BatchVerdict:
         """A BATCH of the active, with the size and the CRC-32 of its body."""
         last = header.last
         if last <= self.at or epoch_of(last) < epoch_of(self.at):
-            return Verdict.FINE
+            return BatchVerdict.FINE
         if self.sync is not None or not self.live:
             return self._hold_back(header, items, size, crc)
         if epoch_of(last) > epoch_of(self.at):
             self.why = "a new epoch"
-            return Verdict.RESUME
+            return BatchVerdict.RESUME
         if header.prev > self.reached:
             self._stats["holes"] += 1
             self.why = "a hole"
-            return Verdict.RESUME
+            return BatchVerdict.RESUME
         if last > self.reached:
             self._record(header, _segments(items), session, now)
             self._carried(crc)
-        return Verdict.FINE
+        return BatchVerdict.FINE
 
     def _carried(self, crc: int) -> None:
         since, digest = self.digest
@@ -160,40 +160,40 @@ class Channel:
         self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
         return True
 
-    def _hold_back(self, header: headers.Batch, items: list[Any], size: int, crc: int) -> Verdict:
+    def _hold_back(self, header: headers.Batch, items: list[Any], size: int, crc: int) -> BatchVerdict:
         self._buffered += size
         if self._buffered > self._limits.join_buffer_bytes:
             self._stats["join_overflows"] += 1
             self._forget_buffer()
-            return Verdict.FINE  # what is missing now shows as a hole once the snapshot is here
+            return BatchVerdict.FINE  # what is missing now shows as a hole once the snapshot is here
         self._buffer.append((header, items, crc))
-        return Verdict.FINE
+        return BatchVerdict.FINE
 
     def _forget_buffer(self) -> None:
         self._buffer, self._buffered = [], 0
 
-    def on_heartbeat(self, header: headers.Heartbeat, now: float) -> Verdict:
+    def on_heartbeat(self, header: headers.Heartbeat, now: float) -> BatchVerdict:
         """A HEARTBEAT of the active: is anything missing, is the copy the same?"""
         number, fingerprint = header.number, (header.keys, header.revsum)
         self.told_keys = max(self.told_keys, header.keys)
         if self.sync is not None or not self.live or epoch_of(number) < epoch_of(self.at):
-            return Verdict.FINE
+            return BatchVerdict.FINE
         if header.channel_last > self.at:
             self._stats["holes"] += 1
             self.why = "a hole"
-            return Verdict.RESUME
+            return BatchVerdict.RESUME
         if number < self.at or self._parts:
-            return Verdict.FINE
+            return BatchVerdict.FINE
         if why := self._difference(header, fingerprint):
             self.why = why
-            return Verdict.REFETCH
+            return BatchVerdict.REFETCH
         if epoch_of(number) > epoch_of(self.at):
             self.why = "a new epoch"
-            return Verdict.RESUME
+            return BatchVerdict.RESUME
         self.at = number
         self.troubles = 0
         self.compared = (number, *fingerprint)
-        return Verdict.FINE
+        return BatchVerdict.FINE
 
     def _difference(self, header: headers.Heartbeat, fingerprint: tuple[int, int]) -> str:
         """How a HEARTBEAT of this number shows that the copy is not the server's; "" if it does not.
@@ -250,9 +250,9 @@ class Channel:
 
     # -- asking, and what comes from P
 
-    def ask(self, request_id: int, server: int, start: int, now: float) -> Sync:
+    def ask(self, request_id: int, server: int, start: int, now: float) -> ChannelSync:
         """Begin to ask `server`; what was under way is forgotten."""
-        self.sync = Sync(request_id, server, start, now)
+        self.sync = ChannelSync(request_id, server, start, now)
         self.sync.answered = self.replica.pending.without(self._unanswered())
         self._parts.drop()
         return self.sync
@@ -278,7 +278,7 @@ class Channel:
         sync.granted = CREDIT
         return more
 
-    def _load(self, sync: Sync, segment: Segment, now: float) -> None:
+    def _load(self, sync: ChannelSync, segment: Segment, now: float) -> None:
         """Part of a snapshot; `BadFrame` if that can't be one: it would never end."""
         if self.subtree and narrow(segment, self.subtree) is not segment and segment.keys:
             segment = self._without_strangers(segment)
@@ -308,7 +308,7 @@ class Channel:
         if header.last > self.reached:
             self._record(header, segments, session, now)
 
-    def on_kthxbai(self, header: headers.Kthxbai, session: bytes, now: float) -> Verdict:
+    def on_kthxbai(self, header: headers.Kthxbai, session: bytes, now: float) -> BatchVerdict:
         """The end of a snapshot or resume: show it, then go through what was held back."""
         sync = self.sync
         assert sync is not None, "the core looked the request up"
@@ -340,19 +340,19 @@ class Channel:
         if (header.keys, header.revsum) != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
             self.why = "the fingerprint differs"
-            return Verdict.REFETCH
+            return BatchVerdict.REFETCH
         if header.resumed and doubted:
             self.why = "own sets are shown that an earlier epoch answered, and may have been lost with it"
-            return Verdict.REFETCH
+            return BatchVerdict.REFETCH
         return self._release(session, now)
 
-    def _release(self, session: bytes, now: float) -> Verdict:
+    def _release(self, session: bytes, now: float) -> BatchVerdict:
         waiting, self._buffer, self._buffered = self._buffer, [], 0
         for header, items, crc in waiting:
             verdict = self.on_batch(header, items, size=0, crc=crc, session=session, now=now)
-            if verdict is not Verdict.FINE:
+            if verdict is not BatchVerdict.FINE:
                 return verdict
-        return Verdict.FINE
+        return BatchVerdict.FINE
 
     def stop(self) -> None:
         """There is nobody to follow: keep the copy, ask nobody."""

@@ -24,25 +24,25 @@ from chp.numbers import describe
 from chp.versions import VERSION
 
 from ..events import Sink
-from ..outbox import Batch, echoed
-from ..serverview import ServerView
+from ..outbox import SentBatch, echoed
+from ..server_view import ServerView
 from ..timing import AGAIN, NEVER, SYNC_RETRY_S_MAX, Chance, Timing
 from .backlog import Backlogs
-from .channel import CREDIT, Channel, Sync, Verdict, own_number
-from .holding import Holding
+from .channel import CREDIT, BatchVerdict, ChannelSync, CopyChannel, own_number
+from .subscriptions import Subscriptions
 
 Answer = headers.Sync | headers.Records | headers.Kthxbai
 
 DENIED_TIMES = 3  # put off so often, and no longer: who is granted again waits 6 s at most
 
 
-class Channels:
+class CopyChannels:
     """The channels of one client, and the requests under way for them."""
 
     def __init__(
         self,
-        holding: Holding,
-        own_batches: Callable[[int, int], list[Batch]],
+        holding: Subscriptions,
+        own_batches: Callable[[int, int], list[SentBatch]],
         *,
         limits: Limits,
         timing: Timing,
@@ -58,13 +58,13 @@ class Channels:
         self._own_batches = own_batches
         self._timing, self._chance = timing, chance
         self._stats, self._out = stats, out
-        self._requests: dict[int, Channel] = {}
+        self._requests: dict[int, CopyChannel] = {}
         self._votes: dict[int, int] = {}  # the newest vote by server
         self._last_id = 0
 
     # -- own sets
 
-    def undo(self, batch: Batch, later: set[str], server: ServerView | None, now: float) -> None:
+    def undo(self, batch: SentBatch, later: set[str], server: ServerView | None, now: float) -> None:
         """A batch that was shown came to nothing: bring the confirmed values back; `later` own sets stay shown."""
         for channel in self.all:
             keys = {key for key in batch.keys if key.startswith(channel.subtree)}
@@ -74,7 +74,7 @@ class Channels:
                 channel.live = False
                 self.ask(channel, server.index, 0, now)
 
-    def renumbered(self, batches: Sequence[Batch], session: bytes, server: ServerView, now: float) -> None:
+    def renumbered(self, batches: Sequence[SentBatch], session: bytes, server: ServerView, now: float) -> None:
         """Own batches have new numbers, in another session; what is shown and among none of them is lost."""
         self.session = session
         waiting = [channel.replica.pending.keys() for channel in self.all]
@@ -115,7 +115,7 @@ class Channels:
         for channel in self.all:
             channel.stop()
 
-    def ask(self, channel: Channel, server: int, start: int, now: float, wait_s: float | None = None) -> None:
+    def ask(self, channel: CopyChannel, server: int, start: int, now: float, wait_s: float | None = None) -> None:
         """ICANHAZ of CHP/2: a snapshot, or what changed since `start`; again if nothing of it comes for `wait_s`."""
         self._give_up(channel)
         if channel.replica.orphans or channel.differs:
@@ -124,17 +124,17 @@ class Channels:
         sync.session, sync.wait_s = self.session, wait_s or self._timing.sync_retry_s
         self._send_request(server, channel, start, CREDIT)
 
-    def _give_up(self, channel: Channel) -> None:
+    def _give_up(self, channel: CopyChannel) -> None:
         if channel.sync is not None:
             self._requests.pop(channel.sync.id, None)
 
-    def _next_id(self, channel: Channel | None = None) -> int:
+    def _next_id(self, channel: CopyChannel | None = None) -> int:
         self._last_id += 1
         if channel is not None:
             self._requests[self._last_id] = channel
         return self._last_id
 
-    def _send_request(self, server: int, channel: Channel, start: int, credit: int) -> None:
+    def _send_request(self, server: int, channel: CopyChannel, start: int, credit: int) -> None:
         body = {
             "chp": VERSION, "id": self._last_id, "from": start, "proof": channel.whose,
             "session": self.session, "credit": credit,
@@ -158,14 +158,14 @@ class Channels:
 
     # -- answers
 
-    def requested(self, request: int, link: ServerView, header: headers.Header) -> Channel | None:
+    def requested(self, request: int, link: ServerView, header: headers.Header) -> CopyChannel | None:
         """What a request was made for, if it was not given up."""
         channel = self._requests.get(request)
         if channel is not None and channel.topic in link.forbidden and not isinstance(header, headers.Refused):
             self._allowed(channel, link)
         return channel
 
-    def voted(self, channel: Channel, request: int, server: ServerView) -> bool:
+    def voted(self, channel: CopyChannel, request: int, server: ServerView) -> bool:
         """Whether this answers a vote: who serves is active."""
         if channel.sync is not None and channel.sync.id == request:
             return False
@@ -174,7 +174,7 @@ class Channels:
         return True
 
     def answered(
-        self, channel: Channel, header: Answer, items: list[Any], server: ServerView, now: float
+        self, channel: CopyChannel, header: Answer, items: list[Any], server: ServerView, now: float
     ) -> ChpError | None:
         """What comes of a request; what was wrong with it, after which it is made again."""
         sync = channel.sync
@@ -207,7 +207,7 @@ class Channels:
         if log is not None and log.server == server.index:
             self._out.effects.missed.append((log.handle, self.backlogs.broken(log, server.address, error)))
 
-    def refused(self, channel: Channel, header: headers.Refused, server: ServerView, now: float) -> None:
+    def refused(self, channel: CopyChannel, header: headers.Refused, server: ServerView, now: float) -> None:
         """A request was refused; why is kept for who asks how the server looks."""
         del self._requests[header.number]
         if header.code == "passive":
@@ -220,17 +220,17 @@ class Channels:
             channel.sync.wait_s = self._timing.sync_retry_s
             channel.sync.progress_at = now - channel.sync.wait_s + again_s
 
-    def obey(self, channel: Channel, verdict: Verdict, server: ServerView | None, now: float) -> None:
+    def obey(self, channel: CopyChannel, verdict: BatchVerdict, server: ServerView | None, now: float) -> None:
         """What a channel made of a message."""
-        if verdict is not Verdict.FINE and server is not None:
+        if verdict is not BatchVerdict.FINE and server is not None:
             self._out.effects.notes.append(
                 f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}, {channel.why}"
             )
             channel.live = False
-            channel.differs = channel.differs or verdict is Verdict.REFETCH
+            channel.differs = channel.differs or verdict is BatchVerdict.REFETCH
             self._resync(channel, server, now)
 
-    def _resync(self, channel: Channel, server: ServerView, now: float) -> None:
+    def _resync(self, channel: CopyChannel, server: ServerView, now: float) -> None:
         """Ask for what is missing: at once, but ever later if that does not help."""
         channel.troubles += 1
         if channel.troubles == 1:
@@ -244,14 +244,14 @@ class Channels:
 
     # -- what comes on a channel
 
-    def greeted(self, channel: Channel, server: ServerView, news: bool, now: float) -> None:
+    def greeted(self, channel: CopyChannel, server: ServerView, news: bool, now: float) -> None:
         """The server that is followed has our subscription."""
         channel.heard_at, channel.refusals = now, 0
         if news and not channel.live and channel.sync is None:
             self.ask(channel, server.index, channel.at, now)
 
     def not_subscribed(
-        self, channel: Channel, server: ServerView, header: headers.Refused, now: float, put_off: bool
+        self, channel: CopyChannel, server: ServerView, header: headers.Refused, now: float, put_off: bool
     ) -> None:
         """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
         why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
@@ -267,7 +267,7 @@ class Channels:
             wait_s = self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
             channel.again_at = now + wait_s
 
-    def _denied_again_s(self, channel: Channel) -> float:
+    def _denied_again_s(self, channel: CopyChannel) -> float:
         """When to ask again for what the rules keep from us: ever later, but soon enough for who is granted it anew."""
         channel.refusals = min(channel.refusals + 1, DENIED_TIMES)
         return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
@@ -285,14 +285,14 @@ class Channels:
             if (channel := self.by_topic.get(topic)) is not None:
                 self.not_subscribed(channel, link, header, now, put_off)
 
-    def _allowed(self, channel: Channel, link: ServerView) -> None:
+    def _allowed(self, channel: CopyChannel, link: ServerView) -> None:
         """What the rules kept from us they allow by now, as an answer on P shows: what is published too."""
         link.forbidden.pop(channel.topic, None)
         link.refused.pop(channel.topic, None)
         channel.refusals = 0
         self.subscribe_again(link, channel.topic)
 
-    def echo(self, channel: Channel, body: bytes, now: float) -> headers.Batch | None:
+    def echo(self, channel: CopyChannel, body: bytes, now: float) -> headers.Batch | None:
         """The header of a record of nothing but own batches, which needs no unpacking to be confirmed; it is now."""
         if channel.watching or not channel.live or len(self.all) > 1:
             return None
@@ -308,7 +308,7 @@ class Channels:
 
     def heard(
         self,
-        channel: Channel,
+        channel: CopyChannel,
         header: headers.Batch | headers.Heartbeat,
         items: list[Any],
         *,
@@ -379,7 +379,7 @@ class Channels:
                 self._stats["sync_retries"] += 1
                 self.ask(channel, server.index, channel.at, now, self._patience_s(sync))
 
-    def _patience_s(self, before: Sync) -> float:
+    def _patience_s(self, before: ChannelSync) -> float:
         """How long the next answer may take: a large map's first chunk takes its time, and each asking begins anew."""
         answered = before.id == 0 or before.next_index >= 0
         return self._timing.sync_retry_s if answered else min(SYNC_RETRY_S_MAX, 2 * before.wait_s)

@@ -24,12 +24,12 @@ from chp.batch import Segment, narrow
 from chp.hashmap import Hashmap
 
 from ..events import Changed
-from .keyorder import KeyOrder
+from .key_order import KeyOrder
 
 ROTATE_AT = 32_768
 
 
-class Pending:
+class UnconfirmedSets:
     """Own keys not confirmed yet, in two generations so that confirming never walks over keys.
 
     Batches are folded into the generations only when somebody asks `among`; one that is confirmed before that, as all
@@ -126,7 +126,7 @@ class Replica:
         self.order = KeyOrder() if order is None else order  # of all keys shown, not only of this channel's
         self.map = Hashmap(ordered=False)
         self.map.values = shown
-        self.pending = Pending()
+        self.pending = UnconfirmedSets()
         self.orphans: set[str] = set()  # shown, then refused: to go with the next snapshot unless it has them
         self.untold: set[str] = set()  # left out of what a watch began with, as an own set of them was pending
 

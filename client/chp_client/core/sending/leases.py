@@ -15,7 +15,7 @@ NEVER = float("inf")
 Handle = Callable[[], Any]
 
 
-class Leases:
+class LeaseRefresher:
     """The leases this client holds."""
 
     def __init__(self) -> None:

@@ -20,10 +20,10 @@ from chp.errors import BadFrame
 from chp.headers import DURABILITY_NAMES
 from chp.keys import session_topic
 
-from ..copy.channel import Channel
+from ..copy.channel import CopyChannel
 from ..events import Ack, Sink
-from ..outbox import Batch, Outbox
-from ..serverview import ServerView
+from ..outbox import Outbox, SentBatch
+from ..server_view import ServerView
 from ..timing import NEVER, Timing
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
@@ -41,7 +41,7 @@ class Session:
         self._timing = timing
         self._stats = stats
         self._out = out
-        self._unsettled: list[tuple[list[Channel], int, Any, Ack | Exception]] = []
+        self._unsettled: list[tuple[list[CopyChannel], int, Any, Ack | Exception]] = []
         self.progress_at = 0.0  # when something was answered last
         self._resend_wait_s = timing.resend_s
 
@@ -50,17 +50,17 @@ class Session:
         """Batches that are not settled: not acknowledged, or not in the copy yet."""
         return len(self.outbox) + len(self._unsettled)
 
-    def submit(self, segment: Segment, handle: Any, shown: bool, size: int, now: float) -> Batch:
+    def submit(self, segment: Segment, handle: Any, shown: bool, size: int, now: float) -> SentBatch:
         """Number a batch and keep it; it goes out with the next `pump`."""
         if not self.outbox.batches:
             self.progress_at = now
         return self.outbox.add(segment, handle, shown, size)
 
-    def of(self, handle: Any) -> list[Batch]:
+    def of(self, handle: Any) -> list[SentBatch]:
         """What was submitted with this handle and is not acknowledged."""
         return [batch for batch in self.outbox.batches.values() if batch.handle is handle]
 
-    def own_batches(self, after: int, upto: int) -> list[Batch]:
+    def own_batches(self, after: int, upto: int) -> list[SentBatch]:
         """The batches a record holds that is our own up to number `upto`; none if some of them is not shown yet."""
         batches = self.outbox.batches
         first = max(after + 1, self.outbox.first)
@@ -71,7 +71,7 @@ class Session:
         """The numbers of the batches that are not answered, ascending."""
         return self.outbox.batches.keys()
 
-    def shown_after(self, no: int) -> list[Batch]:
+    def shown_after(self, no: int) -> list[SentBatch]:
         """What is shown of the batches behind one."""
         return [batch for batch in self.outbox.batches.values() if batch.no > no and batch.shown]
 
@@ -109,7 +109,7 @@ class Session:
 
     # -- answers
 
-    def acked(self, header: headers.Ack, now: float) -> list[tuple[Batch, int]]:
+    def acked(self, header: headers.Ack, now: float) -> list[tuple[SentBatch, int]]:
         """An ACK: the batches it names, with their revisions."""
         if header.durability >= len(DURABILITY_NAMES):
             raise BadFrame(f"an ACK says what it is worth with 0, 1 or 2, not {header.durability}")
@@ -121,7 +121,7 @@ class Session:
         self._answered(oldest, now)
         return found
 
-    def refused(self, no: int, now: float) -> Batch | None:
+    def refused(self, no: int, now: float) -> SentBatch | None:
         """A batch was taken by nobody."""
         oldest, batch = self.outbox.first, self.outbox.take(no)
         if batch is not None:
@@ -173,7 +173,7 @@ class Session:
 
     # -- tickets
 
-    def settle(self, batch: Batch, result: Ack | Exception, upto: int, lacking: list[Channel]) -> None:
+    def settle(self, batch: SentBatch, result: Ack | Exception, upto: int, lacking: list[CopyChannel]) -> None:
         """Tell who waits, at once or as soon as the copy, which lacks something, holds everything up to a number."""
         if lacking:
             self._unsettled.append((lacking, upto, batch.handle, result))

@@ -43,7 +43,7 @@ class _Own(WatchedFileHandler):
         log.error("the audit %s can't be written", self.baseFilename, exc_info=True)
 
 
-class Audit:
+class GatewayAudit:
     """Of one gateway; without a place to write to it is silent."""
 
     def __init__(self, place: str = "", via: str = "") -> None:

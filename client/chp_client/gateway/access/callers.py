@@ -20,7 +20,7 @@ from typing import NamedTuple
 from chp.access import Rules, token_hash
 from chp.topics import is_keyed_lease
 
-from ...admin import AdminError, Reply
+from ...admin import AdminError, AdminReply
 from ...errors import Refused
 from ..problems import RETRY_S, Problem
 from .caller import ANYBODY, Caller
@@ -31,7 +31,7 @@ NO_RULES = "the gateway has not been told the rules yet"
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Ways(NamedTuple):
+class AuthMethods(NamedTuple):
     """How one is known; with none of them but tokens."""
 
     keyed: bool = False
@@ -42,7 +42,7 @@ class Ways(NamedTuple):
 class Callers:
     """Of one gateway."""
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, ways: AuthMethods) -> None:
         self._ways = ways
         self.rules: Rules | None = None
         self.secret = b""  # the pair's, by which members of groups are named
@@ -110,9 +110,9 @@ class Callers:
 
     # -- what the servers say
 
-    def learn(self, answers: Mapping[str, Reply | AdminError | Refused]) -> bool:
+    def learn(self, answers: Mapping[str, AdminReply | AdminError | Refused]) -> bool:
         """The rules as servers told them; whether they are others than before."""
-        told = [answer for answer in answers.values() if isinstance(answer, Reply)]
+        told = [answer for answer in answers.values() if isinstance(answer, AdminReply)]
         refused = next((answer for answer in answers.values() if isinstance(answer, Refused)), None)
         if not told:
             if refused is not None:

@@ -16,11 +16,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from chp.fair import making_room
 
 from ..access.caller import Caller
-from ..asked import Limits
+from ..request_fields import RequestLimits
 from . import plain
 
 if TYPE_CHECKING:
-    from ..paths.quick import Quick
+    from ..paths.fast_path import FastPath
 
 VERSIONS = ("1.1", "1.0")  # what httptools reads as others, or as none, is no request to be done
 LATER = 65_536  # bytes that wait while a PUT is under way, or to be parsed; then no more are received
@@ -71,9 +71,9 @@ class _Flow(FlowControl):  # type: ignore[misc, unused-ignore]  # Any where http
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # Any where httptools has no types
     """One connection."""
 
-    bounds = Limits()
+    bounds = RequestLimits()
     flow: _Flow
-    quick: Quick | None = None
+    quick: FastPath | None = None
     _common: tuple[object, bytes] = (None, b"")  # the lines of every answer, made once for a list of them
     _head = 0  # bytes of the head that is coming
     _in_head = True
@@ -211,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
 
     # -- what needs no parser
 
-    def _plainly(self, data: bytes, quick: Quick) -> bool:
+    def _plainly(self, data: bytes, quick: FastPath) -> bool:
         """Whether it is done, or begun, without the parser."""
         if (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused:
             return False

@@ -39,7 +39,7 @@ THINGS = 16  # values in one row, with room for members that are not known, whic
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
 
 
-class Rows:
+class BatchRows:
     """Columns of sets and deletes."""
 
     def __init__(self, subtrees: tuple[str, ...]) -> None:
@@ -98,7 +98,7 @@ class Rows:
         """Whether so many more, of so many bytes, travel in the same batch."""
         return len(self.keys) + keys <= ROWS_MAX and self.bytes + size <= BYTES_MAX
 
-    def extend(self, more: Rows) -> None:
+    def extend(self, more: BatchRows) -> None:
         """These after those that are here; without conditions, which are of a batch as a whole."""
         first = len(self.keys)
         self.keys += more.keys
@@ -127,7 +127,7 @@ def kind_of(text: str) -> str:
     return kind
 
 
-def rows_of(kind: str, body: bytes, rows: Rows) -> Steps[Rows]:
+def rows_of(kind: str, body: bytes, rows: BatchRows) -> Steps[BatchRows]:
     """Add what the body brings to `rows`; the `Problem` of a row that is wrong names its place."""
 
     def add_line(line: Any, i: int) -> None:
@@ -148,7 +148,7 @@ def rows_of(kind: str, body: bytes, rows: Rows) -> Steps[Rows]:
     return rows
 
 
-def add_row(rows: Rows, row: Any, i: int) -> None:
+def add_row(rows: BatchRows, row: Any, i: int) -> None:
     """Add the i-th of several rows, be it JSON still; the `Problem` of one that is wrong names its place."""
     try:
         _add(rows, json.loads(row) if isinstance(row, bytes) else row)
@@ -218,7 +218,7 @@ def _plain_lines(block: bytes) -> list[Any]:
     return found if len(found) == ends + 1 else []
 
 
-def _unpacked(body: bytes, rows: Rows) -> Steps[None]:
+def _unpacked(body: bytes, rows: BatchRows) -> Steps[None]:
     """Read an array of rows in msgpack; it says how many there are before the first one."""
     count, begin = _array_header(body)
     if count > len(body):
@@ -284,7 +284,7 @@ def _not_packed(why: str) -> Problem:
     return Problem(400, "bad-body", f"the body is not msgpack that can be taken ({why:.200})")
 
 
-def _add(rows: Rows, row: Any) -> None:
+def _add(rows: BatchRows, row: Any) -> None:
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         raise Problem(400, "bad-row", 'a row is a map such as {"set": "/a", "value": "1"}')
     if unknown := row.keys() - MEMBERS:

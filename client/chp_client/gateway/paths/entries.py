@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ...clone.reading import Entry
+from ...clone.mapping import Entry
 
 
 def shown(value: bytes) -> dict[str, str]:

@@ -29,10 +29,10 @@ WRITE_S = 0.0002  # between two times for each reader: so writes leave most of a
 QUIET_S = 1.0
 
 
-class Channel:
+class FanoutChannel:
     """One prefix."""
 
-    def __init__(self, channels: Channels, prefix: str) -> None:
+    def __init__(self, channels: FanoutChannels, prefix: str) -> None:
         self.prefix, self.readers = prefix, 0
         self._channels, self._clone = channels, channels.clone
         self._loop = asyncio.get_running_loop()
@@ -151,12 +151,12 @@ class Channel:
             self._alarm.cancel()
 
 
-class Channels:
+class FanoutChannels:
     """All prefixes that somebody reads."""
 
     def __init__(self, clone: AsyncClone) -> None:
         self.clone = clone
-        self._open: dict[str, Channel] = {}
+        self._open: dict[str, FanoutChannel] = {}
 
     @property
     def readers(self) -> int:
@@ -167,15 +167,15 @@ class Channels:
         """How many bytes each may keep."""
         return min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._open)))
 
-    def join(self, prefix: str) -> Channel:
+    def join(self, prefix: str) -> FanoutChannel:
         """One more reader."""
         if prefix not in self._open:
-            self._open[prefix] = Channel(self, prefix)
+            self._open[prefix] = FanoutChannel(self, prefix)
         channel = self._open[prefix]
         channel.readers += 1
         return channel
 
-    def leave(self, channel: Channel) -> None:
+    def leave(self, channel: FanoutChannel) -> None:
         """One less."""
         channel.readers -= 1
         if not channel.readers:

@@ -22,17 +22,17 @@ from chp.keys import check_key
 from chp.topics import check_topic
 
 from ...errors import NoSuchTopic, Refused
-from ...topics import visiting
+from ...topics import stateless_member
 from ...topics.aiotopic import AsyncTopic
 from ...topics.groups import begin, end, start_of
-from ...topics.visiting import Given, Receipt
+from ...topics.stateless_member import Receipt, ReceivedBatch
 from ..access.caller import caller_of
-from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import write
 from ..problems import Problem
+from ..request_fields import number, query
 from ..slices import SLICE_ROWS, Steps, document
-from .batches import BYTES_MAX, ROWS_MAX, Rows, add_row
+from .batches import BYTES_MAX, ROWS_MAX, BatchRows, add_row
 from .keys import PAGE, written
 from .topics import FACTS_S, absent, json_answer, message_json, message_of, packed, said, topic_of
 
@@ -105,7 +105,7 @@ async def receive(request: Request) -> Response:
     if not ttl_s >= 1 or wait_s > ttl_s / 2:
         raise Problem(400, "bad-query", "ttl is 1 second or more, and wait at most half of it; give a longer ttl")
     member = _member(request, name)
-    come = visiting.coming(topic.name, group, member, name, round(ttl_s * 1000))
+    come = stateless_member.coming(topic.name, group, member, name, round(ttl_s * 1000))
     with gateway.receiving():
         given = await _received(gateway, topic, come, (most, wait_s))
     if given is None:
@@ -117,7 +117,7 @@ async def receive(request: Request) -> Response:
 
 async def _received(
     gateway: Gateway, topic: AsyncTopic, come: dict[str, Any], most_wait: tuple[int, float]
-) -> Given | None:
+) -> ReceivedBatch | None:
     _, group, member, _ = come[columns.JOIN]
     most, wait_s = most_wait
     await _come(gateway, come)
@@ -144,7 +144,7 @@ async def acknowledge(request: Request) -> Response:
         return await written(gateway, request, rows, body)
 
 
-def _acknowledged(request: Request, topic: str, group: str, body: bytes) -> Steps[Rows]:
+def _acknowledged(request: Request, topic: str, group: str, body: bytes) -> Steps[BatchRows]:
     """Read what is acknowledged, set and published together."""
     told = yield from _told(body, ACK)
     receipt = Receipt.of(told["receipt"])
@@ -152,7 +152,7 @@ def _acknowledged(request: Request, topic: str, group: str, body: bytes) -> Step
         receipt = receipt.upto(_offset(told["upto"]))
     receipt = receipt.without(map(_left_out, _list(told, "except")))
     yield
-    rows = Rows(gateway_of(request).subtrees)
+    rows = BatchRows(gateway_of(request).subtrees)
     for i, row in enumerate(_list(told, "sets"), 1):
         add_row(rows, row, i)
         if i % SLICE_ROWS == 0:
@@ -183,8 +183,8 @@ async def _kept(request: Request, name: str, default: float) -> Response:
         member, seconds = _member(request, Receipt.of(told["receipt"]).name), told.get(name, default)
         if type(seconds) not in (int, float) or not 0 <= seconds <= TTL_MAX_S:
             raise Problem(400, "bad-body", f"{name} is a number of seconds, at most {TTL_MAX_S:g}")
-        stays = visiting.staying(member, max(1, round(seconds * 1000)))
-        return await said(request, stays if seconds else visiting.leaving(member), body)
+        stays = stateless_member.staying(member, max(1, round(seconds * 1000)))
+        return await said(request, stays if seconds else stateless_member.leaving(member), body)
 
 
 # -- what they have in common
@@ -192,7 +192,7 @@ async def _kept(request: Request, name: str, default: float) -> Response:
 
 async def _come(gateway: Gateway, come: dict[str, Any]) -> None:
     """It is a member from now on."""
-    rows = Rows(gateway.subtrees)
+    rows = BatchRows(gateway.subtrees)
     rows.extras = come
     await write(gateway.clone, gateway.writes, rows, None)
 
@@ -204,7 +204,7 @@ def _name(request: Request) -> str:
 def _member(request: Request, name: str) -> bytes:
     """The lease of a member of the path's group: of each user its own, whoever else has a receipt."""
     path, secret = request.path_params, gateway_of(request).callers.secret
-    return visiting.member_of(secret, path["topic"], path["group"], caller_of(request).user, name)
+    return stateless_member.member_of(secret, path["topic"], path["group"], caller_of(request).user, name)
 
 
 def _seconds(fields: dict[str, str], name: str, default: float, most: float) -> float:
@@ -231,7 +231,7 @@ def _told(body: bytes, members: frozenset[str]) -> Steps[dict[str, Any]]:
 
 
 def _offset(value: object) -> int:
-    if type(value) is not int or not 0 <= value < visiting.OFFSET_MAX:
+    if type(value) is not int or not 0 <= value < stateless_member.OFFSET_MAX:
         raise BadInput(f"upto is the offset of the last message that is done, not {value!r:.40}")
     return value
 
@@ -251,7 +251,7 @@ def _list(told: dict[str, Any], name: str) -> list[Any]:
     return found
 
 
-def _published(request: Request, given: list[Any], rows: Rows) -> Steps[dict[str, Any]]:
+def _published(request: Request, given: list[Any], rows: BatchRows) -> Steps[dict[str, Any]]:
     """The column that publishes them; their bytes count with those of the rows."""
     topics: dict[str, tuple[list[str | None], list[bytes]]] = {}
     for i, row in enumerate(given, 1):

@@ -12,11 +12,11 @@ from chp.limits import DEFAULT
 
 from ...core.events import State
 from ..access.caller import caller_of
-from ..asked import condition, flag, key_of, number, query, tag, ttl_of
 from ..gateway import Gateway, gateway_of
-from ..once import Done, marker_of, write
+from ..once import IdempotentResult, marker_of, write
 from ..problems import RETRY_S, Problem
-from .batches import Rows, key_to_set, kind_of, rows_of
+from ..request_fields import condition, flag, key_of, number, query, tag, ttl_of
+from .batches import BatchRows, key_to_set, kind_of, rows_of
 from .entries import entry_json
 
 OCTETS = "application/octet-stream"
@@ -65,7 +65,7 @@ async def set_key(request: Request) -> Response:
     """PUT /v1/keys/{key}: the body is the value."""
     gateway, fields = gateway_of(request), query(request, "key", "ttl")
     key, ttl_ms, if_revision = key_of(request, fields), ttl_of(fields), condition(request)
-    rows = Rows(gateway.subtrees)
+    rows = BatchRows(gateway.subtrees)
     caller_of(request).write((key_to_set(key, gateway.subtrees),), () if if_revision is None else (0,))
     async with gateway.bodies.taken(request) as body:
         if len(body) > DEFAULT.value_bytes_max:
@@ -77,7 +77,7 @@ async def set_key(request: Request) -> Response:
 async def delete_key(request: Request) -> Response:
     """DELETE /v1/keys/{key}: whether it is there or not, unless If-Match says."""
     gateway, fields = gateway_of(request), query(request, "key")
-    rows = Rows(gateway.subtrees)
+    rows = BatchRows(gateway.subtrees)
     rows.add(key_of(request, fields), None, None, condition(request))
     return await written(gateway, request, rows, b"")
 
@@ -89,11 +89,11 @@ async def batch(request: Request) -> Response:
     kind = kind_of(request.headers.get("content-type", ""))
     caller_of(request).write_anything()
     async with gateway.bodies.taken(request) as body:
-        rows = await gateway.slices.read(len(body), rows_of(kind, body, Rows(gateway.subtrees)))
+        rows = await gateway.slices.read(len(body), rows_of(kind, body, BatchRows(gateway.subtrees)))
         return await written(gateway, request, rows, body)
 
 
-async def written(gateway: Gateway, request: Request, rows: Rows, body: bytes, status: int = 200) -> Response:
+async def written(gateway: Gateway, request: Request, rows: BatchRows, body: bytes, status: int = 200) -> Response:
     """Do it, and say what became of it; a condition that does not hold tells what is there."""
     one = rows.keys[0] if len(rows.keys) == 1 else None
     sets = len(rows.keys) > len(rows.deletes)
@@ -109,7 +109,7 @@ async def written(gateway: Gateway, request: Request, rows: Rows, body: bytes, s
     return _answer(gateway, done, one is not None and sets, status)
 
 
-def _answer(gateway: Gateway, done: Done, tagged: bool, status: int) -> Response:
+def _answer(gateway: Gateway, done: IdempotentResult, tagged: bool, status: int) -> Response:
     headers = {**freshness(gateway), "CHP-Durability": done.durability or "known"}
     if tagged:
         headers["ETag"] = tag(done.revision)

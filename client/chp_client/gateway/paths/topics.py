@@ -30,14 +30,14 @@ from ...topics.aiotopic import AsyncTopic
 from ...topics.reader import Message, MessageBatch
 from ...topics.topic import LATEST
 from ..access.caller import caller_of
-from ..asked import number, query
 from ..gateway import Gateway, gateway_of
 from ..once import marker_of, write
 from ..problems import Problem
+from ..request_fields import number, query
 from ..slices import Steps
-from .batches import BYTES_MAX, NDJSON, ROWS_MAX, Rows, bad_row, read_lines
+from .batches import BYTES_MAX, NDJSON, ROWS_MAX, BatchRows, bad_row, read_lines
 from .keys import PAGE, PAGE_BYTES, written
-from .watching import SEND_S, STREAM
+from .watch import SEND_S, STREAM
 
 FACTS_S = 5.0
 SETTINGS = {"keep", "max_messages", "max_bytes", "max_age_s"}
@@ -106,7 +106,7 @@ async def publish(request: Request) -> Response:
 
 
 async def _published_once(gateway: Gateway, messages: list[Any], marker: tuple[str, bytes]) -> Response:
-    rows = Rows(gateway.subtrees)
+    rows = BatchRows(gateway.subtrees)
     rows.extras = {columns.PUBLISH: [messages]}
     done = await write(gateway.clone, gateway.writes, rows, marker)
     told = {"count": messages[1], "revision": str(done.revision)}
@@ -127,7 +127,7 @@ def packed(topic: str, keys: Sequence[str | None], values: list[bytes]) -> list[
 async def said(request: Request, extras: dict[str, Any], body: bytes = b"", status: int = 200) -> Response:
     """What a request says of topics, done by the pair: once, if it has an Idempotency-Key."""
     gateway = gateway_of(request)
-    rows = Rows(gateway.subtrees)
+    rows = BatchRows(gateway.subtrees)
     rows.extras = extras
     return await written(gateway, request, rows, body, status)
 

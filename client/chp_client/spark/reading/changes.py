@@ -25,7 +25,7 @@ from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
 from chp.parts import Parts
 
-from ...ask.port import Port
+from ...ask.port import QuestionPort
 from ...errors import Refused
 from ..options import BadOption
 from ..progress import Progress
@@ -43,50 +43,50 @@ class DataLoss(ReadFailed):
     """Changes that the query has not seen are not there any more."""
 
 
-class Place(NamedTuple):
+class ChangePosition(NamedTuple):
     """A number, and who opened its epoch; nobody for 0, and where that is not known."""
 
     number: int
     opener: bytes = b""
 
 
-START = Place(0)
+START = ChangePosition(0)
 
 
-def offset_of(at: Place, store: str) -> Offset:
+def offset_of(at: ChangePosition, store: str) -> Offset:
     """A place as an offset."""
     return {"epoch": epoch_of(at.number), "sequence": sequence_of(at.number), "store": store, "opener": at.opener.hex()}
 
 
-def place_of(offset: Offset) -> Place:
+def place_of(offset: Offset) -> ChangePosition:
     """An offset as a place; those of a user, and of older checkpoints, do not tell the opener."""
-    return Place(number(offset["epoch"], offset["sequence"]), bytes.fromhex(offset.get("opener", "")))
+    return ChangePosition(number(offset["epoch"], offset["sequence"]), bytes.fromhex(offset.get("opener", "")))
 
 
-def newest(facts: Facts) -> Place:
+def newest(facts: Facts) -> ChangePosition:
     """The end of what there is."""
-    return Place(facts["newest"], facts["opener"])
+    return ChangePosition(facts["newest"], facts["opener"])
 
 
-def oldest(facts: Facts) -> Place:
+def oldest(facts: Facts) -> ChangePosition:
     """Where what is retained begins."""
-    return Place(facts["oldest"], facts["oldest_opener"])
+    return ChangePosition(facts["oldest"], facts["oldest_opener"])
 
 
-def reached(facts: Facts) -> Place:
+def reached(facts: Facts) -> ChangePosition:
     """How far a probe reaches."""
-    return Place(facts["number"], facts["opener"])
+    return ChangePosition(facts["number"], facts["opener"])
 
 
-def proof_of(place: Place, store: str) -> dict[str, Any]:
+def proof_of(place: ChangePosition, store: str) -> dict[str, Any]:
     """What proves it, as an option of a question."""
     return {"proof": [bytes.fromhex(store), place.opener]} if place.opener else {}
 
 
-class Changes(InputPartition):
+class RetainedChanges(InputPartition):
     """The records of a store after one number up to another."""
 
-    def __init__(self, after: Place, until: Place, store: str) -> None:
+    def __init__(self, after: ChangePosition, until: ChangePosition, store: str) -> None:
         self.after, self.until, self.store = after, until, store
 
 
@@ -95,21 +95,21 @@ class Retained:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._port: Port | None = None
+        self._port: QuestionPort | None = None
 
     @property
-    def port(self) -> Port:
+    def port(self) -> QuestionPort:
         """What asks the servers."""
         if self._port is None:
             self._port = port_of(self._options)
         return self._port
 
-    def probe(self, after: Place = START, most: int = 0, store: str = "", at: int = 0) -> Facts:
+    def probe(self, after: ChangePosition = START, most: int = 0, store: str = "", at: int = 0) -> Facts:
         """How far the changes after a place reach (SPEC.md, section 17.4)."""
         meant = {"from": after.number, "feed": True, "probe": most, **proof_of(after, store)}
         return self.port.ask(self._options["subtree"], **meant, **({"at": at} if at else {}))
 
-    def lost(self, what: str, facts: Facts) -> Place:
+    def lost(self, what: str, facts: Facts) -> ChangePosition:
         """Where to go on, with a warning; raises `DataLoss` unless the option allows that."""
         if self._options["failOnDataLoss"]:
             raise DataLoss(
@@ -119,7 +119,7 @@ class Retained:
         log.warning("%s; going on with the oldest changes there are", what)
         return oldest(facts)
 
-    def before(self, name: str) -> tuple[Place, Facts]:
+    def before(self, name: str) -> tuple[ChangePosition, Facts]:
         """The place before the first change that is not older than the moment of the option `name`."""
         moment: dt.datetime = self._options[name]
         ms = round(moment.timestamp() * 1000)
@@ -131,7 +131,7 @@ class Retained:
             return self.lost(f"changes since {moment.isoformat()} may be retained no more; {there}", facts), facts
         return reached(facts), facts
 
-    def read(self, port: Port, wanted: Changes) -> Iterator[Updates]:
+    def read(self, port: QuestionPort, wanted: RetainedChanges) -> Iterator[Updates]:
         """The changes of a partition; without those that have gone, if the option allows that."""
         subtree = self._options["subtree"]
         try:
@@ -139,9 +139,9 @@ class Retained:
         except Refused as refused:
             from_here = self._oldest(refused, wanted)
             if from_here < wanted.until.number:
-                yield from read_changes(port, subtree, Place(from_here), wanted.until, wanted.store)
+                yield from read_changes(port, subtree, ChangePosition(from_here), wanted.until, wanted.store)
 
-    def _oldest(self, refused: Refused, wanted: Changes) -> int:
+    def _oldest(self, refused: Refused, wanted: RetainedChanges) -> int:
         """Where to go on if some of it is gone; `DataLoss` unless the option allows that."""
         what = f"the changes after {describe(wanted.after.number)}"
         if refused.code == "store":
@@ -178,9 +178,11 @@ class ChangesReader(DataSourceReader):
             until = self._end(there, facts)
         finally:
             there.close()
-        return [Changes(after, until, facts["store"].hex())]  # one also if nothing is between: Spark reads None of none
+        return [
+            RetainedChanges(after, until, facts["store"].hex())
+        ]  # one also if nothing is between: Spark reads None of none
 
-    def _start(self, there: Retained) -> tuple[Place, Facts]:
+    def _start(self, there: Retained) -> tuple[ChangePosition, Facts]:
         if self._options["startingTimestamp"] is not None:
             return there.before("startingTimestamp")
         start = self._options["startingOffsets"]
@@ -196,7 +198,7 @@ class ChangesReader(DataSourceReader):
             return there.lost(f"the changes after {describe(after.number)} {NOT_RETAINED}", facts), facts
         return after, facts
 
-    def _end(self, there: Retained, facts: Facts) -> Place:
+    def _end(self, there: Retained, facts: Facts) -> ChangePosition:
         if self._options["endingTimestamp"] is not None:
             return there.before("endingTimestamp")[0]
         until = self._options["endingRevision"]
@@ -207,11 +209,11 @@ class ChangesReader(DataSourceReader):
             raise BadOption(
                 f"option endingRevision is {describe(until)}, which has not come yet: the store is at {now}"
             )
-        return Place(until)
+        return ChangePosition(until)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
-        assert isinstance(partition, Changes)
+        assert isinstance(partition, RetainedChanges)
         settle()
         if partition.after.number >= partition.until.number:
             return
@@ -221,7 +223,9 @@ class ChangesReader(DataSourceReader):
                     yield self._layout.batch(updates)
 
 
-def read_changes(port: Port, subtree: str, after: Place, until: Place, store: str) -> Iterator[Updates]:
+def read_changes(
+    port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
+) -> Iterator[Updates]:
     """The updates of the records after one place up to another; those of one record have its revision."""
     parts = Parts()  # each is passed on as it comes, with its record's revision
     progress = Progress(f"changes after {describe(after.number)}", "changes read")

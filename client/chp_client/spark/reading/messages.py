@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ...errors import NoSuchTopic, Refused
-from ...topics.reader import MessageBatch, Place, batches
+from ...topics.reader import MessageBatch, ReadPosition, batches
 from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout
@@ -36,7 +36,7 @@ MESSAGES_A_TASK, TASKS_MAX = 500_000, 64
 Offset = dict[str, Any]
 
 
-class Range(InputPartition):
+class OffsetRange(InputPartition):
     """Messages from one offset up to another, which is left out."""
 
     def __init__(self, first: int, end: int) -> None:
@@ -100,11 +100,11 @@ class Source:
         wanted = self.options["partitions"] or min(TASKS_MAX, -(-(end - first) // MESSAGES_A_TASK))
         tasks = max(1, min(wanted, end - first))
         edges = [first + (end - first) * i // tasks for i in range(tasks + 1)]
-        return [Range(low, high) for low, high in pairwise(edges)]
+        return [OffsetRange(low, high) for low, high in pairwise(edges)]
 
     def read(self, piece: InputPartition) -> Iterator[Any]:
         """In a task: as record batches."""
-        assert isinstance(piece, Range)
+        assert isinstance(piece, OffsetRange)
         settle()
         if piece.first >= piece.end:
             return
@@ -113,8 +113,8 @@ class Source:
             yield self._layout.batch(delivered)
             progress.add(len(delivered.values))
 
-    def _batches(self, piece: Range) -> Iterator[MessageBatch]:
-        place, servers = Place(piece.first, piece.end), self.options["servers"]
+    def _batches(self, piece: OffsetRange) -> Iterator[MessageBatch]:
+        place, servers = ReadPosition(piece.first, piece.end), self.options["servers"]
         for batch in batches(servers, self.name, place, None, wait=False, patience_s=self.options["timeout"]):
             if batch is not None:
                 self._look(batch.missed, batch.offset)

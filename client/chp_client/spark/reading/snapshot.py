@@ -25,7 +25,7 @@ from chp.errors import ChpError
 from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
-from ...ask.port import Port
+from ...ask.port import QuestionPort
 from ...errors import Refused
 from ..progress import Progress
 from ..values.columns import Layout, Updates, packed_column
@@ -41,29 +41,29 @@ class ReadFailed(ChpError):
     """What was to be read can't be had."""
 
 
-class Slice(InputPartition):
+class ImagePartition(InputPartition):
     """One of the slices of an image."""
 
     def __init__(self, image: bytes, part: int, number: int) -> None:
         self.image, self.part, self.number = image, part, number
 
 
-def port_of(options: dict[str, Any]) -> Port:
+def port_of(options: dict[str, Any]) -> QuestionPort:
     """What asks the servers that the options name."""
-    return Port(options["servers"], options["timeout"], again=AGAIN)
+    return QuestionPort(options["servers"], options["timeout"], again=AGAIN)
 
 
-def make_image(port: Port, subtree: str, prefix: str, partitions: int | None) -> list[Slice]:
+def make_image(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
     """An image of what begins with `prefix` in a subtree, and its slices."""
     name = secrets.token_bytes(16)
     facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
     if partitions is None:
         partitions = max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
         facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions)
-    return [Slice(name, i, facts["number"]) for i in range(partitions)]
+    return [ImagePartition(name, i, facts["number"]) for i in range(partitions)]
 
 
-def read_slice(port: Port, subtree: str, piece: Slice, *, packed: bool = False) -> Iterator[Updates]:
+def read_slice(port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: bool = False) -> Iterator[Updates]:
     """The updates of a slice, chunk by chunk; `packed` with keys and values in Arrow's form."""
     at = describe(piece.number)
     try:
@@ -114,7 +114,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
-        assert isinstance(partition, Slice)
+        assert isinstance(partition, ImagePartition)
         settle()
         progress = Progress(f"slice {partition.part}", "keys read")
         with port_of(self._options) as port:

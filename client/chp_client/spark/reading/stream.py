@@ -24,24 +24,24 @@ from ..values.columns import Layout, Updates
 from .changes import (
     NOT_RETAINED,
     START,
-    Changes,
+    ChangePosition,
     Facts,
     Offset,
-    Place,
     Retained,
+    RetainedChanges,
     newest,
     offset_of,
     oldest,
     place_of,
     reached,
 )
-from .snapshot import Slice, make_image, port_of, read_slice
+from .snapshot import ImagePartition, make_image, port_of, read_slice
 
 
-class HeldThen(InputPartition):
+class SnapshotSlice(InputPartition):
     """A slice of what was held, as far as it had not changed after `until`."""
 
-    def __init__(self, piece: Slice, until: int) -> None:
+    def __init__(self, piece: ImagePartition, until: int) -> None:
         self.piece, self.until = piece, until
 
 
@@ -53,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subtree: str = options["subtree"]
         self._layout = Layout(schema, options["codec"], options["mode"])
         self._there = Retained(options)  # of the driver; tasks open their own
-        self._ceiling: Place | None = None
+        self._ceiling: ChangePosition | None = None
         self._lag: Offset | None = None  # where the store was when the last batch was planned
 
     # -- beside the driver
@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `behind` the end of the batch."""
         return self._lag
 
-    def _end(self, after: Place, most: int, facts: Facts) -> Place:
+    def _end(self, after: ChangePosition, most: int, facts: Facts) -> ChangePosition:
         store = facts["store"].hex()
         try:
             return reached(self._there.probe(after, most, store))
@@ -121,12 +121,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 said = f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}"
                 self._there.lost(said, facts)
             pieces = make_image(self._there.port, self._subtree, self._subtree, self._options["partitions"])
-            return [HeldThen(piece, until.number) for piece in pieces]
+            return [SnapshotSlice(piece, until.number) for piece in pieces]
         if start["store"] != end["store"]:
             after = START  # said already, by latestOffset
         elif after.number > until.number:
             after = START  # it never was in this store: said there too
-        return [Changes(after, until, end["store"])] if after.number < until.number else []
+        return [RetainedChanges(after, until, end["store"])] if after.number < until.number else []
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go of: what is retained is the servers' own decision."""
@@ -141,10 +141,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The changes of a partition, as record batches."""
         with port_of(self._options) as port:
             found: Iterator[Updates]
-            if isinstance(partition, HeldThen):
+            if isinstance(partition, SnapshotSlice):
                 found = (_unchanged(u, partition.until) for u in read_slice(port, self._subtree, partition.piece))
             else:
-                assert isinstance(partition, Changes)
+                assert isinstance(partition, RetainedChanges)
                 found = Retained(self._options).read(port, partition)
             for updates in found:
                 if updates.keys:

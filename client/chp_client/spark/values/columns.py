@@ -100,7 +100,7 @@ _MAKE: Makers = {
 }
 
 
-class Rows(Protocol):
+class DeliveredRows(Protocol):
     """What a layout is given."""
 
     @property
@@ -133,7 +133,7 @@ class Layout:
                 "needs the option codec (json, msgpack)"
             )
 
-    def batch(self, updates: Rows) -> pa.RecordBatch:
+    def batch(self, updates: DeliveredRows) -> pa.RecordBatch:
         """The updates, or what `make` is for, in the schema's columns."""
         bad: set[int] = set()
         inside = self._decode(updates, bad) if self._inside else []
@@ -148,7 +148,7 @@ class Layout:
                 raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: Rows, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
+    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
         make = self._make.get(field.name)
         column: Any
         if make is None:
@@ -172,7 +172,7 @@ class Layout:
             return convert([None if gone else thing for thing, gone in zip(column, mask, strict=True)])
         return convert(pa.compute.if_else(pa.array(mask), pa.scalar(None, column.type), column))
 
-    def _decode(self, updates: Rows, bad: set[int]) -> list[dict[str, Any]]:
+    def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[dict[str, Any]]:
         decode = json.loads if self._codec == "json" else _from_msgpack
         things: list[dict[str, Any]] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):

@@ -25,7 +25,7 @@ from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 from ...topics.reader import MessageBatch
 from .columns import Makers
 from .fields import BadDataFrame, text_column
-from .packing import Rows, check_keys, packed
+from .pack import PackedRows, check_keys, packed
 from .rows import Shape
 
 SCHEMA = (
@@ -93,7 +93,7 @@ MAKE: Makers = {
 
 
 @dataclass(slots=True)
-class Messages(Rows):
+class MessageColumns(PackedRows):
     """What becomes one segment of messages; no key is an empty text."""
 
     topic: str = ""
@@ -121,11 +121,11 @@ class MessageShape(Shape):
     def _of_keys(self) -> list[str]:
         return super()._of_keys() if self._template or self._key in self._names else []
 
-    def segments(self, batch: pa.RecordBatch) -> Iterator[Rows]:
+    def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
         """The rows as segments, none larger than a batch may be."""
         for rows in super().segments(batch):
             keys = rows.key_column if self.key_columns else rows.key_column[:0]
-            yield Messages(keys, rows.value_column, None, self._topic)
+            yield MessageColumns(keys, rows.value_column, None, self._topic)
 
     def _keys(self, table: pa.Table) -> pa.Array:
         if not self.key_columns:

@@ -34,7 +34,7 @@ from .fields import (
     ttl_column,
     value_column,
 )
-from .packing import Rows, buffers, check_keys
+from .pack import PackedRows, buffers, check_keys
 
 PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
 
@@ -96,7 +96,7 @@ class Shape:
 
     # -- a batch
 
-    def segments(self, batch: pa.RecordBatch) -> Iterator[Rows]:
+    def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
         """The rows as segments, none larger than a batch may be."""
         rows = batch.num_rows
         if rows == 0:
@@ -110,7 +110,7 @@ class Shape:
                 self._add_ttl(extras, None if ttls is None else ttls.slice(start, stop - start))
             if revisions is not None:
                 _sparse(extras, columns.UNLESS_NEWER, revisions[start:stop])
-            yield Rows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
+            yield PackedRows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
 
     def check(self, empty: pa.Table) -> None:
         """Raise what the types of the columns alone give reason to."""

@@ -20,7 +20,7 @@ from enum import IntEnum
 from chp.headers import State
 
 
-class Event(IntEnum):
+class PairEvent(IntEnum):
     """What may happen to a server, seen from it."""
 
     PEER_BEHIND = 1  # the peer is not active, and we are to go first
@@ -35,39 +35,39 @@ class Event(IntEnum):
     FORCED = 10  # a person says so, whatever the arbiter's set (`chp switch --force`)
 
 
-TABLE: dict[tuple[State, Event], State] = {
-    (State.PRIMARY, Event.PEER_BEHIND): State.ACTIVE,
-    (State.PRIMARY, Event.PEER_ACTIVE_HIGHER): State.PASSIVE,
-    (State.PRIMARY, Event.PEER_ACTIVE_LOWER): State.PASSIVE,
-    (State.PRIMARY, Event.ALONE): State.ACTIVE,
-    (State.BACKUP, Event.PEER_BEHIND): State.ACTIVE,
-    (State.BACKUP, Event.PEER_ACTIVE_HIGHER): State.PASSIVE,
-    (State.BACKUP, Event.PEER_ACTIVE_LOWER): State.PASSIVE,
-    (State.BACKUP, Event.ALONE): State.ACTIVE,
-    (State.PRIMARY, Event.FORCED): State.ACTIVE,
-    (State.BACKUP, Event.FORCED): State.ACTIVE,
-    (State.PASSIVE, Event.FORCED): State.ACTIVE,
-    (State.ACTIVE, Event.PEER_ACTIVE_HIGHER): State.PASSIVE,
-    (State.ACTIVE, Event.LEASE_LOST): State.PASSIVE,
-    (State.PASSIVE, Event.PEER_BEHIND): State.ACTIVE,
-    (State.PASSIVE, Event.VOTE_PEER_SILENT): State.ACTIVE,
-    (State.PASSIVE, Event.HANDOVER): State.ACTIVE,
+TABLE: dict[tuple[State, PairEvent], State] = {
+    (State.PRIMARY, PairEvent.PEER_BEHIND): State.ACTIVE,
+    (State.PRIMARY, PairEvent.PEER_ACTIVE_HIGHER): State.PASSIVE,
+    (State.PRIMARY, PairEvent.PEER_ACTIVE_LOWER): State.PASSIVE,
+    (State.PRIMARY, PairEvent.ALONE): State.ACTIVE,
+    (State.BACKUP, PairEvent.PEER_BEHIND): State.ACTIVE,
+    (State.BACKUP, PairEvent.PEER_ACTIVE_HIGHER): State.PASSIVE,
+    (State.BACKUP, PairEvent.PEER_ACTIVE_LOWER): State.PASSIVE,
+    (State.BACKUP, PairEvent.ALONE): State.ACTIVE,
+    (State.PRIMARY, PairEvent.FORCED): State.ACTIVE,
+    (State.BACKUP, PairEvent.FORCED): State.ACTIVE,
+    (State.PASSIVE, PairEvent.FORCED): State.ACTIVE,
+    (State.ACTIVE, PairEvent.PEER_ACTIVE_HIGHER): State.PASSIVE,
+    (State.ACTIVE, PairEvent.LEASE_LOST): State.PASSIVE,
+    (State.PASSIVE, PairEvent.PEER_BEHIND): State.ACTIVE,
+    (State.PASSIVE, PairEvent.VOTE_PEER_SILENT): State.ACTIVE,
+    (State.PASSIVE, PairEvent.HANDOVER): State.ACTIVE,
 }
 
 
-def step(state: State, event: Event) -> State:
+def step(state: State, event: PairEvent) -> State:
     """The state after `event`; an event the table does not name for a state changes nothing."""
     return TABLE.get((state, event), state)
 
 
 def peer_event(
     *, peer_state: State, peer_number: int, peer_epoch: int, number: int, epoch: int, primary: bool
-) -> Event:
+) -> PairEvent:
     """What a peer's word about itself means to us. Ties go to the primary; both sides reach the same answer."""
     if peer_state is State.ACTIVE:
-        return Event.PEER_ACTIVE_HIGHER if peer_epoch > epoch else Event.PEER_ACTIVE_LOWER
+        return PairEvent.PEER_ACTIVE_HIGHER if peer_epoch > epoch else PairEvent.PEER_ACTIVE_LOWER
     behind = peer_number < number or (peer_number == number and primary)
-    return Event.PEER_BEHIND if behind else Event.PEER_AHEAD
+    return PairEvent.PEER_BEHIND if behind else PairEvent.PEER_AHEAD
 
 
 def diagram() -> str:

@@ -3,7 +3,7 @@
     passive                                     active
       WANT proof                ------------->    is that place part of my history, and does my log reach back to it?
       RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed (with the
-                                                  messages that it has placed, filling.py)
+                                                  messages that it has placed, missing_messages.py)
       SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
       MORE n                    ------------->    room for n more chunks
       CONFIRM proof             ------------->    everything up to there is in my journal
@@ -29,10 +29,10 @@ from chp.limits import Limits
 from chp.numbers import describe
 from chp.unpacking import WHOLE_STATE
 
-from ..state.filling import packed
-from ..state.history import Proof
+from ..state.history import Position
 from ..state.image import NOT_YET
-from ..state.recordlog import RecordLog
+from ..state.missing_messages import packed
+from ..state.record_log import RecordLog
 from ..state.state import ReplicatedState
 from ..updates.turn import Frames
 
@@ -172,6 +172,6 @@ class Loader:
         return self.state
 
 
-def confirm(proof: Proof) -> Frames:
+def confirm(proof: Position) -> Frames:
     """CONFIRM, as the passive sends it."""
     return [CONFIRM, packb(proof)]

@@ -5,7 +5,7 @@ publishes it. Entries are known by their UUID (CHP/1) or by session and batch nu
 number, bytes and age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published,
 so it is not kept: replaying it might undo something newer.
 
-Who serves may have refused, by the rules of access, what waits here, and have no record of that (unwritten.py). So what
+Who serves may have refused, by the rules of access, what waits here, and have no record of that (refusals.py). So what
 the rules deny goes when they end, or their successors might allow what its client was told is not done.
 
 Who takes over has a second's worth of everybody's sets to apply. It does so a slice a turn, so that the oldest, for
@@ -27,7 +27,7 @@ from chp.messages import parse_kvset
 from chp.numbers import unpack
 
 from ..state.state import ReplicatedState
-from ..updates.gate import check_batch, check_plain, signer
+from ..updates.authorizer import check_batch, check_plain, signer
 
 Frames = list[bytes]
 
@@ -36,7 +36,7 @@ BATCH_IDENTITY_BYTES = 24  # session and batch number; a CHP/1 UUID has 16
 
 
 @dataclass(slots=True)
-class Entry:
+class PendingSet:
     """A message from the collector, and when it came."""
 
     frames: Frames
@@ -44,12 +44,12 @@ class Entry:
     since: float
 
 
-class Pending:
+class PendingList:
     """Messages waiting to be seen published, by identity, oldest first."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, PendingSet] = OrderedDict()
         self._sessions: dict[bytes, deque[bytes]] = {}  # the batches of a session, in their order
         self.taken: deque[Frames] = deque()  # by who serves now: to be applied, in this order
         self.bytes = 0
@@ -82,11 +82,11 @@ class Pending:
         """Keep a message; one that is here already stays where it is."""
         if identity in self._entries:
             return
-        self._put(identity, Entry(frames, sum(map(len, frames)), now))
+        self._put(identity, PendingSet(frames, sum(map(len, frames)), now))
         while len(self._entries) > self._limits.pending_batches_max or self.bytes > self._limits.pending_bytes_max:
             self._drop_oldest()
 
-    def _put(self, identity: bytes, entry: Entry) -> None:
+    def _put(self, identity: bytes, entry: PendingSet) -> None:
         self._entries[identity] = entry
         if len(identity) == BATCH_IDENTITY_BYTES:
             self._sessions.setdefault(identity[:16], deque()).append(identity)

@@ -1,7 +1,7 @@
 """The peers' link, as one server sees it: hearing the other, catching up with it, or letting it catch up.
 
-STATE      each heartbeat: Binary Star's state, and how far it is in which history; see meeting.py
-BEAT       in a long turn: it lives; see pulse.py
+STATE      each heartbeat: Binary Star's state, and how far it is in which history; see handshake.py
+BEAT       in a long turn: it lives; see beat.py
 WANT ...   see follow.py for how a passive catches up and stays in sync
 HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
 LEAVE      this server ends, on purpose: the other one need not wait for its silence
@@ -23,18 +23,18 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
+from ..context import Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
 from ..pair import follow
-from ..pair.binary_star import Event, peer_event
+from ..pair.beat import BEAT, BeatMessage
+from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
-from ..pair.pulse import BEAT, Beat
-from ..standing import Ask, Asking, Misfit, Peer, RiseAbove, Standing
-from ..state.filling import FILL, LACK
-from ..state.history import Proof, common, from_list, to_list
+from ..state.history import Position, common, from_list, to_list
+from ..state.missing_messages import FILL, LACK
 from ..updates.turn import Remember, Replace
-from . import meeting
-from .filler import Filler
+from . import handshake
+from .backfill import Backfill
+from .health import HealthCheck
 from .replay import Replay
-from .resting import Resting
 from .scrub import SCRUB, SCRUBBED, Scrubber
 
 LONG_AGO = -1e9
@@ -47,24 +47,24 @@ SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
 class PeerLink:
     """This server's end of the link."""
 
-    def __init__(self, here: Standing, resting: Resting) -> None:
-        self._here, self._resting = here, resting
+    def __init__(self, ctx: ServerContext, resting: HealthCheck) -> None:
+        self._here, self._resting = ctx, resting
         self.line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
         self.loader: Loader | None = None
-        self.misfit: Misfit | None = None
+        self.misfit: IncompatiblePeer | None = None
         self.foreign = b""  # the store of a misfit that was met before we began: silence is no reason to begin then
         self._said_at = LONG_AGO
         self.handed_over_at = LONG_AGO  # when we were asked to take over
-        self.replay = Replay(here)
-        self.scrubber = Scrubber(here)
+        self.replay = Replay(ctx)
+        self.scrubber = Scrubber(ctx)
         self._whole = False  # what we have is not to be built on: the whole state is asked for
         self._wanted_at = LONG_AGO
         self._unanswered = 0  # times that we asked since anything of an answer came
         self._was_in_sync = False
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
-        self.in_sync_since = here.now  # when that last changed
-        self.filler = Filler(here)
+        self.in_sync_since = ctx.now  # when that last changed
+        self.filler = Backfill(ctx)
         self._messages = b""  # the frame of a RECORD that has its messages
         self._opened = 0  # the epoch of the last turn, which is in our journal
         self.opens = False  # whether this turn opened an epoch
@@ -90,7 +90,7 @@ class PeerLink:
 
     def state_message(self) -> list[bytes]:
         """STATE, as it is sent each heartbeat."""
-        return meeting.tell(self._here, room=not self._resting.why)
+        return handshake.tell(self._here, room=not self._resting.why)
 
     def bars(self, timeout_s: float) -> bool:
         """Whether somebody who can't be our peer was heard so recently that we are not to begin."""
@@ -99,22 +99,22 @@ class PeerLink:
     @property
     def outdone(self) -> int:
         """The epoch above this server's that a client has seen: who opened it may serve yet. 0 if there is none."""
-        here = self._here
-        return 0 if here.arbitration.enabled else here.epochs.seen_above(here.state.epoch)
+        ctx = self._here
+        return 0 if ctx.arbitration.enabled else ctx.epochs.seen_above(ctx.state.epoch)
 
     @property
     def waits_for(self) -> str:
         """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
-        here, config = self._here, self._here.config
-        if here.active or not config.has_peer:
+        ctx, config = self._here, self._here.config
+        if ctx.active or not config.has_peer:
             return ""
         if self.foreign and not self.bars(config.peer_timeout_s):
-            return meeting.FOREIGN_MET.format(theirs=self.foreign.hex(), ours=here.state.store.hex())
-        if self.misfit is not None and not here.alive():
+            return handshake.FOREIGN_MET.format(theirs=self.foreign.hex(), ours=ctx.state.store.hex())
+        if self.misfit is not None and not ctx.alive():
             return f"the server at --peer can't be its peer: {self.misfit.text}"
-        if not here.alive() and here.bstate is not State.PASSIVE and (epoch := self.outdone):
-            return meeting.OUTDONE.format(seen=epoch, ours=here.state.epoch)
-        return "" if here.state.number or here.alive() else meeting.EMPTY
+        if not ctx.alive() and ctx.bstate is not State.PASSIVE and (epoch := self.outdone):
+            return handshake.OUTDONE.format(seen=epoch, ours=ctx.state.epoch)
+        return "" if ctx.state.number or ctx.alive() else handshake.EMPTY
 
     # -- what comes in
 
@@ -142,60 +142,60 @@ class PeerLink:
 
     def _hear(self) -> None:
         """Note that something came from the peer: a record, or a confirmation, shows that it lives."""
-        here, peer = self._here, self._here.peer
+        ctx, peer = self._here, self._here.peer
         if peer is not None and not peer.left:
-            peer.heard = here.now
-            here.liveness.word(here.now)
+            peer.heard = ctx.now
+            ctx.liveness.word(ctx.now)
 
     def _on_state(self, body: bytes) -> Asking:
-        here, who = self._here, meeting.heard(body, self._here)
-        here.liveness.word(here.now)
+        ctx, who = self._here, handshake.heard(body, self._here)
+        ctx.liveness.word(ctx.now)
         if self._is_stranger(who):
-            here.counts["strangers"] += 1
-            here.may_follow(who)
-            here.turn.fact("a stranger on the peer's port", "warning", name=who.name)
+            ctx.counts["strangers"] += 1
+            ctx.may_follow(who)
+            ctx.turn.fact("a stranger on the peer's port", "warning", name=who.name)
             return
-        if isinstance(who, Misfit):
+        if isinstance(who, IncompatiblePeer):
             self._on_misfit(who)
             return
         self.line = self._speaks
-        before, here.peer, self.misfit, self._ends_at = here.peer, who, None, None
+        before, ctx.peer, self.misfit, self._ends_at = ctx.peer, who, None, None
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
             self._on_new_peer(who)
-        here.committer.view.version = min(VERSION, who.version)
-        if who.at.store == here.state.store:
-            here.epochs.hear(who.epoch)
+        ctx.committer.view.version = min(VERSION, who.version)
+        if who.at.store == ctx.state.store:
+            ctx.epochs.hear(who.epoch)
         event = peer_event(
             peer_state=who.state,
             peer_number=who.number,
             peer_epoch=who.epoch,
-            number=here.state.number,
-            epoch=here.state.epoch,
-            primary=here.config.primary,
+            number=ctx.state.number,
+            epoch=ctx.state.epoch,
+            primary=ctx.config.primary,
         )
-        if here.active and who.state is State.ACTIVE:
-            here.await_suffix()
-        first = here.arbitration.before() if who.state is not State.ACTIVE else None
-        if first and not here.state.number and who.number:
+        if ctx.active and who.state is State.ACTIVE:
+            ctx.await_suffix()
+        first = ctx.arbitration.before() if who.state is not State.ACTIVE else None
+        if first and not ctx.state.number and who.number:
             first = None  # our disk is new: what the set names is lost
         if first is not None:  # the arbiter's set has one of us: whatever our numbers, that one has all that counts
-            event = Event.PEER_BEHIND if first else Event.PEER_AHEAD
+            event = PairEvent.PEER_BEHIND if first else PairEvent.PEER_AHEAD
         yield event
-        if who.state is not State.ACTIVE and who.at.store == here.state.store:
+        if who.state is not State.ACTIVE and who.at.store == ctx.state.store:
             yield RiseAbove(who.epoch)
         self._want_if_behind()
 
     def _on_beat(self, body: bytes) -> None:
-        beat, here = Beat.of(body), self._here
-        peer = here.peer
+        beat, ctx = BeatMessage.of(body), self._here
+        peer = ctx.peer
         if peer is None:  # one that was busy since before this server started: its STATE comes when its turn is done
-            here.liveness.word(here.now)
+            ctx.liveness.word(ctx.now)
         elif (peer.secret or peer.server) == beat.server and not peer.left:  # what it was then, STATE has told
             peer.turn_ms = beat.turn_ms
             self._hear()
 
-    def _is_stranger(self, who: Peer | Misfit) -> bool:
+    def _is_stranger(self, who: Peer | IncompatiblePeer) -> bool:
         """Whether another has the peer's place, and was heard just now.
 
         A peer whose connection broke, or that was started again, proves that it is the peer: it says the secret that
@@ -203,62 +203,62 @@ class PeerLink:
         """
         if not self._here.alive() or self._speaks == self.line:
             return False
-        if isinstance(who, Misfit):
+        if isinstance(who, IncompatiblePeer):
             return True
         return who.echo != self._here.config.secret and not self._here.commits.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """The first word of a peer's run: what an earlier one had confirmed, or was asked for, may be gone."""
-        here = self._here
-        here.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
-        here.follower = self.loader = None
+        ctx = self._here
+        ctx.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
+        ctx.follower = self.loader = None
         self._wanted_at = LONG_AGO
-        if different := meeting.differences(here, peer):
+        if different := handshake.differences(ctx, peer):
             text = {name: f"{ours} here, {theirs} there" for name, (ours, theirs) in different.items()}
-            here.turn.fact("settings differ", "warning", peer=peer.name, **text)
+            ctx.turn.fact("settings differ", "warning", peer=peer.name, **text)
 
-    def _on_misfit(self, misfit: Misfit) -> None:
-        here, before = self._here, self.misfit
+    def _on_misfit(self, misfit: IncompatiblePeer) -> None:
+        ctx, before = self._here, self.misfit
         self.misfit = misfit
-        again = before is not None and before.kind == misfit.kind and here.now - self._said_at < SAY_AGAIN_S
+        again = before is not None and before.kind == misfit.kind and ctx.now - self._said_at < SAY_AGAIN_S
         if not again:
-            self._said_at = here.now
-            here.turn.fact(meeting.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
-        begins = here.bstate in (State.PRIMARY, State.BACKUP)
+            self._said_at = ctx.now
+            ctx.turn.fact(handshake.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
+        begins = ctx.bstate in (State.PRIMARY, State.BACKUP)
         if misfit.kind == "foreign" and begins:
             self.remember_foreign(misfit.store)
         if misfit.kind != "role" or not begins:
             self._ends_at = None
         elif self._ends_at is None:  # not at once: the other one is to hear of it too
-            self._ends_at = here.now + ENDS_AFTER_BEATS * here.config.heartbeat_s
+            self._ends_at = ctx.now + ENDS_AFTER_BEATS * ctx.config.heartbeat_s
 
     def remember_foreign(self, store: bytes) -> None:
         """Of the next start too: the server that has the right data may be gone by then."""
         if store != self.foreign:
             self.foreign = store
-            self._here.turn.journal.append(Remember(meeting.FOREIGN_STORE, store))
+            self._here.turn.journal.append(Remember(handshake.FOREIGN_STORE, store))
 
     def leave_message(self) -> list[bytes]:
         """LEAVE, for the end of a server that was told to end, after all else."""
         return [follow.LEAVE, self._here.server]
 
     def _on_leave(self, body: bytes) -> None:
-        here, peer = self._here, self._here.peer
+        ctx, peer = self._here, self._here.peer
         if peer is not None and peer.server == body:  # else of one that has been started again
             peer.left = True
-            here.liveness.left()
-            here.turn.fact("peer left", name=peer.name)
+            ctx.liveness.left()
+            ctx.turn.fact("peer left", name=peer.name)
 
     # -- the passive's side
 
     def _want_if_behind(self) -> None:
-        here, peer = self._here, self._here.peer
-        if here.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
+        ctx, peer = self._here, self._here.peer
+        if ctx.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
-        behind = here.replacing is None and (peer.at != here.state.proof() or not peer.in_sync or self._whole)
-        wait = here.config.peer_timeout_s if peer.follows else here.config.heartbeat_s
+        behind = ctx.replacing is None and (peer.at != ctx.state.proof() or not peer.in_sync or self._whole)
+        wait = ctx.config.peer_timeout_s if peer.follows else ctx.config.heartbeat_s
         # a question makes the active begin anew: one on its way must not be followed by others for ever
-        if behind and here.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
+        if behind and ctx.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
             self._want()
 
     def want_whole(self) -> None:
@@ -271,63 +271,63 @@ class PeerLink:
             self.want_whole()
 
     def _want(self) -> None:
-        here = self._here
-        self._wanted_at, self.loader = here.now, None
+        ctx = self._here
+        self._wanted_at, self.loader = ctx.now, None
         self._unanswered = min(self._unanswered + 1, ASKED_MAX)
-        here.confirmed = 0  # the active may have given us up since: say again what we have
-        here.drop_partial()
-        here.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
-        said = {"at": here.state.proof(), "history": to_list(here.state.history), "whole": self._whole}
-        here.turn.to_peer.append([follow.WANT, packb(said)])
+        ctx.confirmed = 0  # the active may have given us up since: say again what we have
+        ctx.drop_partial()
+        ctx.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
+        said = {"at": ctx.state.proof(), "history": to_list(ctx.state.history), "whole": self._whole}
+        ctx.turn.to_peer.append([follow.WANT, packb(said)])
 
     def _on_record(self, body: bytes) -> None:
-        here = self._here
-        if here.bstate is not State.PASSIVE or self.loader is not None:
+        ctx = self._here
+        if ctx.bstate is not State.PASSIVE or self.loader is not None:
             return
         header, items = decode(body)
         if not isinstance(header, Batch | Epoch | Access):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
-        if header.last <= here.commits.followed:
+        if header.last <= ctx.commits.followed:
             return
-        if header.prev != here.commits.followed:
-            if here.now - self._wanted_at > here.config.heartbeat_s:
+        if header.prev != ctx.commits.followed:
+            if ctx.now - self._wanted_at > ctx.config.heartbeat_s:
                 self._want()
             return
-        self._wanted_at, self._unanswered = here.now, 0
+        self._wanted_at, self._unanswered = ctx.now, 0
         if isinstance(header, Access) and header.rules is not None:
-            here.pending.end_rules(here.state)
-        record = here.commits.follow_decoded(header, items, body, here.arrival)
+            ctx.pending.end_rules(ctx.state)
+        record = ctx.commits.follow_decoded(header, items, body, ctx.arrival)
         record.messages = self.filler.came(self._messages)
-        here.commits.keep(record, here.turn)
-        here.pending.published(header.origins if isinstance(header, Batch) else [], here.commits.followed_uuids())
+        ctx.commits.keep(record, ctx.turn)
+        ctx.pending.published(header.origins if isinstance(header, Batch) else [], ctx.commits.followed_uuids())
 
     def _on_sync(self, body: bytes) -> None:
-        here = self._here
-        if here.bstate is not State.PASSIVE:
+        ctx = self._here
+        if ctx.bstate is not State.PASSIVE:
             return
-        self._wanted_at = here.now
+        self._wanted_at = ctx.now
         if begins_snapshot(body):
-            self.loader = Loader(here.limits)
+            self.loader = Loader(ctx.limits)
         if self.loader is None:
             return  # of the answer to an earlier question; the one to the last begins with its first chunk
         self._unanswered = 0
         try:
-            self.loader.add(body, here.arrival)
+            self.loader.add(body, ctx.arrival)
         except BadFrame:
             self._want()
             raise
-        here.turn.to_peer.append([follow.MORE, pack(1)])
+        ctx.turn.to_peer.append([follow.MORE, pack(1)])
 
     def _on_end(self, body: bytes) -> None:
-        here, commits = self._here, self._here.commits
-        if here.bstate is not State.PASSIVE:
+        ctx, commits = self._here, self._here.commits
+        if ctx.bstate is not State.PASSIVE:
             return
         if self.loader is None and not self._unanswered:
             return  # nobody asked for it, and it would be read whole
         earlier = self.loader is None  # as in _on_sync; or of a state without a key
-        loader, self.loader = self.loader or Loader(here.limits), None
+        loader, self.loader = self.loader or Loader(ctx.limits), None
         try:
-            after = loader.finish(body, here.arrival)
+            after = loader.finish(body, ctx.arrival)
         except BadFrame:
             if earlier:
                 return
@@ -335,146 +335,146 @@ class PeerLink:
             raise
         if commits.state.store not in (b"", after.store):
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
-        if here.outruns(after.number):
+        if ctx.outruns(after.number):
             self._want()  # it answers what we asked before we served
             return
-        self._wanted_at, self._unanswered, self._whole = here.now, 0, False
+        self._wanted_at, self._unanswered, self._whole = ctx.now, 0, False
         before, commits.state = commits.state, after
         common = after.common_number(before.history)
         if before.number > common:
             self.replay.part_with(common, before)
         commits.begin_anew(before)
-        here.pending.skip_rules(before, after)
-        shared = common if here.replacing is None else min(common, here.replacing)
-        here.turn.journal.append(Replace(commits.state.number, shared))
+        ctx.pending.skip_rules(before, after)
+        shared = common if ctx.replacing is None else min(common, ctx.replacing)
+        ctx.turn.journal.append(Replace(commits.state.number, shared))
         self.filler.replaced(shared)
-        here.confirmed = 0
-        here.turn.fact("caught_up", number=describe(here.state.number), keys=len(here.state.map), by="snapshot")
+        ctx.confirmed = 0
+        ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
 
     def _on_handover(self, body: bytes) -> Asking:
         if unpack(body) == self._here.state.number:
-            yield Event.HANDOVER
+            yield PairEvent.HANDOVER
             self.handed_over_at = self._here.now
 
     # -- the active's side
 
     def _on_want(self, body: bytes) -> Asking:
-        here = self._here
-        if not here.active:
+        ctx = self._here
+        if not ctx.active:
             return
         said = unpackb(body, "WANT", WANT_WEIGHT)
-        at, history = Proof.of(said["at"]), from_list(said["history"])
-        if at.store not in (b"", here.state.store):
+        at, history = Position.of(said["at"]), from_list(said["history"])
+        if at.store not in (b"", ctx.state.store):
             return  # its STATE said so too
         after = at.number
-        here.commit()
+        ctx.commit()
         yield RiseAbove(epoch_of(after))
-        state, log, ours = here.state, here.commits.log, here.commits.holds(at)
+        state, log, ours = ctx.state, ctx.commits.log, ctx.commits.holds(at)
         if not ours:
             shared = describe(common(state.history, history))
             number = describe(state.number)
-            here.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
-            here.counts["parted"] += 1
-            here.await_suffix()
+            ctx.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
+            ctx.counts["parted"] += 1
+            ctx.await_suffix()
         begun = after > 0 or len(log) <= 1  # an empty server gets all at once: it is not to serve a part of it
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
-            here.follower = Follower(here.limits, after, state.number)
+            ctx.follower = Follower(ctx.limits, after, state.number)
         else:
             image = state.image("")
-            segments = (segment.encode() for segment in image.chunks(here.limits, lambda: here.now))
+            segments = (segment.encode() for segment in image.chunks(ctx.limits, lambda: ctx.now))
             chunks = chain(image.waiting(), segments, state.staging.segments())
-            here.follower = Follower(here.limits, state.number, state.number, chunks)
-            here.follower.with_state(state.rest(here.now))
-        here.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
+            ctx.follower = Follower(ctx.limits, state.number, state.number, chunks)
+            ctx.follower.with_state(state.rest(ctx.now))
+        ctx.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:
         if self._here.follower is not None:
             self._here.follower.credit = min(self._here.follower.credit + unpack(body), follow.CREDIT)
 
     def _on_confirm(self, body: bytes) -> None:
-        here = self._here
-        if here.follower is None or not here.active:
+        ctx = self._here
+        if ctx.follower is None or not ctx.active:
             return
-        at = Proof.of(unpackb(body, "CONFIRM", QUESTION))
+        at = Position.of(unpackb(body, "CONFIRM", QUESTION))
         number = at.number
-        if not here.commits.holds(at):  # of a suffix it has to part with, or it is not what it was
-            if here.follower.in_sync:
-                here.counts["diverged"] += 1
-                here.turn.fact("the passive differs", "warning", peer=at.describe(), number=describe(here.state.number))
-                self._degrade(here.follower)
+        if not ctx.commits.holds(at):  # of a suffix it has to part with, or it is not what it was
+            if ctx.follower.in_sync:
+                ctx.counts["diverged"] += 1
+                ctx.turn.fact("the passive differs", "warning", peer=at.describe(), number=describe(ctx.state.number))
+                self._degrade(ctx.follower)
             return
-        was = here.follower.in_sync
-        here.follower.confirm(number, here.now, here.config.replica_timeout_s)
-        if here.follower.in_sync and not was:
-            here.turn.fact("in_sync", number=describe(here.follower.confirmed))
-            here.beat_now()
+        was = ctx.follower.in_sync
+        ctx.follower.confirm(number, ctx.now, ctx.config.replica_timeout_s)
+        if ctx.follower.in_sync and not was:
+            ctx.turn.fact("in_sync", number=describe(ctx.follower.confirmed))
+            ctx.beat_now()
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
         """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
-        here = self._here
-        if here.active:
+        ctx = self._here
+        if ctx.active:
             raise BadInput("this server is active already")
-        if self.foreign and not here.arbitration.enabled:
+        if self.foreign and not ctx.arbitration.enabled:
             return (yield from self._force_beside_a_foreign_store())
-        if not here.arbitration.enabled:
+        if not ctx.arbitration.enabled:
             return (yield from self._force_below_an_epoch())
-        if here.alive() and here.peer is not None and here.peer.state is State.ACTIVE:
+        if ctx.alive() and ctx.peer is not None and ctx.peer.state is State.ACTIVE:
             raise BadInput("the other server is active; switch without --force")
-        lost = here.arbitration.lost(here.state.number)
-        here.arbitration.force(here.now)
-        here.turn.fact("forced", "warning", number=describe(here.state.number), lost=lost)
-        return {"forced": True, "number": describe(here.state.number), "lost": lost}
+        lost = ctx.arbitration.lost(ctx.state.number)
+        ctx.arbitration.force(ctx.now)
+        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
+        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def _force_below_an_epoch(self) -> Generator[Ask, None, dict[str, Any]]:
-        here, epoch = self._here, self.outdone
-        if here.bstate is State.PASSIVE or not epoch:
+        ctx, epoch = self._here, self.outdone
+        if ctx.bstate is State.PASSIVE or not epoch:
             raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
-        if here.liveness.may_be_there(here.now):
+        if ctx.liveness.may_be_there(ctx.now):
             raise BadInput("the server at --peer runs; stop it first, or let the two go on together")
         lost = f"what epoch {epoch} did that this server does not have; it is accounted for if the other one returns"
-        here.turn.fact("forced", "warning", number=describe(here.state.number), lost=lost)
-        yield Event.FORCED
-        return {"forced": True, "number": describe(here.state.number), "lost": lost}
+        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
+        yield PairEvent.FORCED
+        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def _force_beside_a_foreign_store(self) -> Generator[Ask, None, dict[str, Any]]:
-        here, foreign = self._here, self.foreign.hex()
-        if self.bars(here.config.peer_timeout_s):
+        ctx, foreign = self._here, self.foreign.hex()
+        if self.bars(ctx.config.peer_timeout_s):
             raise BadInput(f"the server at --peer runs, and holds the store {foreign}; stop it first")
-        lost = f"nothing of this store ({here.state.store.hex()}); what {foreign} holds is not taken over"
-        here.turn.fact("forced", "warning", number=describe(here.state.number), lost=lost)
-        yield Event.FORCED
-        return {"forced": True, "number": describe(here.state.number), "lost": lost}
+        lost = f"nothing of this store ({ctx.state.store.hex()}); what {foreign} holds is not taken over"
+        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
+        yield PairEvent.FORCED
+        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def switch(self) -> dict[str, Any]:
         """`chp switch`: let the passive take over; takes no sets until it has, or until it has not in time."""
-        here = self._here
-        if not here.active:
+        ctx = self._here
+        if not ctx.active:
             raise BadInput("this server is not active; ask the other one to switch")
-        if not here.in_sync():
+        if not ctx.in_sync():
             raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
-        if not here.arbitration.both:
+        if not ctx.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
-        here.committer.write_refusals(here.arrival)
-        here.commit()
-        here.handover_until = here.now + here.config.peer_timeout_s
-        here.turn.fact("handover", number=describe(here.state.number))
-        return {"switching": True, "number": describe(here.state.number)}
+        ctx.committer.write_refusals(ctx.arrival)
+        ctx.commit()
+        ctx.handover_until = ctx.now + ctx.config.peer_timeout_s
+        ctx.turn.fact("handover", number=describe(ctx.state.number))
+        return {"switching": True, "number": describe(ctx.state.number)}
 
     # -- the end of a turn
 
     def end_turn(self) -> None:
         """Send what there is to send; give up on a passive that does not confirm."""
-        here = self._here
-        if self._ends_at is not None and here.now >= self._ends_at and self.misfit is not None:
+        ctx = self._here
+        if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
             self.ends = self.misfit.text
         self._confirm()
         self.replay.hand_over()
-        self.filler.end_turn(asks=self.loader is None and here.replacing is None)
+        self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
         self._record_sync()
         self._hold_back()
-        if here.active and here.follower is not None and not self._held_back:
-            self._serve(here.follower)
-        here.commits.log.pin = None if here.follower is None else here.follower.position
+        if ctx.active and ctx.follower is not None and not self._held_back:
+            self._serve(ctx.follower)
+        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
 
     def _hold_back(self) -> None:
         """Records leave while we write them, but for those of a turn that opens an epoch, and the word of it.
@@ -482,44 +482,44 @@ class PeerLink:
         If we died before it is in our journal we would open it again, while the passive has another of that number; if
         there is no room for it we don't serve, and the peer, had it been told, would have given way to nobody.
         """
-        here = self._here
-        self.opens = here.active and here.state.epoch != self._opened
-        self._held_back = self.opens and here.follower is not None
-        self._opened = here.state.epoch
+        ctx = self._here
+        self.opens = ctx.active and ctx.state.epoch != self._opened
+        self._held_back = self.opens and ctx.follower is not None
+        self._opened = ctx.state.epoch
 
     def _record_sync(self) -> None:
-        here = self._here
-        if here.in_sync() != self._was_in_sync:
-            self._was_in_sync, self.in_sync_since = not self._was_in_sync, here.now
-            if self._was_in_sync and here.bstate is State.PASSIVE:
-                here.turn.fact("in_sync", number=describe(here.state.number))
+        ctx = self._here
+        if ctx.in_sync() != self._was_in_sync:
+            self._was_in_sync, self.in_sync_since = not self._was_in_sync, ctx.now
+            if self._was_in_sync and ctx.bstate is State.PASSIVE:
+                ctx.turn.fact("in_sync", number=describe(ctx.state.number))
 
     def _serve(self, follower: Follower) -> None:
-        here = self._here
-        here.turn.to_peer += follower.pump(here.commits.log, here.now)
-        overdue = follower.in_sync and follower.overdue(here.now, here.config.replica_timeout_s)
-        if follower.lost or overdue or not here.is_prompt():
+        ctx = self._here
+        ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
+        overdue = follower.in_sync and follower.overdue(ctx.now, ctx.config.replica_timeout_s)
+        if follower.lost or overdue or not ctx.is_prompt():
             self._degrade(follower)
-        elif here.handing_over:
-            here.turn.to_peer.append([follow.HANDOVER, pack(here.state.number)])
+        elif ctx.handing_over:
+            ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
         else:
             self.scrubber.go_on(follower)
 
     def _confirm(self) -> None:
-        here = self._here
-        whole = self.loader is None and here.replacing is None
-        if whole and here.bstate is State.PASSIVE and here.state.number != here.confirmed:
-            here.confirmed = here.state.number
-            here.turn.confirm.append(follow.confirm(here.state.proof()))
+        ctx = self._here
+        whole = self.loader is None and ctx.replacing is None
+        if whole and ctx.bstate is State.PASSIVE and ctx.state.number != ctx.confirmed:
+            ctx.confirmed = ctx.state.number
+            ctx.turn.confirm.append(follow.confirm(ctx.state.proof()))
 
     def _degrade(self, follower: Follower) -> None:
-        here = self._here
+        ctx = self._here
         if follower.in_sync:
-            numbers = {"number": describe(here.state.number), "confirmed": describe(follower.confirmed)}
-            here.turn.fact("degraded", "warning", **numbers)
-            here.counts["degraded"] += 1
-        here.follower = None
-        here.beat_now()
+            numbers = {"number": describe(ctx.state.number), "confirmed": describe(follower.confirmed)}
+            ctx.turn.fact("degraded", "warning", **numbers)
+            ctx.counts["degraded"] += 1
+        ctx.follower = None
+        ctx.beat_now()
 
     _HANDLERS: ClassVar[dict[bytes, Callable[[PeerLink, bytes], Asking | None]]] = {
         follow.STATE: _on_state, follow.WANT: _on_want, follow.RECORD: _on_record, follow.SYNC_CHUNK: _on_sync,

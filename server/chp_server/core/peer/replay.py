@@ -23,10 +23,10 @@ from chp.numbers import describe
 from chp.topics import unpack_messages
 from chp.unpacking import Load, weight_of
 
+from ..context import ServerContext
 from ..pair import follow
-from ..standing import Standing
-from ..state.filling import Read
-from ..state.recordlog import Messages, Record
+from ..state.missing_messages import Read
+from ..state.record_log import LoggedMessages, Record
 from ..state.state import ReplicatedState
 from ..state.topics import Topics
 from ..updates.turn import ALREADY, Save, Update
@@ -35,7 +35,7 @@ from .suffix import (
     REPLAYED,
     RULES,
     Ledger,
-    Piece,
+    SuffixPart,
     account,
     account_by_state,
     account_of_rules,
@@ -46,7 +46,7 @@ from .suffix import (
 HANDED_BYTES = 64 << 20  # of messages, at most; what is beyond is counted
 
 
-class Handed:
+class ReplayedMessages:
     """The messages of some records, by topic and offset."""
 
     def __init__(self, records: Sequence[Record], topics: Topics, read: Read) -> None:
@@ -60,7 +60,7 @@ class Handed:
             for row in record.messages or ():
                 self._take(row)
 
-    def _take(self, row: Messages) -> None:
+    def _take(self, row: LoggedMessages) -> None:
         name, at = self._ids.get(row.topic), row.first
         if name is None or self._left < len(row.body):
             return
@@ -121,8 +121,8 @@ PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it h
 class Replay:
     """Both ends of it, of which a server has one at a time."""
 
-    def __init__(self, here: Standing) -> None:
-        self._here = here
+    def __init__(self, ctx: ServerContext) -> None:
+        self._here = ctx
         self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
         self._answered_at: deque[tuple[int, list[list[Any]]]] = deque()  # messages whose records have not come to us
         self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
@@ -142,45 +142,45 @@ class Replay:
 
     def part_with(self, common: int, before: ReplicatedState) -> None:
         """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
-        here, log = self._here, self._here.commits.log
+        ctx, log = self._here, self._here.commits.log
         complete = log.reaches(common)
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
-        handed = Handed(suffix, before.topics, self.read_messages)
-        updates, pieces = account(suffix, common, here.state, handed.back)
+        handed = ReplayedMessages(suffix, before.topics, self.read_messages)
+        updates, pieces = account(suffix, common, ctx.state, handed.back)
         if not complete:
             seen = {update.key for update in updates}
-            older, unknown = account_by_state(before, common, here.state, here.now, seen=seen, upto=start)
-            updates, pieces = older + updates, [uuids_of(before, here.state, pieces), *unknown, *pieces]
-        rules, first = account_of_rules(before, common, here.state)
+            older, unknown = account_by_state(before, common, ctx.state, ctx.now, seen=seen, upto=start)
+            updates, pieces = older + updates, [uuids_of(before, ctx.state, pieces), *unknown, *pieces]
+        rules, first = account_of_rules(before, common, ctx.state)
         updates, pieces = rules + updates, first + pieces
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
-        self._waiting = deque(_messages(pieces, here.limits.part_bytes))
+        self._waiting = deque(_messages(pieces, ctx.limits.part_bytes))
         self._answered_at.clear()
         self._common, self._sent_at = common, LONG_AGO
-        here.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
+        ctx.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
         counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
         if handed.lost:
             counts["suffix_messages_lost"] = handed.lost
-        here.counts.update(counts)
+        ctx.counts.update(counts)
         numbers = {"number": describe(before.number), "common": describe(common)}
-        here.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
+        ctx.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
 
     def hand_over(self) -> None:
         """Send what is next, or again what was not answered."""
-        here = self._here
-        while self._answered_at and self._answered_at[0][0] <= here.state.number:
+        ctx = self._here
+        while self._answered_at and self._answered_at[0][0] <= ctx.state.number:
             self._answered_at.popleft()
         if not (self._waiting or self._answered_at):
             self._updates.clear()
-        if not self._waiting or here.bstate is not State.PASSIVE or here.replacing is not None:
+        if not self._waiting or ctx.bstate is not State.PASSIVE or ctx.replacing is not None:
             return
-        if here.now - self._sent_at > here.config.peer_timeout_s:
+        if ctx.now - self._sent_at > ctx.config.peer_timeout_s:
             if self._sent_at == LONG_AGO:
                 self._id += 1
-            self._sent_at = here.now
-            said = [here.server, self._id, self._common, self._waiting[0]]
-            here.turn.to_peer.append([follow.REPLAY, packb(said)])
+            self._sent_at = ctx.now
+            said = [ctx.server, self._id, self._common, self._waiting[0]]
+            ctx.turn.to_peer.append([follow.REPLAY, packb(said)])
 
     def on_replayed(self, body: bytes) -> None:
         """The active has taken the message over, but for these keys."""
@@ -191,15 +191,15 @@ class Replay:
             self._late(refused)
 
     def _late(self, refused: list[str]) -> None:
-        here = self._here
+        ctx = self._here
         late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
         if late:
             for update in late:
                 update.outcome = CONFLICT
-            here.counts["suffix_conflict"] += len(late)
-            here.counts["suffix_replayed"] -= len(late)
-            here.turn.saves.append(Save(f"suffix-late-{describe(here.state.number)}", late))
-            here.turn.fact("suffix", "warning", suffix_conflict=len(late))
+            ctx.counts["suffix_conflict"] += len(late)
+            ctx.counts["suffix_replayed"] -= len(late)
+            ctx.turn.saves.append(Save(f"suffix-late-{describe(ctx.state.number)}", late))
+            ctx.turn.fact("suffix", "warning", suffix_conflict=len(late))
 
     def own(self, held: int) -> None:
         """We became active with records up to `held`: what of our suffix is not in them is ours to take over."""
@@ -214,57 +214,57 @@ class Replay:
 
     def on_replay(self, body: bytes) -> None:
         """A suffix, or a part of it."""
-        here = self._here
+        ctx = self._here
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
-        if not here.active:
+        if not ctx.active:
             return
-        here.await_suffix()
+        ctx.await_suffix()
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
             self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):
             refused = self._take(self._takeover[1], pieces)
-            self._answered = server, suffix_id, refused, here.state.number
-        here.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])  # once in the journal
+            self._answered = server, suffix_id, refused, ctx.state.number
+        ctx.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])  # once in the journal
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
         """Make records of pieces; returns the keys that were in conflict."""
-        here, refused, done = self._here, [], 0
-        here.commit()
+        ctx, refused, done = self._here, [], 0
+        ctx.commit()
         known = self._done_since(ledger.common)
         for item in pieces:
-            if (asked := Piece.of(item)).rules is not None:
+            if (asked := SuffixPart.of(item)).rules is not None:
                 refused += self._take_rules(asked.rules, ledger.common)
                 continue
-            piece, updates = ledger.judge(asked, here.state, known.wrote, counted=known.counted)
+            piece, updates = ledger.judge(asked, ctx.state, known.wrote, counted=known.counted)
             refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
                 self._set_again(piece)
-                ledger.note(piece, here.state)
+                ledger.note(piece, ctx.state)
                 done += sum(len(segment.keys) for segment in piece.segments)
-        here.commit()
-        here.counts["suffix_taken_over"] += done
-        here.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
+        ctx.commit()
+        ctx.counts["suffix_taken_over"] += done
+        ctx.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
         return refused
 
     def _take_rules(self, document: dict[str, Any], common: int) -> list[str]:
         """Rules that a suffix gave, unless others were given here since; a person is to look at these then."""
-        here = self._here
-        if here.state.access.changed > common:
-            here.turn.fact("access in conflict", "warning", common=describe(common), number=describe(here.state.number))
+        ctx = self._here
+        if ctx.state.access.changed > common:
+            ctx.turn.fact("access in conflict", "warning", common=describe(common), number=describe(ctx.state.number))
             return [RULES]
-        here.commit()
-        here.committer.keep_access(here.turn, here.now, here.wall, rules=document)
+        ctx.commit()
+        ctx.committer.keep_access(ctx.turn, ctx.now, ctx.wall, rules=document)
         return []
 
-    def _set_again(self, piece: Piece) -> None:
+    def _set_again(self, piece: SuffixPart) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
-        here, origins = self._here, piece.origins or []
+        ctx, origins = self._here, piece.origins or []
         if not piece.whole:
-            here.commit()
-            origins = [[session, no] for session, no in origins if not here.state.skipped(session, no)]
+            ctx.commit()
+            origins = [[session, no] for session, no in origins if not ctx.state.skipped(session, no)]
             if piece.origins is not None:
-                piece.segments += parted(piece, here.state)
-        here.recommit(piece.segments, origins)
+                piece.segments += parted(piece, ctx.state)
+        ctx.recommit(piece.segments, origins)
 
     def _done_since(self, common: int) -> Since:
         """Read the records after `common`, as far as the log reaches back."""
@@ -281,7 +281,7 @@ class Replay:
         return since
 
 
-def _messages(pieces: list[Piece], bytes_max: int) -> Iterator[list[list[Any]]]:
+def _messages(pieces: list[SuffixPart], bytes_max: int) -> Iterator[list[list[Any]]]:
     """Pieces in groups of about `bytes_max`, in order."""
     group: list[list[Any]] = []
     load, keys = Load(bytes_max + PIECE_BYTES_MAX), 0
@@ -300,13 +300,13 @@ def _messages(pieces: list[Piece], bytes_max: int) -> Iterator[list[list[Any]]]:
         yield group
 
 
-def _split(piece: Piece) -> Iterator[Piece]:
+def _split(piece: SuffixPart) -> Iterator[SuffixPart]:
     """A piece as one, or in parts that fit a message; the last one has the origins."""
     start = size = keys = 0
     for i, segment in enumerate(piece.segments):
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
         keys += len(segment.keys)
         if (size > PIECE_BYTES_MAX or keys > KEYS_MAX) and i > start:
-            yield Piece(None, piece.whole, piece.segments[start:i], piece.on)
+            yield SuffixPart(None, piece.whole, piece.segments[start:i], piece.on)
             start, size, keys = i, 0, len(segment.keys)
-    yield Piece(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules)
+    yield SuffixPart(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules)

@@ -29,8 +29,8 @@ from chp.errors import BadFrame
 from chp.headers import State
 from chp.numbers import describe
 
+from ..context import ServerContext
 from ..pair.follow import Follower
-from ..standing import Standing
 from ..state.image import Gathering
 from ..state.state import ReplicatedState
 
@@ -38,47 +38,47 @@ from ..state.state import ReplicatedState
 class Scrubber:
     """One server's part in it, whichever it is."""
 
-    def __init__(self, here: Standing) -> None:
-        self._here = here
-        self._scrub = Scrub(here.config.scrub_s, here.config.heartbeat_s)
+    def __init__(self, ctx: ServerContext) -> None:
+        self._here = ctx
+        self._scrub = Scrub(ctx.config.scrub_s, ctx.config.heartbeat_s)
 
     def go_on(self, follower: Follower) -> None:
         """The next slice, if one is due and the passive is, or will be, where we are when it comes."""
-        here = self._here
+        ctx = self._here
         if not follower.in_sync:
             self._scrub.stop()
-        elif follower.position == here.state.number and not here.state.deferred and self._scrub.due(here.now):
-            said = self._scrub.next(here.state, here.now)
+        elif follower.position == ctx.state.number and not ctx.state.deferred and self._scrub.due(ctx.now):
+            said = self._scrub.next(ctx.state, ctx.now)
             if said is not None:
-                here.turn.to_peer.append(said)
+                ctx.turn.to_peer.append(said)
 
     def on_scrub(self, body: bytes) -> bool:
         """The active's slice; whether our contents are not the active's."""
-        here = self._here
-        if here.bstate is not State.PASSIVE:
+        ctx = self._here
+        if ctx.bstate is not State.PASSIVE:
             return False
-        if here.commits.followed != here.state.number:  # parts of a record are here, and its last is not
+        if ctx.commits.followed != ctx.state.number:  # parts of a record are here, and its last is not
             return False
-        answer, found = self._scrub.compare(here.state, body, here.now)
+        answer, found = self._scrub.compare(ctx.state, body, ctx.now)
         if answer is not None:
-            here.turn.to_peer.append(answer)  # before the question for all
+            ctx.turn.to_peer.append(answer)  # before the question for all
         if found is not None:
             self._tell(found)
         return found is not None
 
     def on_scrubbed(self, body: bytes) -> None:
         """What the passive made of a slice of ours."""
-        here = self._here
-        found = self._scrub.answered(body, here.now) if here.active else None
+        ctx = self._here
+        found = self._scrub.answered(body, ctx.now) if ctx.active else None
         if found is not None:
             self._tell(found)
             self._scrub.stop()
 
-    def _tell(self, found: Found) -> None:
-        here = self._here
-        here.counts["scrub_differences"] += found.differences
+    def _tell(self, found: ScrubResult) -> None:
+        ctx = self._here
+        ctx.counts["scrub_differences"] += found.differences
         keys = ", ".join(found.named) or "keys that only one of the two has"
-        here.turn.fact("contents differ", "warning", number=describe(here.state.number), keys=keys, of=found.keys)
+        ctx.turn.fact("contents differ", "warning", number=describe(ctx.state.number), keys=keys, of=found.keys)
 
     def status(self) -> dict[str, Any]:
         """For `chp status` and metrics."""
@@ -117,7 +117,7 @@ def totals(state: ReplicatedState) -> Totals:
 
 
 @dataclass(slots=True)
-class Found:
+class ScrubResult:
     """What a pass has found so far, or did."""
 
     keys: int = 0  # that were compared
@@ -142,8 +142,8 @@ class Scrub:
         self._slice = 0
         self._due = 0.0
         self.passes = 0
-        self.now = Found()  # the pass under way
-        self.last = Found()
+        self.now = ScrubResult()  # the pass under way
+        self.last = ScrubResult()
 
     def stop(self) -> None:
         """There is nobody to compare with: the pass is over, and counts for nothing."""
@@ -174,7 +174,7 @@ class Scrub:
         least, most = SLICE_KEYS
         self._slice = min(most, max(least, ceil(len(state.map) * self._heartbeat_s / self._scrub_s)))
         self.passes += 1
-        self.now = Found()
+        self.now = ScrubResult()
 
     def _take(self, values: dict[str, bytes]) -> list[str]:
         """The next keys that are still there, as many as a slice may have; none at the end of the pass."""
@@ -192,7 +192,7 @@ class Scrub:
                 size += len(values[key])
         return keys
 
-    def answered(self, body: bytes, now: float) -> Found | None:
+    def answered(self, body: bytes, now: float) -> ScrubResult | None:
         """SCRUBBED; the pass, if this slice had a difference."""
         number, keys, differing, differences, ended = unpackb(body, "SCRUBBED")
         if number != self.passes:
@@ -201,7 +201,7 @@ class Scrub:
             raise BadFrame("SCRUBBED has a pass, two numbers, keys and whether it is the end")
         return self._record(keys, [str(key) for key in differing], differences, now if ended else None)
 
-    def _record(self, keys: int, differing: list[str], differences: int, ended: float | None) -> Found | None:
+    def _record(self, keys: int, differing: list[str], differences: int, ended: float | None) -> ScrubResult | None:
         self.now.add(keys, differing, differences)
         if ended is not None:
             self.now.ended = ended
@@ -211,13 +211,13 @@ class Scrub:
 
     # -- the passive's side
 
-    def compare(self, state: ReplicatedState, body: bytes, now: float) -> tuple[list[bytes] | None, Found | None]:
+    def compare(self, state: ReplicatedState, body: bytes, now: float) -> tuple[list[bytes] | None, ScrubResult | None]:
         """SCRUB: the answer, None if our state is not at its number; and what differs, if something does."""
         number, at, keys, theirs, *end = unpackb(body, "SCRUB")
         if at != state.number or state.deferred:
             return None, None
         if number != self.passes:
-            self.passes, self.now = number, Found()
+            self.passes, self.now = number, ScrubResult()
         ours = sums(state, keys)
         differing = [] if ours == theirs else [k for k, a, b in zip(keys, ours, theirs, strict=True) if a != b]
         differences = len(differing)

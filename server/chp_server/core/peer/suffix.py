@@ -16,10 +16,10 @@ somebody else has set is not its own. What is over by time is no suffix.
 A batch that acknowledges messages is in conflict, whole: the other history gives them again from where it is, and what
 was made of them is made again with them. So is one that expects something of keys that it does not write.
 
-What is replayed keeps its place and its session's number (`Piece`), so that a client which had no answer and sends its
-batch again is told that it was done. A batch that was in conflict, even in part, can be neither done again nor called
-done: sent again it is refused, as *parted*. One that the active has refused stays refused and is not replayed, unless
-the active said *parted* itself, since the condition named a revision that only the suffix has.
+What is replayed keeps its place and its session's number (`SuffixPart`), so that a client which had no answer and sends
+its batch again is told that it was done. A batch that was in conflict, even in part, can be neither done again nor
+called done: sent again it is refused, as *parted*. One that the active has refused stays refused and is not replayed,
+unless the active said *parted* itself, since the condition named a revision that only the suffix has.
 
 Pure: the records go in, an account of each update and the pieces to replay come out.
 """
@@ -37,7 +37,7 @@ from chp.batch import Segment, decode, decode_segment, segment_of, select
 from chp.headers import Batch
 from chp.parts import Parts
 
-from ..state.recordlog import Record
+from ..state.record_log import Record
 from ..state.state import ReplicatedState
 from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
@@ -58,7 +58,7 @@ Counted = Callable[[str, int], str]
 
 
 @dataclass(slots=True)
-class Piece:
+class SuffixPart:
     """A batch of a suffix as it is handed over: what is to be set again, and whose it was."""
 
     origins: list[list[Any]] | None  # [[session, batch]], none for CHP/1; None: more of the batch follows, and tells
@@ -73,10 +73,10 @@ class Piece:
         return said if self.rules is None else [*said, self.rules]
 
     @staticmethod
-    def of(item: list[Any]) -> Piece:
+    def of(item: list[Any]) -> SuffixPart:
         """Of a REPLAY."""
         origins, whole, bodies, on, *rules = item
-        return Piece(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
+        return SuffixPart(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
 
     @property
     def bound(self) -> bool:
@@ -103,13 +103,13 @@ class Piece:
 
 def account(
     suffix: list[Record], common: int, after: ReplicatedState, back: Callable[[Segment], Segment] = lambda each: each
-) -> tuple[list[Update], list[Piece]]:
+) -> tuple[list[Update], list[SuffixPart]]:
     """What becomes of each key of `suffix`, given the state that replaced ours and the last `common` number.
 
     `back` gives a segment the messages that it brought (topics/handed.py).
     """
     latest: dict[str, Update] = {}
-    pieces: list[Piece] = []
+    pieces: list[SuffixPart] = []
     ledger = Ledger(common)
     for number, piece in _batches(suffix, back):
         taken, updates = ledger.judge(piece, after, lambda _key: False, number)
@@ -119,7 +119,9 @@ def account(
     return list(latest.values()), pieces
 
 
-def account_of_rules(before: ReplicatedState, common: int, after: ReplicatedState) -> tuple[list[Update], list[Piece]]:
+def account_of_rules(
+    before: ReplicatedState, common: int, after: ReplicatedState
+) -> tuple[list[Update], list[SuffixPart]]:
     """As `account`, of the rules of access, which are one value: in the file they are the line without a key."""
     ours, theirs = before.access, after.access
     if ours.rules is None or ours.changed <= common:
@@ -129,11 +131,11 @@ def account_of_rules(before: ReplicatedState, common: int, after: ReplicatedStat
         update.outcome = REPLAYED
     elif theirs.rules is not None and theirs.rules.document == ours.rules.document:
         update.outcome = ALREADY
-    pieces = [Piece([], True, [], rules=ours.rules.document)] if update.outcome == REPLAYED else []
+    pieces = [SuffixPart([], True, [], rules=ours.rules.document)] if update.outcome == REPLAYED else []
     return [update], pieces
 
 
-def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterator[tuple[int, Piece]]:
+def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterator[tuple[int, SuffixPart]]:
     """Each batch with the first number of its record; the parts of a record together."""
     parts = Parts()
     for record in suffix:
@@ -146,15 +148,15 @@ def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterat
 
 def _by_batch(
     segments: list[Segment], origins: list[list[Any]], whose: list[list[int]] | None = None
-) -> Iterator[Piece]:
+) -> Iterator[SuffixPart]:
     at = 0
     for origin, no, n in whose or [[int(bool(origins)), origins[0][1] if origins else 0, len(segments)]]:
         some = [s for s in segments[at : at + n] if NOT_SUFFIX.isdisjoint(s.extras or {})]
         at += n
         if origin:
-            yield Piece([[origins[origin - 1][0], no]], True, some)
+            yield SuffixPart([[origins[origin - 1][0], no]], True, some)
         elif some:
-            yield Piece([], True, some)
+            yield SuffixPart([], True, some)
 
 
 def _updates(segment: Segment, number: int) -> Iterator[Update]:
@@ -176,7 +178,7 @@ def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
 
 def account_by_state(
     before: ReplicatedState, common: int, after: ReplicatedState, now: float, *, seen: set[str], upto: int
-) -> tuple[list[Update], list[Piece]]:
+) -> tuple[list[Update], list[SuffixPart]]:
     """As `account`, for keys not `seen` there: out of the two states, where records of `common` to `upto` are gone.
 
     Which batch set what is not to be had then: all of those records' are taken for parted. Nor can it be told whether a
@@ -204,7 +206,7 @@ def account_by_state(
         if update.outcome == REPLAYED and (timed or ended):
             update.outcome = CONFLICT
     segments = [_set_again(update, before.lease_of.get(update.key)) for update in updates if update.outcome == REPLAYED]
-    return updates, [Piece([], True, segments), Piece(_origins(before, common, upto), False, [])]
+    return updates, [SuffixPart([], True, segments), SuffixPart(_origins(before, common, upto), False, [])]
 
 
 def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
@@ -240,13 +242,13 @@ def _ttl(extras: dict[str, Any], i: int) -> int | None:
     return int(times[places.index(i)]) if i in places else None
 
 
-def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[Piece]) -> Piece:
+def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[SuffixPart]) -> SuffixPart:
     """A segment without keys of the CHP/1 sets that only we know of, but those that are handed over by themselves: the
     active may still have them pending, and would do them again."""
     columns_of = (segment.extras.get(columns.UUIDS, ()) for p in pieces for segment in p.segments if segment.extras)
     known = {uuid for column in columns_of for uuid in column}
     lost = [uuid for uuid in before.uuids if uuid not in after.uuids and uuid not in known]
-    return Piece([], True, [Segment([], [], {columns.UUIDS: lost})] if lost else [])
+    return SuffixPart([], True, [Segment([], [], {columns.UUIDS: lost})] if lost else [])
 
 
 def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
@@ -267,8 +269,13 @@ class Ledger:
         self._torn = False  # a part of the batch that goes on with the next piece was not whole
 
     def judge(
-        self, piece: Piece, state: ReplicatedState, written: Written, number: int = 0, counted: Counted | None = None
-    ) -> tuple[Piece | None, list[Update]]:
+        self,
+        piece: SuffixPart,
+        state: ReplicatedState,
+        written: Written,
+        number: int = 0,
+        counted: Counted | None = None,
+    ) -> tuple[SuffixPart | None, list[Update]]:
         """What is to be set again, None if all is said of the batch; and what becomes of each update.
 
         `written` tells of a key that is not there whether it was since `common`. `counted` tells of an application's
@@ -291,7 +298,7 @@ class Ledger:
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
         on = {u.key: self._left[u.key] for u in flat if u.outcome == REPLAYED and self._left.get(u.key, -1) >= 0}
         whole = piece.whole and not torn and not piece.bound and told != CONFLICT
-        taken = Piece(piece.origins, whole, [], on)
+        taken = SuffixPart(piece.origins, whole, [], on)
         for segment, column in zip(piece.segments, updates, strict=True):
             taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
             taken.whole &= all(update.outcome != CONFLICT for update in column)
@@ -306,14 +313,14 @@ class Ledger:
         """The code with which the active has refused it; empty if it was done."""
         return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
 
-    def _answered(self, piece: Piece, updates: list[Update], refused: str, state: ReplicatedState) -> None:
+    def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]
         revision = LOST if refused else state.sessions[session_id].revision_of(no)
         for update in updates:
             update.outcome = CONFLICT if refused else ALREADY
             self._left[update.key] = 0 if update.value is None and not refused else revision
 
-    def _counted(self, piece: Piece, state: ReplicatedState, counted: Counted | None) -> str:
+    def _counted(self, piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> str:
         """Return what became of the version that a batch counts: ALREADY, CONFLICT, or nothing if it is to be done.
 
         A program that had no answer, and was started again, has sent it in another session.
@@ -331,7 +338,7 @@ class Ledger:
         return CONFLICT if strict and version != last + 1 else ""
 
     def _decide(
-        self, piece: Piece, updates: list[list[Update]], state: ReplicatedState, written: Written, *, lost: bool
+        self, piece: SuffixPart, updates: list[list[Update]], state: ReplicatedState, written: Written, *, lost: bool
     ) -> None:
         opened: set[bytes] = set()
         whole = True
@@ -359,7 +366,7 @@ class Ledger:
             return left in (SET_AGAIN, revision)
         return revision <= self.common and (revision > 0 or not written(key))
 
-    def note(self, piece: Piece, state: ReplicatedState) -> None:
+    def note(self, piece: SuffixPart, state: ReplicatedState) -> None:
         """A piece has been made a record: here is what its keys have now."""
         for segment in piece.segments:
             for key in segment.keys:
@@ -375,7 +382,7 @@ def _of_a_part(segment: Segment) -> list[Segment]:
     return [Segment(segment.keys, segment.values, rest or None)] if segment.keys else []
 
 
-def parted(piece: Piece, state: ReplicatedState) -> list[Segment]:
+def parted(piece: SuffixPart, state: ReplicatedState) -> list[Segment]:
     """Refusals of all batches of a piece that are not known here: as many as are remembered."""
     out = []
     for session_id, no in piece.origins or []:

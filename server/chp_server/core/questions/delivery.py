@@ -22,9 +22,9 @@ from chp.fair import making_room
 from chp.limits import Limits
 from chp.numbers import pack
 
-from ..state.filling import Read
-from ..state.recordlog import Messages
-from ..state.topics import Topic, Topics
+from ..state.missing_messages import Read
+from ..state.record_log import LoggedMessages
+from ..state.topics import TopicLog, Topics
 from .message_pages import item_of, load_of_page, takes_row
 from .syncs import reply
 
@@ -35,7 +35,7 @@ Key = tuple[bytes, int]
 
 
 @dataclass(slots=True)
-class Reading:
+class Cursor:
     """One reader's place."""
 
     name: str
@@ -48,12 +48,12 @@ class Reading:
     user: str = ""
 
 
-class Delivery:
+class TopicDelivery:
     """All readings."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._readings: dict[Key, Reading] = {}
+        self._readings: dict[Key, Cursor] = {}
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
         self._lost: list[Key] = []
         self._written = 0  # the number that the journal has when the next turn begins
@@ -63,14 +63,14 @@ class Delivery:
     def __len__(self) -> int:
         return len(self._readings)
 
-    def open(self, key: Key, topic: Topic, after: int, credit: int, now: float, *, user: str = "") -> str:
+    def open(self, key: Key, topic: TopicLog, after: int, credit: int, now: float, *, user: str = "") -> str:
         """A reader comes; why it can't be taken, or ""."""
         mine = sum(identity == key[0] for identity, _ in self._readings)
         if mine >= self._limits.readings_of_one_max or not self._has_room(user):
             return f"{len(self._readings)} readers of topics are here; ask again when one is done"
         offset = topic.next if after < 0 else after
         room = min(credit, self._limits.sync_credit_max)
-        self._readings[key] = Reading(topic.name, topic.id, offset, room, now, user=user)
+        self._readings[key] = Cursor(topic.name, topic.id, offset, room, now, user=user)
         return ""
 
     def _has_room(self, user: str) -> bool:
@@ -164,9 +164,9 @@ class Delivery:
         """Up to which number a reader may see messages: those that no single failure takes back."""
         return self._written if confirmed is None else min(self._written, confirmed)
 
-    def _page(self, request_id: int, reading: Reading, topic: Topic, upto: int, now: float) -> bytes:
+    def _page(self, request_id: int, reading: Cursor, topic: TopicLog, upto: int, now: float) -> bytes:
         """The next answer; nothing if there is none now."""
-        rows: list[Messages] = []
+        rows: list[LoggedMessages] = []
         if reading.credit and reading.seen < upto and reading.offset < topic.next:
             at = max(reading.offset, topic.first)
             rows = self.read(reading.topic, at, upto, self._limits.messages_page_bytes)

@@ -18,9 +18,9 @@ from chp.digest import NOTHING
 from chp.errors import BadInput
 from chp.numbers import describe, pack, sequence_of
 
-from ..standing import Standing
-from ..state.recordlog import Record, Row
-from ..updates.openrecord import HEADER_BYTES_MAX
+from ..context import ServerContext
+from ..state.record_log import LoggedRow, Record
+from ..updates.open_record import HEADER_BYTES_MAX
 from ..updates.turn import Frames, Read
 from .syncs import reply, resume_parts
 
@@ -29,28 +29,28 @@ READS_A_TURN = 4  # the others get their sets and heartbeats in between
 
 
 @dataclass(slots=True)
-class Page:
+class FeedPage:
     """Records that follow on a number; None if what is kept does not reach back to it."""
 
     waits: bool = True
     records: list[Record] | None = field(default=None)
 
 
-class Pages:
+class FeedPages:
     """What was asked for and has not come."""
 
     def __init__(self) -> None:
-        self._asked: dict[Read, Page] = {}
+        self._asked: dict[Read, FeedPage] = {}
 
-    def ask(self, after: int, bytes_max: int) -> Page:
+    def ask(self, after: int, bytes_max: int) -> FeedPage:
         """A page that will have come when it no longer waits."""
-        return self._asked.setdefault(Read(after, bytes_max), Page())
+        return self._asked.setdefault(Read(after, bytes_max), FeedPage())
 
     def due(self) -> list[Read]:
         """What was asked for first."""
         return list(self._asked)[:READS_A_TURN]
 
-    def came(self, read: Read, rows: Sequence[Row] | None) -> None:
+    def came(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
         """What the journal has."""
         page = self._asked.pop(read, None)
         if page is not None:  # else whoever asked has left
@@ -69,9 +69,9 @@ RECORDS_A_TURN = 1_024  # whose headers a probe looks at: about 5 ms
 class Feeds:
     """What readers of the feed are answered."""
 
-    def __init__(self, here: Standing) -> None:
-        self._here = here
-        self.pages = Pages()
+    def __init__(self, ctx: ServerContext) -> None:
+        self._here = ctx
+        self.pages = FeedPages()
 
     def records(
         self,
@@ -84,15 +84,15 @@ class Feeds:
         indices: Iterator[int] | None = None,
     ) -> Messages:
         """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
-        here, state = self._here, self._here.state
+        ctx, state = self._here, self._here.state
         if not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
             return
-        here.counts["feeds"] += 1
+        ctx.counts["feeds"] += 1
         until = min(until, state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
         records = self._between(after, until)
-        yield from resume_parts(records, after, subtree, end, here.limits, opener=state.opener_of, indices=indices)
+        yield from resume_parts(records, after, subtree, end, ctx.limits, opener=state.opener_of, indices=indices)
 
     def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
         """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound.
@@ -168,14 +168,14 @@ class Feeds:
                 yield record
                 after = record.last
 
-    def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> Page:
+    def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> FeedPage:
         log = self._here.commits.log
         if log.reaches(after):
-            return Page(waits=False, records=log.after(after, bytes_max))
+            return FeedPage(waits=False, records=log.after(after, bytes_max))
         return self.pages.ask(after, bytes_max)
 
 
-def _whole(page: Page) -> Generator[list[Frames], None, Any]:
+def _whole(page: FeedPage) -> Generator[list[Frames], None, Any]:
     """Its records, once they have come."""
     while page.waits:
         yield []

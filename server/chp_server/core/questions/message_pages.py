@@ -16,8 +16,8 @@ from chp.limits import DEFAULT
 from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
 from chp.unpacking import CONTAINER, Load
 
-from ..state.filling import Read
-from ..state.recordlog import Messages
+from ..state.missing_messages import Read
+from ..state.record_log import LoggedMessages
 
 KEPT_BYTES = 32 << 20  # of rows, as stored
 BATCH_MAX = DEFAULT.batch_items_max  # messages of one batch, as a reader takes it
@@ -28,10 +28,10 @@ DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
 
 
 @dataclass(slots=True)
-class Row:
+class MessageRow:
     """A row of the journal, and its columns once somebody wanted a part of it."""
 
-    stored: Messages
+    stored: LoggedMessages
     keys: list[str] | None = None
     values: list[bytes] | None = None
     slots: bytes = b""
@@ -50,17 +50,17 @@ class Row:
         self.keys, self.values, self.slots = keys if named else None, values, b"".join(slots)
 
 
-class Pages:
+class MessagePages:
     """See the module."""
 
     def __init__(self) -> None:
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
-        self._rows: OrderedDict[tuple[int, int], Row] = OrderedDict()  # by topic and first offset
+        self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
         self._bytes = self._decoded = 0
 
-    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Row]:
+    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow]:
         """The rows from an offset on, of records up to a number: about so many bytes."""
-        found: list[Row] = []
+        found: list[MessageRow] = []
         size = 0
         while (row := self._rows.get((topic, offset))) is not None:
             if row.stored.number > number or (found and size + len(row.stored.body) > bytes_max):
@@ -70,12 +70,12 @@ class Pages:
             offset = row.stored.end
         if found:
             return found
-        found = [Row(stored) for stored in self.read(topic, offset, number, bytes_max)]
+        found = [MessageRow(stored) for stored in self.read(topic, offset, number, bytes_max)]
         for row in found:
             self._keep(row)
         return found
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: MessageRow) -> None:
         key = row.stored.topic, row.stored.first
         if key in self._rows:
             return
@@ -91,7 +91,7 @@ class Pages:
         self._rows.clear()
         self._bytes = self._decoded = 0
 
-    def item(self, row: Row, slots: int, start: int, stop: int) -> tuple[bytes, int]:
+    def item(self, row: MessageRow, slots: int, start: int, stop: int) -> tuple[bytes, int]:
         """A row's messages of some slots between two offsets, as an item, and how many; nothing if there are none."""
         stored = row.stored
         if slots == ALL_SLOTS and start <= stored.first and stop >= stored.end:
@@ -114,7 +114,7 @@ class Pages:
         fields = [stored.first, stored.n, stored.number, stored.wall_ms, bodies, mask]
         return b"".join((array_head(6), *map(packb, fields))), n
 
-    def _decode(self, row: Row) -> None:
+    def _decode(self, row: MessageRow) -> None:
         row.decode()
         self._decoded += len(row.stored.body)
         if self._decoded > DECODED_BYTES:
@@ -124,7 +124,7 @@ class Pages:
             self._decoded = len(row.stored.body)
 
 
-def item_of(row: Messages) -> bytes:
+def item_of(row: LoggedMessages) -> bytes:
     """A whole row as an item of MESSAGES."""
     return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), row.body))
 
@@ -134,6 +134,6 @@ def load_of_page() -> Load:
     return Load(PAGE_BYTES_MAX)
 
 
-def takes_row(load: Load, row: Messages, size: int) -> bool:
+def takes_row(load: Load, row: LoggedMessages, size: int) -> bool:
     """Add a row to an answer, of which `size` bytes are sent, if a reader takes both; the first always."""
     return load.takes(size, ITEM_WEIGHT + min(row.n, size // BATCH_BYTES_MIN))

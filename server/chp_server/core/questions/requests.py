@@ -30,18 +30,18 @@ from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import epoch_of, pack
 from chp.versions import spoken, unspoken
 
+from ..context import Ask, Asking, RiseAbove, ServerContext, TellStatus, Vote
 from ..peer.peerlink import PeerLink
-from ..standing import Ask, Asking, RiseAbove, Standing, TellStatus, Vote
 from ..state.image import Image
 from ..state.leases import listed
 from ..updates.turn import Copy, Frames
-from .changes import Changes
+from .access_changes import AccessChanges
+from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
-from .readers import Readers, of_member
-from .syncs import Stream, Syncs, chp1_parts, gathered, reply, resume_parts, snapshot_parts, with_ttls_left
-from .trail import Asked, Trail, named
+from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts, snapshot_parts, with_ttls_left
+from .topic_readers import TopicReaders, of_member
 
 STATUS = STX + b"status" + ETX
 Options = dict[str, Any]
@@ -50,16 +50,16 @@ Options = dict[str, Any]
 class Requests:
     """What the snapshot port is asked, and the streams that answer."""
 
-    def __init__(self, here: Standing, link: PeerLink, changes: Changes) -> None:
-        self._here, self._link, self._changes = here, link, changes
-        self._trail = Trail()
+    def __init__(self, ctx: ServerContext, link: PeerLink, changes: AccessChanges) -> None:
+        self._here, self._link, self._changes = ctx, link, changes
+        self._trail = AuditLog()
         self._rules = 0  # the number of those that readers of topics were let in by
-        self.syncs = Syncs(here.limits)
-        self.images = Images(here.limits)
-        self.feeds = Feeds(here)
-        self.readers = Readers(here)
+        self.syncs = Syncs(ctx.limits)
+        self.images = Images(ctx.limits)
+        self.feeds = Feeds(ctx)
+        self.readers = TopicReaders(ctx)
         self.clients = Clients()
-        self._alive = Alive(here.limits)
+        self._alive = Alive(ctx.limits)
         self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
         self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
         self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
@@ -84,7 +84,9 @@ class Requests:
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
         if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._here.serving:
-            self._open(Stream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._here.now, subtree), subtree)
+            self._open(
+                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._here.now, subtree), subtree
+            )
 
     def _vote(self, denied: Callable[[], bool], seen: int = 0) -> Generator[Ask, None, bool]:
         """Check the caller's rights, cast its vote above the epoch it has `seen`, and check again.
@@ -116,7 +118,7 @@ class Requests:
             self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
             raise BadFrame(f"a client asks, and can't be answered: {unspoken(version)}")
         if subtree_frame == TELLS:
-            self.clients.told(identity, options, self._here.gate.speaker, self._here.now)
+            self.clients.told(identity, options, self._here.authorizer.speaker, self._here.now)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
@@ -137,26 +139,26 @@ class Requests:
     # -- copies
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> Asking:
-        here, request_id = self._here, options["id"]
+        ctx, request_id = self._here, options["id"]
         after, credit = _number(options, "from", 0, least=-(1 << 63)), _number(options, "credit", 8, least=1)
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
-        if not here.gate.owns(here.state.access, session_id):
+        if not ctx.authorizer.owns(ctx.state.access, session_id):
             session_id = b""  # how much others have done is theirs to know, and which copies they get
         if options.get("inspect") is True:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
-        seen = epoch_of(after) if proof[0] == here.state.store != b"" else 0
+        seen = epoch_of(after) if proof[0] == ctx.state.store != b"" else 0
         if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
             return
-        if not here.serving:
-            self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
+        if not ctx.serving:
+            self._answer(identity, headers.Refused(request_id, "passive", int(ctx.bstate)))
             return
-        here.commit()
-        if meant not in (None, here.state.store):
-            self._answer(identity, headers.Refused(request_id, "store", here.state.store))
+        ctx.commit()
+        if meant not in (None, ctx.state.store):
+            self._answer(identity, headers.Refused(request_id, "store", ctx.state.store))
             return
         if "image" in options:
             self._image(identity, subtree, options, credit)
@@ -172,13 +174,13 @@ class Requests:
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
-        here = self._here
+        ctx = self._here
         if self._denies_copy(identity, request_id, subtree):
             return
-        if here.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
-            self._answer(identity, headers.Refused(request_id, "passive", int(here.bstate)))
+        if ctx.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
+            self._answer(identity, headers.Refused(request_id, "passive", int(ctx.bstate)))
             return
-        here.commit()
+        ctx.commit()
         indices, nobody = count(), [b"", b""]
         copy = self._copy((0, nobody), subtree, request_id, b"", indices)
         empty = partial(self._empty, request_id, 0, nobody, indices)
@@ -197,7 +199,7 @@ class Requests:
         empty: Callable[[], Frames] | None = None,
     ) -> None:
         credit, now = min(credit, self._here.limits.sync_credit_max), self._here.now
-        stream = Stream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
+        stream = SyncStream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
         self._open(stream, subtree)
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
@@ -210,23 +212,23 @@ class Requests:
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
         """Return True if what follows on a number is in the log, and the number is of our history."""
-        here = self._here
-        return after > 0 and here.state.is_ours(after, proof) and here.commits.log.reaches(after)
+        ctx = self._here
+        return after > 0 and ctx.state.is_ours(after, proof) and ctx.commits.log.reaches(after)
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
         """What follows on a number, with its proof, or all: as of when its first part is asked for, not sooner."""
-        here = self._here
-        session = here.state.sessions.get(session_id)
+        ctx = self._here
+        session = ctx.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._resumes(*at):
             yield from self._resume(at[0], subtree, request_id, session_no, indices)
             return
-        here.counts["snapshots"] += 1
+        ctx.counts["snapshots"] += 1
         image = self._image_of(subtree)
-        end = [session_no, False, *here.commits.channels.digest_of(subtree), here.state.whose(image.number)]
-        yield from snapshot_parts(image, request_id, end, here.limits, lambda: here.now, indices=indices)
+        end = [session_no, False, *ctx.commits.channels.digest_of(subtree), ctx.state.whose(image.number)]
+        yield from snapshot_parts(image, request_id, end, ctx.limits, lambda: ctx.now, indices=indices)
 
     def _may_begin(self, subtree: str) -> bool:
         """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
@@ -243,22 +245,22 @@ class Requests:
     def _image_of(self, subtree: str) -> Image:
         """The subtree as it is now; one pass over the map is made, for all who wait for one."""
         if subtree not in self._fresh:
-            here = self._here
-            made = here.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
+            ctx = self._here
+            made = ctx.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
             for image in made.values():
                 self._alive.add(image)
             self._fresh |= made
-            here.commits.channels.measure_by(self._fresh)
+            ctx.commits.channels.measure_by(self._fresh)
         return self._fresh[subtree]
 
     def _resume(
         self, after: int, subtree: str, request_id: int, session_no: int | None, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
-        here = self._here
-        here.counts["resumes"] += 1
-        number, records = here.state.number, here.commits.log.after(after, 1 << 62)
-        digest, whose = here.commits.channels.digest_of(subtree), here.state.whose(number)
-        fingerprint = here.commits.channels.fingerprint_of(subtree, here.state.map)
+        ctx = self._here
+        ctx.counts["resumes"] += 1
+        number, records = ctx.state.number, ctx.commits.log.after(after, 1 << 62)
+        digest, whose = ctx.commits.channels.digest_of(subtree), ctx.state.whose(number)
+        fingerprint = ctx.commits.channels.fingerprint_of(subtree, ctx.state.map)
         if fingerprint is None:
             image = self._image_of(subtree)
             yield from gathered(image)
@@ -269,55 +271,55 @@ class Requests:
             after,
             subtree,
             end,
-            here.limits,
-            opener=here.state.opener_of,
+            ctx.limits,
+            opener=ctx.state.opener_of,
             indices=indices,
-            as_of_now=lambda segment, revision: with_ttls_left(segment, revision, here.state.map, here.now),
+            as_of_now=lambda segment, revision: with_ttls_left(segment, revision, ctx.state.map, ctx.now),
         )
 
     # -- images
 
     def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
-        here, request_id, name = self._here, options["id"], options["image"]
+        ctx, request_id, name = self._here, options["id"], options["image"]
         if type(name) is not bytes or len(name) != 16:
             raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
-        if here.config.keyed:  # it is who asked for it, of the subtree that was asked for, who may read it
-            name = b"\0".join([name, here.gate.speaker.encode(), subtree.encode()])
+        if ctx.config.keyed:  # it is who asked for it, of the subtree that was asked for, who may read it
+            name = b"\0".join([name, ctx.authorizer.speaker.encode(), subtree.encode()])
         if "part" not in options:
             self._make_image(identity, subtree, name, options)
             return
-        image = self.images.part(name, options["part"], here.now) if type(options["part"]) is int else None
+        image = self.images.part(name, options["part"], ctx.now) if type(options["part"]) is int else None
         if image is None:
             text = "it is not kept here, not whole yet, or has no such part"
             self._answer(identity, headers.Refused(request_id, "image", text))
         else:
             form = packed if options.get("packed") else Segment.encode
-            end = [None, False, *NOTHING, here.state.whose(image.number)]
-            parts = snapshot_parts(image, request_id, end, here.limits, lambda: here.now, form=form)
+            end = [None, False, *NOTHING, ctx.state.whose(image.number)]
+            parts = snapshot_parts(image, request_id, end, ctx.limits, lambda: ctx.now, form=form)
             self._stream(identity, request_id, parts, credit, subtree)
 
     def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
-        here, request_id, limits = self._here, options["id"], self._here.limits
+        ctx, request_id, limits = self._here, options["id"], self._here.limits
         prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
         if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
         if (image := self.images.get(name)) is None:
-            if not self.images.make_room(here.now, here.gate.speaker):
+            if not self.images.make_room(ctx.now, ctx.authorizer.speaker):
                 text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
-            here.counts["images"] += 1
-            image = self.images.same(here.state.number, prefix)
+            ctx.counts["images"] += 1
+            image = self.images.same(ctx.state.number, prefix)
             if image is None and self._crowded:
                 text = "the server holds as many images as it may; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
             if image is None:
-                image = here.state.image(prefix)
+                image = ctx.state.image(prefix)
                 self._alive.add(image)
-        self.images.keep(name, image, parts, here.now, here.gate.speaker)
+        self.images.keep(name, image, parts, ctx.now, ctx.authorizer.speaker)
         self._stream(identity, request_id, self._about(image, request_id), 1, subtree)
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
@@ -346,11 +348,11 @@ class Requests:
         state = self._here.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
-    def _open(self, stream: Stream, subtree: str) -> None:
+    def _open(self, stream: SyncStream, subtree: str) -> None:
         if self._here.config.keyed:
-            asked = self._here.gate.speaker, self._here.state.access.changed  # now: the first part comes later
+            asked = self._here.authorizer.speaker, self._here.state.access.changed  # now: the first part comes later
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
-        stream.user, most = self._here.gate.speaker, self._here.limits.syncs_max
+        stream.user, most = self._here.authorizer.speaker, self._here.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", most))
         for lost in self.syncs.take_lost():
@@ -358,35 +360,35 @@ class Requests:
                 self._answer(lost.identity, headers.Refused(lost.request_id, "busy", most))
 
     def _while_allowed(
-        self, stream: Stream, parts: Iterator[list[Frames]], subtree: str, user: str, asked_at: int
+        self, stream: SyncStream, parts: Iterator[list[Frames]], subtree: str, user: str, asked_at: int
     ) -> Iterator[list[Frames]]:
         """The parts of an answer to a user, until other rules than those it was asked under deny what is left of it."""
         for part in parts:
             state = self._here.state
-            if state.access.changed != asked_at and (why := self._here.gate.unread(state.access, user, subtree)):
+            if state.access.changed != asked_at and (why := self._here.authorizer.unread(state.access, user, subtree)):
                 if stream.request_id:
                     yield [reply(pack(state.number), encode(headers.Refused(stream.request_id, "access", why)))]
                 return
             yield part
 
     def _answer(self, identity: bytes, header: headers.Reply | headers.Refused) -> None:
-        here = self._here
+        ctx = self._here
         self._audit_answer(identity, header)
-        here.turn.replies.append((identity, [reply(pack(here.state.number), encode(header))]))
+        ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
 
     def pump(self) -> None:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
-        here = self._here
-        if here.state.access.changed != self._rules:
-            self._rules = here.state.access.changed
+        ctx = self._here
+        if ctx.state.access.changed != self._rules:
+            self._rules = ctx.state.access.changed
             self.readers.clear()  # who may still read asks again
-        self.images.expire(here.now)
-        self.clients.forget(here.now)
+        self.images.expire(ctx.now)
+        self.clients.forget(ctx.now)
         if self.syncs:
             pressed = self._crowded
-            for identity, part in self.syncs.pump(self.blocked, self._may_begin, here.now, self.room, pressed=pressed):
-                here.turn.replies.append((identity, part))
-            here.turn.reads += self.feeds.pages.due()
+            for identity, part in self.syncs.pump(self.blocked, self._may_begin, ctx.now, self.room, pressed=pressed):
+                ctx.turn.replies.append((identity, part))
+            ctx.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
         self.readers.pump(self.blocked, lacks=self._link.filler.waits)
 
@@ -418,20 +420,23 @@ class Requests:
     # -- admin
 
     def _administer(self, identity: bytes, command: str, options: Options) -> Asking:
-        handler, here = self._admin.get(command), self._here
+        handler, ctx = self._admin.get(command), self._here
         if self._denies(
-            identity, options["id"], here.gate.undone(here.state.access, command), f"admin {command!r:.40}"
+            identity, options["id"], ctx.authorizer.undone(ctx.state.access, command), f"admin {command!r:.40}"
         ):
             return
-        if here.config.audited:
+        if ctx.config.audited:
             self._audit(
-                self._trail.asks(identity, options["id"], Asked(here.gate.who(), named(command, options))), "none"
+                self._trail.asks(
+                    identity, options["id"], PendingCommand(ctx.authorizer.who(), named(command, options))
+                ),
+                "none",
             )
         try:
             if handler is None:
                 known = ", ".join(sorted(self._admin))
                 raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
-            if (command == "restore" or "end" in options) and (why := here.room.read_only):
+            if (command == "restore" or "end" in options) and (why := ctx.room.read_only):
                 raise BadInput(why)
             yield from handler(identity, options) or ()
         except BadInput as error:
@@ -441,7 +446,7 @@ class Requests:
         asked = self._trail.answered(identity, header.number if isinstance(header, headers.Refused) else header.request)
         self._audit(asked, f"refused: {header.detail!s:.200}" if isinstance(header, headers.Refused) else "done")
 
-    def _audit(self, asked: Asked | None, verdict: str) -> None:
+    def _audit(self, asked: PendingCommand | None, verdict: str) -> None:
         if asked is not None:
             told = {**asked.who, "number": self._here.state.number, "what": asked.what, "verdict": verdict}
             self._here.turn.fact("admin", "audit", **told)
@@ -454,34 +459,34 @@ class Requests:
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
         """Hand over, but not again and again: the other server, or this one, has just taken over."""
-        here = self._here
-        wait_s = self._link.handed_over_at + here.limits.switch_pace_s - here.now
+        ctx = self._here
+        wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
         if options.get("force") is True:
             self.answer(identity, options["id"], (yield from self._link.force()))
         elif wait_s > 0:
-            text = f"a hand-over was {here.limits.switch_pace_s - wait_s:.1f} s ago; ask again in {wait_s:.1f} s"
+            text = f"a hand-over was {ctx.limits.switch_pace_s - wait_s:.1f} s ago; ask again in {wait_s:.1f} s"
             self._answer(identity, headers.Refused(options["id"], "busy", text))
         else:
             self.answer(identity, options["id"], self._link.switch())
 
     def _leases(self, identity: bytes, options: Options) -> None:
         """List them, or end one."""
-        here, leases = self._here, self._here.state.leases
+        ctx, leases = self._here, self._here.state.leases
         name, after = options.get("end"), options.get("after", b"")
         if name is not None and (type(name) is not bytes or name not in leases):
             raise BadInput("no lease of that name is open; `chp leases` lists them")
-        if name is not None and not here.serving:
+        if name is not None and not ctx.serving:
             raise BadInput("this server is not active; end a lease on the one that is")
         if type(after) is not bytes:
             raise BadInput("'after' is the name of a lease, 16 bytes")
         if name is None:
-            self.answer(identity, options["id"], listed(leases, after, here.now))
+            self.answer(identity, options["id"], listed(leases, after, ctx.now))
             return
-        facts = {columns.LEASE: name.hex(), **leases[name].facts(here.now)}
-        here.commit()
-        here.committer.close_lease(name, here.now)
-        here.commit()
-        here.turn.fact("lease ended", "warning", **facts, because="an operator")
+        facts = {columns.LEASE: name.hex(), **leases[name].facts(ctx.now)}
+        ctx.commit()
+        ctx.committer.close_lease(name, ctx.now)
+        ctx.commit()
+        ctx.turn.fact("lease ended", "warning", **facts, because="an operator")
         self.answer(identity, options["id"], facts)
 
     def _clients(self, identity: bytes, options: Options) -> None:
@@ -496,7 +501,7 @@ class Requests:
             self.answer(identity, options["id"], self._changes.told())
 
     def _denies_copy(self, identity: bytes, request_id: int, subtree: str) -> bool:
-        gate = self._here.gate
+        gate = self._here.authorizer
         why = gate.unread(self._here.state.access, gate.speaker, subtree)
         return self._denies(identity, request_id, why, f"read {subtree!r}")
 
@@ -507,7 +512,7 @@ class Requests:
             return self._denies_copy(identity, options["id"], f"{TOPICS}{topic}/" if "topic" in options else TOPICS)
         state, member = self._here.state, options.get("member")
         lease = state.leases.get(member) if type(member) is bytes else None
-        why = self._here.gate.unconsumed(state.access, topic, group, lease)
+        why = self._here.authorizer.unconsumed(state.access, topic, group, lease)
         return self._denies(identity, options["id"], why, f"consume by group {group!r} of topic {topic!r}")
 
     def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
@@ -524,10 +529,10 @@ class Requests:
 
     def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """The same of one that is done as a set is: it leaves as an acknowledgement does."""
-        here, header = self._here, headers.Reply(request_id, facts)
+        ctx, header = self._here, headers.Reply(request_id, facts)
         self._audit_answer(identity, header)
-        told = reply(pack(here.state.number), encode(header))
-        here.turn.promises.append((identity, [told]))
+        told = reply(pack(ctx.state.number), encode(header))
+        ctx.turn.promises.append((identity, [told]))
 
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
         """Why an admin command was not done."""

@@ -27,7 +27,7 @@ from chp.properties import with_ttl_until
 from chp.unpacking import CARRIED, CONTAINER, WHOLE_STATE, Load, weight_of
 
 from ..state.image import Image
-from ..state.recordlog import Record
+from ..state.record_log import Record
 
 Frames = list[bytes]
 WORD_S = 0.75  # less than the second that is promised, as turns come with the heartbeats at least
@@ -36,7 +36,7 @@ PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, 
 
 
 @dataclass(slots=True)
-class Stream:
+class SyncStream:
     """One reader's way from its request to KTHXBAI: bodies or portions still to come, and the room it gave."""
 
     identity: bytes
@@ -47,7 +47,7 @@ class Stream:
     touched: float
     wants: str | None = None  # until it has begun: the subtree of which it needs an image
     copy: tuple[bytes, str] | None = None  # the session and the subtree whose copy it is
-    waiting: deque[Stream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
+    waiting: deque[SyncStream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
     began: float = 0.0  # of a copy
     user: str = ""
     empty: Callable[[], Frames] | None = None  # makes a chunk that has nothing, for a reader that waits
@@ -227,18 +227,18 @@ class Syncs:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._streams: dict[tuple[bytes, int], Stream] = {}  # who has waited longest for a turn comes first
+        self._streams: dict[tuple[bytes, int], SyncStream] = {}  # who has waited longest for a turn comes first
         self._readers: Counter[bytes] = Counter()  # how many of them each has
         self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}  # the request of each Clone's copy
         self.took: deque[float] = deque(maxlen=TOOK_MAX)  # how long copies took, until somebody takes that away
-        self._lost: list[Stream] = []  # what made room for another user's, until somebody takes that away
+        self._lost: list[SyncStream] = []  # what made room for another user's, until somebody takes that away
         self.refused = 0
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, stream: Stream) -> bool:
+    def open(self, stream: SyncStream) -> bool:
         """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many.
 
         A Clone that asks again for a copy has given up the one before: it would wait here, for credit, until it is idle
@@ -260,13 +260,13 @@ class Syncs:
             before.waiting.append(stream)
         return True
 
-    def _full(self, identity: bytes, before: Stream | None) -> bool:
+    def _full(self, identity: bytes, before: SyncStream | None) -> bool:
         limits = self._limits
         if before is not None:
             return len(before.waiting) >= limits.requests_max
         return len(self._streams) >= limits.syncs_max or self._readers[identity] >= limits.syncs_of_one_max
 
-    def _make_room(self, stream: Stream, before: Stream | None) -> bool:
+    def _make_room(self, stream: SyncStream, before: SyncStream | None) -> bool:
         """Whether a stream of the user who has most of them was ended for one of another user."""
         if before is not None or self._readers[stream.identity] >= self._limits.syncs_of_one_max:
             return False
@@ -277,7 +277,7 @@ class Syncs:
             self._end(key)
         return key is not None
 
-    def take_lost(self) -> list[Stream]:
+    def take_lost(self) -> list[SyncStream]:
         """Return the streams that were ended for those of others since the last call."""
         lost, self._lost = self._lost, []
         return lost
@@ -357,7 +357,7 @@ class Syncs:
                 self._streams[key] = self._streams.pop(key)  # behind those that had no turn
                 yield stream.identity, part
 
-    def _next(self, key: tuple[bytes, int], stream: Stream) -> None:
+    def _next(self, key: tuple[bytes, int], stream: SyncStream) -> None:
         if stream.waiting:
             after = stream.waiting.popleft()
             stream.parts, stream.wants = after.parts, after.wants

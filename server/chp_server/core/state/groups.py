@@ -8,7 +8,7 @@ given a message one can acknowledge it, once, and with it whatever stands in the
     places     member -> offset -> set of slots: each slot is in one place; nobody's are under b""
 
 A member is a lease: when that ends its slots are nobody's, at the offsets where they were. Who has which slots is the
-active's to say (sharing.py), in records as all else here. Pure.
+active's to say (group_coordinator.py), in records as all else here. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chp.fair import QUARTER
 from chp.limits import Limits
 from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
 
-from .leases import Leases, Whose
+from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
 NOBODY = b""
@@ -153,7 +153,7 @@ class Groups:
 
     # -- what a batch may say
 
-    def check(self, extras: dict[str, Any], leases: Leases, whose: Whose) -> None:
+    def check(self, extras: dict[str, Any], leases: LeaseTable, whose: LeaseOwner) -> None:
         """`Refusal`, or `BadInput`, unless a batch with these columns may be done."""
         if {columns.STAGE, columns.COMMIT} & extras.keys():
             raise BadFrame("what concerns groups can't be staged, nor come with a commit; send it by itself")
@@ -341,7 +341,7 @@ def move_of(told: list[Any]) -> Move:
     return unpack_slots(slots), after, upto
 
 
-def _check_lease(member: bytes, leases: Leases, whose: Whose) -> None:
+def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:
     if not leases.lives(member):
         raise Refusal("lease", "a member is a lease that lives; open one first")
     if not whose.may_use(leases[member]):

@@ -21,7 +21,7 @@ from chp.errors import BadFrame
 from chp.numbers import describe, epoch_of
 
 
-class Tenure(NamedTuple):
+class EpochEntry(NamedTuple):
     """An epoch: how far it goes, and how it began; the wall clock and the reason are for people."""
 
     last: int = 0
@@ -32,10 +32,10 @@ class Tenure(NamedTuple):
     wall_ms: int = 0
 
 
-History = dict[int, Tenure]
+History = dict[int, EpochEntry]
 
 
-class Proof(NamedTuple):
+class Position(NamedTuple):
     """A place in a history: the store, the number, who opened its epoch, and the digest there."""
 
     store: bytes
@@ -44,12 +44,12 @@ class Proof(NamedTuple):
     digest: int
 
     @staticmethod
-    def of(item: object) -> Proof:
+    def of(item: object) -> Position:
         """What somebody else said; `BadFrame` unless it is of this form."""
         types = (bytes, int, bytes, int)
         if not isinstance(item, list) or tuple(map(type, item)) != types or item[1] < 0:
             raise BadFrame("a place in a history is told as store, number, opener and digest")
-        return Proof(*item)
+        return Position(*item)
 
     def describe(self) -> str:
         """`1.7 of store 0123..`, for logs."""
@@ -58,10 +58,10 @@ class Proof(NamedTuple):
 
 def opener_of(history: History, number: int) -> bytes:
     """Who opened the epoch of a number; nothing if that is not known."""
-    return history.get(epoch_of(number), Tenure()).opener
+    return history.get(epoch_of(number), EpochEntry()).opener
 
 
-def holds(history: History, proof: Proof, digest: int | None) -> bool:
+def holds(history: History, proof: Position, digest: int | None) -> bool:
     """Whether a place is part of this history, in which the digest at its number is `digest`, if that is known."""
     epoch = history.get(epoch_of(proof.number))
     if epoch is None or proof.number > epoch.last or proof.opener != epoch.opener:
@@ -87,4 +87,4 @@ def to_list(history: History) -> list[list[Any]]:
 
 def from_list(items: list[list[Any]]) -> History:
     """What `to_list` made."""
-    return {number: Tenure(*epoch) for number, *epoch in items}
+    return {number: EpochEntry(*epoch) for number, *epoch in items}

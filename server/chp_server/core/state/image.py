@@ -13,7 +13,7 @@ whole at once. Their deadlines are those of the moment in which a chunk is made:
 update.
 
 An image is in slices, of tuples: Python's collector of memory looks at a list of a million each time that it comes by,
-and at a tuple of text once; and what nobody needs any more is let go slice by slice (leaving.py).
+and at a tuple of text once; and what nobody needs any more is let go slice by slice (incremental_free.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chp.hashmap import Hashmap, ms_until, sync_segment
 from chp.limits import Limits
 from chp.numbers import U64_MASK
 
-from .leaving import Leaving
+from .incremental_free import IncrementalFree
 from .shares import above, by_directory
 
 LISTED = 16  # slices of names a turn: a reference is taken in some 20 ns, a value and a revision looked up in 500
@@ -38,7 +38,7 @@ NOT_YET = b""  # in the place of a chunk, until the image is whole
 
 
 @dataclass(slots=True, frozen=True)
-class Slice:
+class ImageSlice:
     """Parallel columns, and the sum of the revisions."""
 
     keys: tuple[str, ...]
@@ -46,22 +46,24 @@ class Slice:
     revisions: tuple[int, ...]
     sum: int
 
-    def part(self, start: int, stop: int) -> Slice:
+    def part(self, start: int, stop: int) -> ImageSlice:
         """Items of it."""
         if start <= 0 and stop >= len(self.keys):
             return self
         revisions = self.revisions[start:stop]
-        return Slice(self.keys[start:stop], self.values[start:stop], revisions, sum(revisions))
+        return ImageSlice(self.keys[start:stop], self.values[start:stop], revisions, sum(revisions))
 
 
 class Image:
     """Keys, values and revisions, in slices; whole when it is `ready`."""
 
-    def __init__(self, number: int, prefix: str, deadlines: dict[str, float], leaving: Leaving, most: int) -> None:
+    def __init__(
+        self, number: int, prefix: str, deadlines: dict[str, float], leaving: IncrementalFree, most: int
+    ) -> None:
         self.number, self.prefix, self.deadlines = number, prefix, deadlines
         self.size = 0  # keys
         self.ready = False
-        self._slices: list[Slice] = []
+        self._slices: list[ImageSlice] = []
         self._open: tuple[list[str], list[bytes], list[int]] = [], [], []
         self._leaving, self._most = leaving, most
 
@@ -79,7 +81,7 @@ class Image:
     def _close_slice(self) -> None:
         keys, values, revisions = self._open
         if keys:
-            self._slices.append(Slice(tuple(keys), tuple(values), tuple(revisions), sum(revisions)))
+            self._slices.append(ImageSlice(tuple(keys), tuple(values), tuple(revisions), sum(revisions)))
             self.size += len(keys)
         self._open = [], [], []
 
@@ -135,7 +137,7 @@ class Image:
         return places, [ms_until(deadlines[keys[i]], now) for i in places]
 
 
-def _chunk_end(piece: Slice, start: int, limits: Limits) -> int:
+def _chunk_end(piece: ImageSlice, start: int, limits: Limits) -> int:
     stop = min(start + limits.sync_chunk_items, len(piece.keys))
     keys, values, room = piece.keys[start:stop], piece.values[start:stop], limits.sync_chunk_bytes
     if len("".join(keys).encode()) + sum(map(len, values)) <= room:
@@ -148,7 +150,7 @@ class Gathering:
     """One pass over a map, a slice at a time, for images of several prefixes; of none, it lists the names of all."""
 
     def __init__(
-        self, hashmap: Hashmap, number: int, prefixes: Iterable[str], leaving: Leaving, limits: Limits
+        self, hashmap: Hashmap, number: int, prefixes: Iterable[str], leaving: IncrementalFree, limits: Limits
     ) -> None:
         self._most = limits.gather_items_max
         self.images = {p: Image(number, p, hashmap.deadlines, leaving, self._most) for p in prefixes}

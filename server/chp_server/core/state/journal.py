@@ -31,8 +31,8 @@ from typing import Protocol
 from chp.errors import ChpError
 from chp.numbers import describe
 
-from .filling import Spans
-from .recordlog import Messages, Row
+from .missing_messages import Spans
+from .record_log import LoggedMessages, LoggedRow
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn
@@ -75,13 +75,13 @@ class WrongStore(JournalError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedJournal:
     """What `load` found. Use up both iterators before the next `append`; each can be walked once."""
 
     number: int  # of the last row, or of the snapshot when there is none after it; 0 in an empty journal
     snapshot_number: int  # 0 when there is no snapshot
     snapshot: Iterator[bytes]  # the chunks, as they were put
-    rows: Iterator[Row]  # those after the snapshot
+    rows: Iterator[LoggedRow]  # those after the snapshot
     report: str  # one line for the log
     rows_aside: int = 0  # rows set aside by recover="prefix"; -1 when they could not be counted
     marked: int = 0  # a number that it had been at, beyond `number`: the peer's to tell what is missing (`catch_up`)
@@ -128,16 +128,16 @@ class Journal(Protocol):
 
     durability: int
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[LoggedRow]) -> None:
         """Add rows to the open transaction; `JournalError` (and none of them added) unless they follow on."""
 
     def sync(self) -> None:
         """Commit the open transaction; return when it is as durable as was asked for."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """Verify everything, then hand out the snapshot and the rows after it."""
 
-    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+    def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
         """Synced rows after `number`, at least one if there is any; None when they don't reach back to it.
 
         None too when `number` is not a place in this history (the end of a record that was dropped, say).
@@ -162,10 +162,10 @@ class Journal(Protocol):
         With `alone` all rows go, whatever their numbers: they are of another history; and messages beyond `shared`.
         """
 
-    def keep_messages(self, messages: Sequence[Messages]) -> None:
+    def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
         """Add messages to the open transaction: of a topic in their order, or filling a gap."""
 
-    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """Synced messages of a topic, those at `offset` and after it, of records up to `number`.
 
         At least one row if there is one; the first may begin before `offset`, or after it if what is there is missing.

@@ -7,7 +7,7 @@ the record needs; a client can't write that itself. It may say that the lease is
 nobody has a name, of all who know the lease's. Such a lease has no keys: it is for members of groups that come by other
 clients each time, as those of a gateway do.
 
-Its keys go a slice a turn (ending.py). One that has ended and still has keys is `ending`: its ttl is 0, nobody can
+Its keys go a slice a turn (expiry.py). One that has ended and still has keys is `ending`: its ttl is 0, nobody can
 refresh it or set with it, and it is forgotten with the last key.
 """
 
@@ -35,7 +35,7 @@ NOT_YOURS = "the lease is another client's, who alone may refresh it, set with i
 NO_KEYS = "a lease that is anybody's has no keys; open one of your own for them"
 
 
-class Whose(NamedTuple):
+class LeaseOwner(NamedTuple):
     """As whom a session has leases: as its client, or as anybody of its user."""
 
     client: bytes
@@ -47,7 +47,7 @@ class Whose(NamedTuple):
         """The owner of a lease that is anybody's."""
         return columns.ANYBODY + self.user.encode()
 
-    def may_use(self, lease: Lease) -> bool:
+    def may_use(self, lease: HeldLease) -> bool:
         """Whether a lease is one of these."""
         return lease.owner in (self.client, self.shared)
 
@@ -60,7 +60,7 @@ def user_of(owner: bytes, owners: Mapping[bytes, str]) -> str:
 
 
 @dataclass(slots=True)
-class Lease:
+class HeldLease:
     """Keys that are deleted together when their owner has not refreshed them for `ttl_ms`."""
 
     ttl_ms: int
@@ -75,7 +75,7 @@ class Lease:
         return {"owner": owner, "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
 
 
-class Leases(FairTable[bytes, Lease]):
+class LeaseTable(FairTable[bytes, HeldLease]):
     """All leases by name, the one that was refreshed longest ago first, and how many each client has."""
 
     def __init__(self, most: int = DEFAULT.leases_max) -> None:
@@ -87,7 +87,7 @@ class Leases(FairTable[bytes, Lease]):
         """Open a lease for a user, or refresh it; one of another owner stays as it is."""
         lease = self.get(lease_id)
         if lease is None:
-            self.put(lease_id, Lease(ttl_ms, now + ttl_ms / 1000, owner), user)
+            self.put(lease_id, HeldLease(ttl_ms, now + ttl_ms / 1000, owner), user)
             self.of_client[owner] += 1
         elif lease.owner == owner and lease_id not in self.ending:
             lease.ttl_ms, lease.deadline = ttl_ms, now + ttl_ms / 1000
@@ -144,7 +144,7 @@ class Leases(FairTable[bytes, Lease]):
         due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
         return list(islice(due, most))
 
-    def check(self, extras: dict[str, Any], whose: Whose, limits: Limits) -> list[bytes]:
+    def check(self, extras: dict[str, Any], whose: LeaseOwner, limits: Limits) -> list[bytes]:
         """Refuse what names a lease that is not there, is another client's, or is one too many for its user.
 
         Return the leases of another user that make room.
@@ -185,7 +185,7 @@ class Leases(FairTable[bytes, Lease]):
         return [self.loser(user)] if self.full else []
 
 
-def with_owner(segment: Segment, whose: Whose) -> Segment:
+def with_owner(segment: Segment, whose: LeaseOwner) -> Segment:
     """A segment that opens or refreshes a lease, as it stands in a record."""
     extras = dict(segment.extras or {})
     lease_id, ttl_ms, *anybody = extras[columns.LEASE]
@@ -193,7 +193,7 @@ def with_owner(segment: Segment, whose: Whose) -> Segment:
     return Segment(segment.keys, segment.values, extras)
 
 
-def listed(leases: Leases, after: bytes, now: float) -> dict[str, Any]:
+def listed(leases: LeaseTable, after: bytes, now: float) -> dict[str, Any]:
     """The next leases behind a name, as an operator is shown them; in the order of their names."""
     names = nsmallest(LISTED_MAX, (name for name in leases if name > after))
     return {"total": len(leases), "leases": [{columns.LEASE: name.hex(), **leases[name].facts(now)} for name in names]}

@@ -1,4 +1,4 @@
-"""One member of a group as it reads: what it was given of each slot, and what it may get next (sharing.py).
+"""One member of a group as it reads: what it was given of each slot, and what it may get next (group_coordinator.py).
 
 Of each slot two offsets are kept: what was sent reaches up to the one, and what was looked at to the other, which is
 ahead where nothing was found for the member. Slots that are at the same offsets are one entry. Pure.

@@ -18,7 +18,7 @@ FORGOTTEN = 1  # the revision of a key whose own is not known (docs/decisions/00
 
 
 @dataclass(slots=True)
-class Session:
+class SessionRecord:
     """What is remembered of one client: its last batch, when it was here, and which revisions its batches got."""
 
     no: int
@@ -67,7 +67,7 @@ class Session:
             self._forgotten = 0
 
 
-class Sessions(FairTable[bytes, Session]):
+class Sessions(FairTable[bytes, SessionRecord]):
     """All sessions by their public ids, the longest unheard first."""
 
     def __init__(self, most: int, owners: dict[bytes, str]) -> None:
@@ -75,19 +75,19 @@ class Sessions(FairTable[bytes, Session]):
         self._owners = owners  # the user of each client that has one
         self._of_client: dict[bytes, list[bytes]] = {}  # each client's sessions, in their order
 
-    def heard(self, session_id: bytes, now: float) -> Session:
+    def heard(self, session_id: bytes, now: float) -> SessionRecord:
         """Return a session as the one that was heard last, opened if it was not there."""
         session = self.get(session_id)
         if session is not None:
             self.use(session_id)
             return session
-        session = Session(0, now)
+        session = SessionRecord(0, now)
         self.keep(session_id, session)
         if len(self) > self.most:
             del self[self.loser()]
         return session
 
-    def keep(self, session_id: bytes, session: Session) -> None:
+    def keep(self, session_id: bytes, session: SessionRecord) -> None:
         """Keep a session that was not there as the one that was heard last."""
         client = session_id[:CLIENT_BYTES]
         insort(self._of_client.setdefault(client, []), session_id)

@@ -43,7 +43,7 @@ class StagedCommit:
 
 
 @dataclass(slots=True)
-class Transaction:
+class StagedTransaction:
     """Staged segments by part, encoded, in the order in which they came."""
 
     touched: float
@@ -65,7 +65,7 @@ class Staging:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.transactions: dict[bytes, Transaction] = {}
+        self.transactions: dict[bytes, StagedTransaction] = {}
         self.versions = FairTable[str, tuple[int, int]](limits.applications_max)  # application -> version, revision
         self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
         self.bytes = 0
@@ -135,7 +135,7 @@ class Staging:
         if transaction_id in self.committed:
             return
         encoded = Segment(segment.keys, segment.values, extras or None).encode()
-        transaction = self.transactions.setdefault(transaction_id, Transaction(now))
+        transaction = self.transactions.setdefault(transaction_id, StagedTransaction(now))
         transaction.parts.setdefault(part, []).append(encoded)
         kept = Segment(segment.keys, segment.values, extras or None) if self.bytes < DECODED_BYTES_MAX else None
         transaction.read.setdefault(part, []).append(kept)
@@ -147,8 +147,8 @@ class Staging:
 
     def measure(self) -> tuple[int, int]:
         """How many segments are staged, and their bytes: whoever receives them can tell whether it has them all."""
-        here = (len(bodies) for transaction in self.transactions.values() for bodies in transaction.parts.values())
-        return sum(here), self.bytes
+        ctx = (len(bodies) for transaction in self.transactions.values() for bodies in transaction.parts.values())
+        return sum(ctx), self.bytes
 
     def missing(self, transaction_id: bytes, parts: list[list[Any]]) -> dict[str, int]:
         """The parts of a commit that are not here as they should be, with how many of their batches are."""

@@ -26,12 +26,12 @@ from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 
-from .granted import APPLICATION, GROUP, Granted
-from .history import History, Proof, Tenure, common, from_list, opener_of, to_list
+from .access_state import APPLICATION, GROUP, AccessState
+from .history import EpochEntry, History, Position, common, from_list, opener_of, to_list
 from .image import NOT_YET, Gathering, Image
-from .leases import Leases, user_of
-from .leaving import Leaving
-from .sessions import Session, Sessions
+from .incremental_free import IncrementalFree
+from .leases import LeaseTable, user_of
+from .sessions import SessionRecord, Sessions
 from .staging import Staging
 from .topics import Topics
 
@@ -68,7 +68,7 @@ def _list(items: Sequence[Any], pieces: list[bytes]) -> Iterator[None]:
 KEYS_MAX = 10_000
 
 
-class Ended:
+class RecentExpiries:
     """The last ends of keys, and from which number on they are all here."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Ended:
         return self._since > after or self._at.get(key, 0) > after
 
 
-NOBODYS = Tenure()
+NOBODYS = EpochEntry()
 NOT_DONE = 0  # in the place of a revision: these batches were skipped
 
 
@@ -106,13 +106,13 @@ class ReplicatedState:
         self._map = Hashmap()
         self.deferred: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
         self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
-        self.leaving = Leaving()
-        self.access = Granted()
+        self.leaving = IncrementalFree()
+        self.access = AccessState()
         self.sessions = Sessions(limits.sessions_max, self.access.owners)
         self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
-        self.leases = Leases(limits.leases_max)
+        self.leases = LeaseTable(limits.leases_max)
         self.lease_of: dict[str, bytes] = {}
-        self.ended = Ended()
+        self.ended = RecentExpiries()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
         self.staging = Staging(limits)
@@ -281,7 +281,7 @@ class ReplicatedState:
     def record_epoch(self, told: Epoch, digest: int) -> None:
         """An EPOCH record: from now on its server's, and of the store that it names."""
         self.number, self.digest, self.store = told.last, digest, told.store
-        began = Tenure(told.last, digest, told.server, told.name, told.because, told.wall_ms)
+        began = EpochEntry(told.last, digest, told.server, told.name, told.because, told.wall_ms)
         self.history[epoch_of(told.last)] = began
         while len(self.history) > self.limits.history_epochs_max:
             del self.history[min(self.history)]
@@ -303,7 +303,7 @@ class ReplicatedState:
         """A record is complete: its last number, the digest with it, and whose batches it holds."""
         self.number, self.digest = last, digest
         epoch = epoch_of(last)
-        self.history[epoch] = Tenure(last, digest, *self.history.get(epoch, NOBODYS)[2:])
+        self.history[epoch] = EpochEntry(last, digest, *self.history.get(epoch, NOBODYS)[2:])
         for session_id, no in origins:
             self.record_batch(session_id, no, revision, now)
 
@@ -350,9 +350,9 @@ class ReplicatedState:
 
     # -- history
 
-    def proof(self) -> Proof:
+    def proof(self) -> Position:
         """How far this state is."""
-        return Proof(self.store, self.number, opener_of(self.history, self.number), self.digest)
+        return Position(self.store, self.number, opener_of(self.history, self.number), self.digest)
 
     def opener_of(self, number: int) -> bytes:
         """Who opened the epoch of a number."""
@@ -432,7 +432,7 @@ class ReplicatedState:
         self.staging.load_openers(*more[2:3])
         self.sessions = Sessions(self.limits.sessions_max, self.access.owners)
         for session_id, no, ms, _ in sessions:
-            self.sessions.keep(session_id, Session(no, now - ms / 1000))
+            self.sessions.keep(session_id, SessionRecord(no, now - ms / 1000))
         others = self.sessions.forget_owners()
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
@@ -441,7 +441,7 @@ class ReplicatedState:
                 continue
             self.sessions[i].keep_run((first, last, revision))
             self._note_run(i)
-        self.leases = Leases(self.limits.leases_max)
+        self.leases = LeaseTable(self.limits.leases_max)
         for i, ttl_ms, left_ms, keys, owner in leases:
             self.leases.keep(i, ttl_ms, owner, now, user_of(owner, self.access.owners))
             self.leases[i].deadline, self.leases[i].keys = now + left_ms / 1000, dict.fromkeys(keys)
@@ -470,7 +470,7 @@ class ReplicatedState:
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
         assert all(self.leases[i].keys for i in self.leases.ending), "one that has ended is forgotten with its last key"
-        ends = max(self.history.values(), default=Tenure())
+        ends = max(self.history.values(), default=EpochEntry())
         assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 
     def under(self, prefix: str) -> Iterator[str]:

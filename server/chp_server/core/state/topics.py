@@ -31,7 +31,7 @@ from chp.topics import Counts, Settings, add_counts, check_topic, unpack_message
 from chp.unpacking import Load, weight_of
 
 from .groups import Group, Groups, OfTopic
-from .leases import Leases, Whose
+from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
 ALL = (1 << 62) - 1  # above every offset
@@ -39,7 +39,7 @@ LISTED_BYTES = 1 << 20  # of groups and their members in one answer
 
 
 @dataclass(slots=True)
-class Topic:
+class TopicLog:
     """What is known of one without its messages."""
 
     name: str
@@ -142,16 +142,18 @@ class Topics:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.by_name: dict[str, Topic] = {}
+        self.by_name: dict[str, TopicLog] = {}
         self.made = 0
-        self.grown: dict[int, Topic] = {}  # by records of others: their messages may be missing here (filling.py)
-        self.own: dict[int, Topic] = {}  # that messages were placed in, here
+        self.grown: dict[
+            int, TopicLog
+        ] = {}  # by records of others: their messages may be missing here (missing_messages.py)
+        self.own: dict[int, TopicLog] = {}  # that messages were placed in, here
         self.groups = Groups(limits, self.by_name)
         self.trimmed: dict[int, int] = {}  # what the journal is to forget: below which offset, by topic
 
     # -- what a batch may say
 
-    def check(self, extras: dict[str, Any], leases: Leases, whose: Whose) -> None:
+    def check(self, extras: dict[str, Any], leases: LeaseTable, whose: LeaseOwner) -> None:
         """`Refusal`, or `BadInput`, unless a client's batch with these columns may be done."""
         if not columns.OF_GROUPS.isdisjoint(extras):
             self.groups.check(extras, leases, whose)
@@ -206,7 +208,7 @@ class Topics:
 
     # -- what records do
 
-    def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[Topic, list[Any]]:
+    def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[TopicLog, list[Any]]:
         """Messages get the next offsets of their topic; what the record says of it."""
         topic = self._get(name)
         first = topic.next
@@ -232,7 +234,7 @@ class Topics:
                 topic.trim(below)
                 self.trimmed[topic.id] = topic.first
 
-    def _get(self, name: str) -> Topic:
+    def _get(self, name: str) -> TopicLog:
         if name not in self.by_name:
             self._make(name, {})
         return self.by_name[name]
@@ -245,9 +247,9 @@ class Topics:
                 self.groups.removed(name, gone.groups)
         elif name not in self.by_name:  # handed over by a server that was active alone, it may be
             self.made += 1
-            self.by_name[name] = Topic(name, self.made, Settings.of(settings))
+            self.by_name[name] = TopicLog(name, self.made, Settings.of(settings))
 
-    def _grow(self, topic: Topic, first: int, count: int, size: int, wall_ms: int) -> None:
+    def _grow(self, topic: TopicLog, first: int, count: int, size: int, wall_ms: int) -> None:
         if first == topic.next:
             topic.grow(count, size, wall_ms, self._limits.topic_marks_max)
             self.grown[topic.id] = topic
@@ -296,7 +298,7 @@ class Topics:
         """Take over what `to_list` said."""
         self.made, topics = told
         for name, topic_id, settings, first, after, size, wall_ms, marks, *groups in topics:
-            made = Topic(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
+            made = TopicLog(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
             made.groups |= {group.name: group for group in map(Group.of, groups[0] if groups else ())}
             self.by_name[name] = made
         self.groups.loaded()

@@ -26,7 +26,7 @@ from chp.numbers import U64_MASK, ZERO, pack
 from chp.properties import with_ttl_s
 
 from ..state.image import Image
-from ..state.recordlog import grouped, numbered
+from ..state.record_log import grouped, numbered
 from ..state.shares import Subtrees
 from .listeners import LINGERING_MAX, Listeners
 
@@ -37,7 +37,7 @@ PREFIXES_MAX = 1000  # of CHP/1; for one more, all updates are published, and so
 
 
 @dataclass(slots=True)
-class Channel:
+class PublishedChannel:
     """A subscribed subtree: its last number, its fingerprint, and what this turn has for it."""
 
     subtree: str
@@ -129,14 +129,14 @@ class Channel:
         self.revision_sum -= revision * gone
 
 
-class Channels:
+class PublishedChannels:
     """All channels of one server, and the CHP/1 prefixes that somebody subscribed to."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.by_topic: dict[bytes, Channel] = {}
+        self.by_topic: dict[bytes, PublishedChannel] = {}
         self._subtrees = Subtrees()  # of those
-        self._touched: dict[str, Channel] = {}  # those for which the open record has something
+        self._touched: dict[str, PublishedChannel] = {}  # those for which the open record has something
         self.listeners = Listeners(limits)
         self.chp1: dict[bytes, None] = {}
         self.writer = b""  # the session whose segments are noted
@@ -145,7 +145,7 @@ class Channels:
 
     # -- subscriptions
 
-    def subscribe(self, topic: bytes, state: Any, who: bytes, now: float) -> Channel | None:
+    def subscribe(self, topic: bytes, state: Any, who: bytes, now: float) -> PublishedChannel | None:
         """A connection subscribed to a subtree's topic: its channel, made if it was not there; None without room."""
         subtree = topic_subtree(topic)
         if subtree is None:
@@ -154,7 +154,9 @@ class Channels:
         if not listeners.has(who, topic) and not listeners.room(who):
             channel = None
         elif channel is None and self._has_room(now):
-            channel = self.by_topic[topic] = Channel(subtree, topic, state.number, known=False, since=state.number)
+            channel = self.by_topic[topic] = PublishedChannel(
+                subtree, topic, state.number, known=False, since=state.number
+            )
             self._subtrees.add(subtree)
         if channel is None:
             self.refused += 1
@@ -212,7 +214,7 @@ class Channels:
 
     def measured(
         self, hashmap: Hashmap, topics: Iterable[bytes] | None = None
-    ) -> Iterator[tuple[Channel, tuple[int, int] | None]]:
+    ) -> Iterator[tuple[PublishedChannel, tuple[int, int] | None]]:
         """Channels with their fingerprints; None for one that is not measured yet, as that takes a look at all keys.
 
         What a heartbeat has no time for is named by `unmeasured` afterwards: a pass for all of them is to be begun.
@@ -272,7 +274,7 @@ class Channels:
                 channel.note(part, revision, before)
             channel.parts.append(b"")
 
-    def _shares(self, segment: Segment) -> Iterator[tuple[Channel, Segment]]:
+    def _shares(self, segment: Segment) -> Iterator[tuple[PublishedChannel, Segment]]:
         """The channels that a segment concerns, each with its part."""
         if not segment.keys or (segment.extras and columns.STAGE in segment.extras):
             return
@@ -287,7 +289,7 @@ class Channels:
                 channel = self._touched[subtree] = self.by_topic[channel_topic(subtree)]
                 yield channel, shown(part) if subtree else part
 
-    def _take_touched(self) -> Iterator[Channel]:
+    def _take_touched(self) -> Iterator[PublishedChannel]:
         touched, self._touched = self._touched, {}
         return (channel for channel in touched.values() if channel.parts)
 

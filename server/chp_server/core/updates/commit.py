@@ -20,8 +20,8 @@ from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
-from ..state.granted import GROUP
-from ..state.recordlog import Record, grouped, numbered
+from ..state.access_state import GROUP
+from ..state.record_log import Record, grouped, numbered
 from ..state.staging import StagedCommit
 from ..state.state import deletes
 from ..state.verdicts import (
@@ -36,13 +36,13 @@ from ..state.verdicts import (
     Verdict,
 )
 from .acks import Acks
+from .authorizer import signer
 from .committed import Committed
-from .gate import signer
-from .intake import View, judge, newer
-from .openrecord import HEADER_BYTES_MAX, NOBODYS, OpenRecord
-from .room import Room
+from .intake import StateView, judge, newer
+from .open_record import HEADER_BYTES_MAX, NOBODYS, OpenRecord
+from .refusals import NO_ROW, UnloggedRefusals
+from .resource_limits import ResourceLimits
 from .turn import Turn
-from .unwritten import NO_ROW, Unwritten
 
 
 def in_parts(
@@ -76,12 +76,12 @@ REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
 class Committer:
     """The open record and the answers, and how both become part of what is committed."""
 
-    def __init__(self, committed: Committed, room: Room, durability: int) -> None:
+    def __init__(self, committed: Committed, room: ResourceLimits, durability: int) -> None:
         limits = self.limits = committed.limits
         self.committed, self.counts, self.room = committed, committed.counts, room
-        self.unwritten = Unwritten(limits.refusals_max)
+        self.unwritten = UnloggedRefusals(limits.refusals_max)
         small = min(limits.value_bytes_max, limits.frame_bytes_max - HEADER_BYTES_MAX)
-        self.view = View(committed, room, self.unwritten, small)
+        self.view = StateView(committed, room, self.unwritten, small)
         self.open = OpenRecord(limits)
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
         self.new_owners: dict[bytes, str] = {}  # of clients whose first batch under rules is in the open record
@@ -283,7 +283,7 @@ class Committer:
             self.add_segment(segment, now)
 
     def _some_leased(self, lease_id: bytes) -> list[str]:
-        """As many of a lease's keys as this turn may delete; what is left goes with the turns to come (ending.py)."""
+        """As many of a lease's keys as this turn may delete; what is left goes with the turns to come (expiry.py)."""
         keys = self.committed.state.leases.some_keys(lease_id, self.ends_left)
         self.ends_left -= len(keys)
         return keys

@@ -25,10 +25,10 @@ from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
 from chp.unpacking import WHOLE_STATE
 
-from ..state.history import Proof, holds
-from ..state.recordlog import Record, RecordLog
+from ..state.history import Position, holds
+from ..state.record_log import Record, RecordLog
 from ..state.state import ReplicatedState
-from .channels import Channels
+from .channels import PublishedChannels
 from .turn import Append, Turn
 
 # A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
@@ -43,7 +43,7 @@ class Committed:
         self.limits = limits
         self.state = ReplicatedState(limits)
         self.log = RecordLog(limits)
-        self.channels = Channels(limits)
+        self.channels = PublishedChannels(limits)
         self.counts: Counter[str] = Counter()
         self._followed_uuids: list[bytes] = []
         self._parts = Parts()  # of a record whose last one is not here yet
@@ -103,14 +103,14 @@ class Committed:
         self.log.clear()
         self.channels.reset(self.state)
 
-    def holds(self, proof: Proof) -> bool:
+    def holds(self, proof: Position) -> bool:
         """Whether a replica that is so far holds nothing that we do not."""
         if not proof.number:
             return True
         state = self.state
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
 
-    def proves(self, proof: Proof) -> bool:
+    def proves(self, proof: Position) -> bool:
         """Whether it names a place of this history, with the digest there, which clients are not told."""
         tenure = self.state.history.get(epoch_of(proof.number))
         known = tenure is not None and (proof.number == tenure.last or self.log.digest_at(proof.number) is not None)

@@ -21,7 +21,7 @@ from chp.properties import ttl_ms_of
 from chp.versions import COLUMN_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
-from ..state.leases import Whose
+from ..state.leases import LeaseOwner
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
@@ -40,11 +40,11 @@ from ..state.verdicts import (
     Unrecorded,
     Verdict,
 )
+from .authorizer import check_batch, check_plain, new_owners, signer
 from .committed import Committed
-from .gate import check_batch, check_plain, new_owners, signer
-from .openrecord import HEADER_BYTES_MAX, OpenRecord
-from .room import Room
-from .unwritten import Unwritten
+from .open_record import HEADER_BYTES_MAX, OpenRecord
+from .refusals import UnloggedRefusals
+from .resource_limits import ResourceLimits
 
 SERVERS_OWN = frozenset(  # sparse columns that only a server may write
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
@@ -53,12 +53,12 @@ SERVERS_OWN = frozenset(  # sparse columns that only a server may write
 
 
 @dataclass(slots=True)
-class View:
+class StateView:
     """What a batch is judged by."""
 
     committed: Committed
-    room: Room
-    unwritten: Unwritten
+    room: ResourceLimits
+    unwritten: UnloggedRefusals
     small: int  # bytes of a batch that no limit minds
     version: int = VERSION  # of the pair: the lower one of its two
     suffix_due: float = 0.0  # until then another server may hand over what a session did there
@@ -72,7 +72,7 @@ class View:
         return max(no, self.unwritten.last(session_id)) if self.unwritten.kept else no
 
 
-def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) -> Verdict:
+def judge(frames: list[bytes], view: StateView, open_record: OpenRecord, now: float) -> Verdict:
     """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none."""
     if frames[0] != RESERVED_KEY:
         return _judge_chp1(frames, view, open_record)
@@ -91,7 +91,7 @@ def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) 
     return _judge_next((session_id, no), frames, view, open_record)
 
 
-def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
+def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -> Verdict:
     """An empty value deletes, and a UUID that was applied before is a duplicate."""
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
@@ -108,7 +108,7 @@ def _judge_chp1(frames: list[bytes], view: View, open_record: OpenRecord) -> Ver
     return AcceptChp1(key, value, uuid, properties, ttl_ms)
 
 
-def _judge_again(batch: BatchId, view: View) -> Duplicate | Unrecorded:
+def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
@@ -119,7 +119,7 @@ def _judge_again(batch: BatchId, view: View) -> Duplicate | Unrecorded:
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
 
-def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: OpenRecord) -> Verdict:
+def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_record: OpenRecord) -> Verdict:
     body, state, older, owners = frames[4], view.committed.state, 0, None
     ending: list[Segment] = []
     size = len(body)
@@ -139,7 +139,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: View, open_record: Op
             body = segment.encode()
         if extras:
             user = signer(frames)
-            whose = Whose(batch[0][:CLIENT_BYTES], user, user if state.access.rules is not None else "")
+            whose = LeaseOwner(batch[0][:CLIENT_BYTES], user, user if state.access.rules is not None else "")
             ending = _check(segment, extras, size, whose, view)
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
@@ -168,7 +168,7 @@ def _check_access(session_id: bytes, segment: Segment, user: str, state: Replica
     return new_owners(state.access, user, session_id, segment.extras or {}, state.staging)
 
 
-def _check_size(segment: Segment, size: int, view: View) -> None:
+def _check_size(segment: Segment, size: int, view: StateView) -> None:
     limits = view.committed.limits
     values_max, body_max = limits.value_bytes_max, limits.frame_bytes_max - HEADER_BYTES_MAX
     if size > body_max:
@@ -177,7 +177,7 @@ def _check_size(segment: Segment, size: int, view: View) -> None:
         raise Refusal("size", f"a value has at most {values_max} bytes")
 
 
-def _check(segment: Segment, extras: dict[str, Any], size: int, whose: Whose, view: View) -> list[Segment]:
+def _check(segment: Segment, extras: dict[str, Any], size: int, whose: LeaseOwner, view: StateView) -> list[Segment]:
     """Refuse a segment that is not to be done; return what has to end to make room for it."""
     state, ending = view.committed.state, list[Segment]()
     if not SERVERS_OWN.isdisjoint(extras):

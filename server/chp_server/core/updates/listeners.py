@@ -6,8 +6,8 @@ So each connection has a set of topics of its own: only what it has can it cance
 
 A topic that nobody listens to any more lingers for some seconds, since readers come back: it is let go by `abandoned`.
 
-How many listen decides how often they are told that the server lives (`Pace`): what each of them costs is the same
-however little there is to say.
+How many listen decides how often they are told that the server lives (`HeartbeatInterval`): what each of them costs is
+the same however little there is to say.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Listeners:
         return out
 
 
-class Pace:
+class HeartbeatInterval:
     """How often each channel has a HEARTBEAT: with each of the server's, while few listen; then less often.
 
     A round is one HEARTBEAT of each channel, an equal share of them with each beat. How long the next round takes is

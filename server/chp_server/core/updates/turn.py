@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..state.recordlog import Messages, Row
+from ..state.record_log import LoggedMessages, LoggedRow
 
 Frames = list[bytes]
 
@@ -50,11 +50,11 @@ class Append:
     first: int
     last: int
     body: bytes
-    messages: Sequence[Messages] = ()  # that the record has placed
+    messages: Sequence[LoggedMessages] = ()  # that the record has placed
 
-    def row(self) -> Row:
+    def row(self) -> LoggedRow:
         """As the journal takes it."""
-        return Row(self.first, self.last, self.body)
+        return LoggedRow(self.first, self.last, self.body)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Remember:
 class Fill:
     """Journal: messages of records that it has, or that its snapshot covers."""
 
-    messages: Sequence[Messages]
+    messages: Sequence[LoggedMessages]
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ _ELSEWHERE = b"\xff" * 16  # in the place of a boot: it says nothing of the mach
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Mark(NamedTuple):
+class HighWaterMark(NamedTuple):
     """What a mark says: this journal had been at `number`, and that has to be on the disk if it is `certain`."""
 
     store: bytes
@@ -49,7 +49,7 @@ def mark_path(path: Path) -> Path:
     return Path(f"{path}.mark")
 
 
-def read_mark(path: Path) -> Mark | None:
+def read_mark(path: Path) -> HighWaterMark | None:
     """The mark of the journal at `path`, None if there is none; `JournalDamaged` if it can't be told what it says."""
     for _ in range(LOOKS):  # it may be written just now
         try:
@@ -68,7 +68,7 @@ def read_mark(path: Path) -> Mark | None:
     )
 
 
-def _mark_of(data: bytes) -> Mark | None:
+def _mark_of(data: bytes) -> HighWaterMark | None:
     """What it says; None if it is damaged."""
     if len(data) < _AT + _NUMBER.size:
         return None
@@ -76,7 +76,7 @@ def _mark_of(data: bytes) -> Mark | None:
     number, number_crc, _ = _NUMBER.unpack(data[_AT : _AT + _NUMBER.size])
     if magic != _MAGIC or crc != crc32(data[: _HEAD.size - 4]) or number_crc != _number_crc(store, number):
         return None
-    return Mark(store, number, sync.rstrip() == b"always" or boot == _boot())
+    return HighWaterMark(store, number, sync.rstrip() == b"always" or boot == _boot())
 
 
 class MarkFile:
@@ -136,7 +136,7 @@ class JournalMark:
         self._found = self._read() if owned else None
         self._file: MarkFile | None = None
 
-    def _read(self) -> Mark | None:
+    def _read(self) -> HighWaterMark | None:
         try:
             return read_mark(self._path) if self._path else None
         except JournalDamaged:
@@ -163,7 +163,7 @@ class JournalMark:
             return 0
         return found.number
 
-    def _of_another(self, found: Mark) -> None:
+    def _of_another(self, found: HighWaterMark) -> None:
         if self._options.recover == "strict":
             text = f"its mark is that of journal {found.store.hex()}, at {describe(found.number)}: one of the two was"
             text += f" put here from elsewhere; put the right one back, or remove {self._path}.mark to keep this"

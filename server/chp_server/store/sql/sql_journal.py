@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 
 from chp.numbers import describe
 
-from ...core.state.filling import Spans
-from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, Loaded, Options
-from ...core.state.recordlog import Messages, Row
-from ..journal_rows import Book, StoredRow, chunk_crc, is_sound, numbers_in, stored
+from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, LoadedJournal, Options
+from ...core.state.missing_messages import Spans
+from ...core.state.record_log import LoggedMessages, LoggedRow
+from ..journal_rows import JournalMeta, StoredRow, chunk_crc, is_sound, numbers_in, stored
 from .database import Database, Tables, errors, transaction
 from .journal_mark import JournalMark
-from .sql_recovery import Found, everything, examine, identify, new_store, recover
+from .sql_recovery import RecoverySource, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
 
 TRIM_BYTES = 8 * MIB  # deleted in one sync, about: more than a busy turn writes, so that it catches up
@@ -44,11 +44,11 @@ class Cleaner:
         self.oldest: Oldest | None = None
         self.stale_chunks = True
 
-    def due(self, book: Book, now: int) -> bool:
+    def due(self, book: JournalMeta, now: int) -> bool:
         """Whether there is anything to do."""
         return self.stale_chunks or self._shrinking or self._goes(self.oldest, book, now)
 
-    def clean(self, book: Book, building: int, now: int) -> None:
+    def clean(self, book: JournalMeta, building: int, now: int) -> None:
         """Delete a piece, in the open transaction; chunks from serial `building` on are of a snapshot under way."""
         if self.stale_chunks:
             self._delete_chunks(book.serial, building)
@@ -72,7 +72,7 @@ class Cleaner:
             oldest = [numbers_in(row) for row in self._database.run(_OLDEST, (1,))]
         self.oldest = oldest[0] if oldest else None
 
-    def _goes(self, row: Oldest | None, book: Book, now: int) -> bool:
+    def _goes(self, row: Oldest | None, book: JournalMeta, now: int) -> bool:
         """Whether this row, when it is the oldest, need not be kept."""
         if row is None or row[1] > book.snapshot_number:
             return False
@@ -90,7 +90,7 @@ class Cleaner:
             list(self._database.run("DELETE FROM chunks WHERE id = ?", params))
         self.stale_chunks = bool(dead)
 
-    def _delete_rows(self, book: Book, now: int) -> None:
+    def _delete_rows(self, book: JournalMeta, now: int) -> None:
         size, upto = 0, 0
         for row in map(numbers_in, self._database.run(_OLDEST, (TRIM_ROWS,))):
             if size > TRIM_BYTES or not self._goes(row, book, now):
@@ -127,7 +127,7 @@ class SqlJournal(Journal, Generic[D]):
         self._options = options
         self._mark = mark or JournalMark(database.place, None, options, owned=False)
         self._gathered = Gathered()
-        self._building: Book | None = None
+        self._building: JournalMeta | None = None
         self._loaded = False
         self._cleaner = Cleaner(database, options)
         self._unsynced = False
@@ -137,7 +137,7 @@ class SqlJournal(Journal, Generic[D]):
         try:
             with errors(database):
                 new_store(database)
-                self._found = Found(database, identify(database, options.store_id), self._mark, options)
+                self._found = RecoverySource(database, identify(database, options.store_id), self._mark, options)
                 highest = highest_serial(database)
             self._book = self._found.book()
             self._kept = copy(self._book)
@@ -154,7 +154,7 @@ class SqlJournal(Journal, Generic[D]):
 
     # -- reading it back
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedJournal:
         """As the interface says; from now on the mark follows."""
         self._forget_gathered()
         found = recover(self._found, self.save)
@@ -172,10 +172,10 @@ class SqlJournal(Journal, Generic[D]):
         self._mark.follow(self.store_id, book.last, found.marked)
         at = book.snapshot_number
         bodies = (body for _, _, body in chunks(database, book))
-        rows = (Row(row.first, row.last, bytes(row.body)) for row in pages(database, book.floor) if row.last > at)
-        return Loaded(book.last, at, bodies, rows, found.report, found.aside, found.marked, found.seen)
+        rows = (LoggedRow(row.first, row.last, bytes(row.body)) for row in pages(database, book.floor) if row.last > at)
+        return LoadedJournal(book.last, at, bodies, rows, found.report, found.aside, found.marked, found.seen)
 
-    def examine(self) -> tuple[Book, list[str]]:
+    def examine(self) -> tuple[JournalMeta, list[str]]:
         """All that `load` verifies, without repair: the state and what is wrong with it."""
         return examine(self._found)
 
@@ -183,14 +183,14 @@ class SqlJournal(Journal, Generic[D]):
         """All that makes up the journal, table by table, for a copy."""
         return everything(self._found, self._found.book())
 
-    def read_after(self, number: int, bytes_max: int) -> list[Row] | None:
+    def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
         """As the interface says; only what was synced."""
         if number >= self._kept.last:
             return [] if number == self._kept.last else None
         with errors(self.database):
             at = row_at(self.database, number, self._kept.floor)
         within = at is not None and at.last > number  # `number` lies inside this row
-        found: list[Row] = []
+        found: list[LoggedRow] = []
         size = 0
         for row in pages(self.database, at.first - 1 if at and within else max(number, self._kept.floor)):
             if not found and not within and row.prev != number:
@@ -202,8 +202,8 @@ class SqlJournal(Journal, Generic[D]):
             size += len(row.body)
         return found or None
 
-    def _checked(self, record: StoredRow) -> Row:
-        row = Row(record.first, record.last, record.body)
+    def _checked(self, record: StoredRow) -> LoggedRow:
+        row = LoggedRow(record.first, record.last, record.body)
         if not is_sound(record, self._found.seed):
             at = f"row id {record.first}"
             raise JournalDamaged(f"{self.database.place}: {at}: its checksum does not match; restore a backup", at)
@@ -211,7 +211,7 @@ class SqlJournal(Journal, Generic[D]):
 
     # -- writing
 
-    def append(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[LoggedRow]) -> None:
         """As the interface says."""
         self._usable()
         ready = stored(self._found.seed, self._book.last, int(time()), rows)
@@ -304,7 +304,7 @@ class SqlJournal(Journal, Generic[D]):
         self._usable()
         self.abort_snapshot()
         self._serial += 1
-        self._building = Book(serial=self._serial, snapshot_number=number)
+        self._building = JournalMeta(serial=self._serial, snapshot_number=number)
 
     def put_snapshot(self, body: bytes) -> None:
         """As the interface says; syncs when many megabytes have gathered."""
@@ -358,7 +358,7 @@ class SqlJournal(Journal, Generic[D]):
         across = row_at(self.database, floor)
         return across.prev if across and across.last > floor else floor
 
-    def _under_way(self) -> Book:
+    def _under_way(self) -> JournalMeta:
         self._usable()
         if self._building is None:
             raise JournalError(f"{self.database.place}: no snapshot is under way (an error abandons it); begin one")
@@ -366,12 +366,12 @@ class SqlJournal(Journal, Generic[D]):
 
     # -- messages
 
-    def keep_messages(self, messages: Sequence[Messages]) -> None:
+    def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
         """As the interface says."""
         self._usable()
         self._messages.keep(messages)
 
-    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """As the interface says."""
         return self._messages.read(topic, offset, number, bytes_max)
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
-from ...core.state.filling import Spans, spans_of
 from ...core.state.journal import BODY_BYTES_MAX, MIB, JournalDamaged, JournalError
-from ...core.state.recordlog import Messages
+from ...core.state.missing_messages import Spans, spans_of
+from ...core.state.record_log import LoggedMessages
 from .database import Database, errors
 
 TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB  # deleted in one sync, about
@@ -36,7 +36,7 @@ class MessageTable:
 
     def __init__(self, database: Database, seed: int) -> None:
         self._database, self._seed = database, seed
-        self.gathered: list[Messages] = []
+        self.gathered: list[LoggedMessages] = []
         self._floors: dict[int, int] = {}
         self._next_id = 0
 
@@ -49,7 +49,7 @@ class MessageTable:
 
     # -- writing, in the open transaction
 
-    def keep(self, messages: Sequence[Messages]) -> None:
+    def keep(self, messages: Sequence[LoggedMessages]) -> None:
         """Add rows to what is gathered."""
         for row in messages:
             if len(row.body) > BODY_BYTES_MAX:
@@ -94,9 +94,9 @@ class MessageTable:
 
     # -- reading
 
-    def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[Messages]:
+    def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """As `Journal.read_messages`."""
-        found: list[Messages] = []
+        found: list[LoggedMessages] = []
         size, limit = 0, 4
         with errors(self._database):
             page = list(self._database.run(_AT, (topic, offset)))
@@ -115,10 +115,10 @@ class MessageTable:
                 page = list(self._database.run(_AFTER, (topic, after, limit)))
                 limit = READ_ROWS
 
-    def _checked(self, stored: Sequence[Any]) -> Messages:
+    def _checked(self, stored: Sequence[Any]) -> LoggedMessages:
         topic, first, n, number, wall_ms, crc, body = stored
         try:
-            row = Messages(topic, first, n, number, wall_ms, bytes(body))
+            row = LoggedMessages(topic, first, n, number, wall_ms, bytes(body))
             sound = _crc(self._seed, row) == crc
         except (struct.error, TypeError):
             sound = False
@@ -151,5 +151,5 @@ class MessageTable:
                 yield str(error)
 
 
-def _crc(seed: int, row: Messages) -> int:
+def _crc(seed: int, row: LoggedMessages) -> int:
     return crc32(row.body, crc32(_HEAD.pack(*row[:5]), seed))

@@ -22,7 +22,7 @@ from zlib import crc32
 from chp.numbers import describe, epoch_of
 
 from ...core.state.journal import JournalDamaged, Options, WrongStore, cut_short
-from ..journal_rows import FORMAT, Book, Damage, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
+from ..journal_rows import FORMAT, Damage, JournalMeta, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
 from .database import Database, Tables, errors, transaction
 from .journal_mark import JournalMark
 from .sql_messages import MessageTable
@@ -33,7 +33,7 @@ EPOCHS_LOST = 2  # what can't be read any more may have opened one, of either se
 
 
 @dataclass
-class Found:
+class RecoverySource:
     """What there is to recover: a database with its small values, its mark, and what is asked for."""
 
     database: Database
@@ -56,9 +56,9 @@ class Found:
         """What the checksums of this journal start from."""
         return crc32(self.store)
 
-    def book(self) -> Book:
+    def book(self) -> JournalMeta:
         """The journal's own state, as stored."""
-        return Book.unpack(self.meta["chp.book"])
+        return JournalMeta.unpack(self.meta["chp.book"])
 
     def seen(self) -> int:
         """The highest epoch that was set aside."""
@@ -69,7 +69,7 @@ class Found:
 class Recovered:
     """What `recover` found, and made of it."""
 
-    book: Book
+    book: JournalMeta
     report: str  # one line for the log
     aside: int = 0  # rows set aside
     marked: int = 0  # a number that it had been at, beyond its end
@@ -84,7 +84,7 @@ def new_store(database: Database) -> None:
     if read_meta(database):
         return
     store = uuid4().bytes
-    first = {"chp.store": store, "chp.book": Book().pack(), "chp.format": str(FORMAT).encode()}
+    first = {"chp.store": store, "chp.book": JournalMeta().pack(), "chp.format": str(FORMAT).encode()}
     with transaction(database, True):
         write_meta(database, crc32(store), first)
 
@@ -111,7 +111,7 @@ def identify(database: Database, wanted: bytes | None) -> dict[str, bytes]:
     return values
 
 
-def recover(found: Found, save: Save) -> Recovered:
+def recover(found: RecoverySource, save: Save) -> Recovered:
     """Verify, and do about damage what the options say."""
     place, book = found.database.place, found.book()
     damage = _snapshot_damage(found, book)
@@ -129,7 +129,7 @@ def recover(found: Found, save: Save) -> Recovered:
     return Recovered(book, report, aside, marked, max(found.seen(), epoch_of(marked)))
 
 
-def examine(found: Found) -> tuple[Book, list[str]]:
+def examine(found: RecoverySource) -> tuple[JournalMeta, list[str]]:
     """All that `recover` verifies, without repair: the state and what is wrong with it."""
     book = found.book()
     damages = [_snapshot_damage(found, book), _rows_damage(found, book)]
@@ -138,7 +138,7 @@ def examine(found: Found) -> tuple[Book, list[str]]:
     return book, [str(damage) for damage in damages if damage] + short + list(found.messages.problems())
 
 
-def everything(found: Found, book: Book, end: int = TOP) -> Tables:
+def everything(found: RecoverySource, book: JournalMeta, end: int = TOP) -> Tables:
     """All that makes up the journal up to the row `end`, table by table, for a copy."""
     seed = found.seed
     yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in found.meta.items()]
@@ -147,7 +147,7 @@ def everything(found: Found, book: Book, end: int = TOP) -> Tables:
     yield "messages", found.messages.pages()
 
 
-def _snapshot_damage(found: Found, book: Book) -> Damage | None:
+def _snapshot_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
     part, size = 0, 0
     name, seed = f"snapshot {describe(book.snapshot_number)}", found.seed
     try:
@@ -164,14 +164,14 @@ def _snapshot_damage(found: Found, book: Book) -> Damage | None:
     return Damage(f"{name}, chunk {part}", f"missing, of {book.parts}", 0)
 
 
-def _rows_damage(found: Found, book: Book) -> Damage | None:
+def _rows_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
     try:
         return check_rows(pages(found.database, book.floor), found.seed, book)
     except JournalDamaged as error:
         return Damage(f"after row {describe(book.last)}", str(error), book.last)
 
 
-def _repair(found: Found, damage: Damage, book: Book, save: Save) -> int:
+def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save) -> int:
     """What `recover` says about damaged rows; `book` becomes that of what is kept."""
     database = found.database
     if found.options.recover == "strict":
@@ -198,7 +198,7 @@ def _repair(found: Found, damage: Damage, book: Book, save: Save) -> int:
     return aside
 
 
-def _epochs_seen(found: Found, book: Book) -> int:
+def _epochs_seen(found: RecoverySource, book: JournalMeta) -> int:
     """The highest epoch, as far as it can be read."""
     seen = max(found.seen(), epoch_of(max(book.last, book.snapshot_number)))
     with suppress(JournalDamaged):
@@ -208,7 +208,7 @@ def _epochs_seen(found: Found, book: Book) -> int:
     return seen
 
 
-def _judge_the_mark(found: Found, book: Book, save: Save) -> tuple[int, str]:
+def _judge_the_mark(found: RecoverySource, book: JournalMeta, save: Save) -> tuple[int, str]:
     """What is said of a journal that ends before its mark: the mark, if a peer is to tell the rest; and a note."""
     beyond = found.mark.beyond(found.store, book.last)
     if not beyond:
@@ -223,7 +223,7 @@ def _judge_the_mark(found: Found, book: Book, save: Save) -> tuple[int, str]:
     return 0, f"; its mark says that it had been at {describe(beyond)}: going on without what came after"
 
 
-def _report(place: str, book: Book, damage: Damage | None, aside: int) -> str:
+def _report(place: str, book: JournalMeta, damage: Damage | None, aside: int) -> str:
     found = (
         f"{place}: snapshot {describe(book.snapshot_number)} ({book.snapshot_bytes:,} bytes) and"
         f" {book.rows:,} rows ({book.row_bytes:,} bytes) up to {describe(book.last)}"

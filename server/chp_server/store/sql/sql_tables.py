@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...core.state.journal import MIB, JournalDamaged
-from ..journal_rows import Book, StoredRow, meta_crc, stored_row
+from ..journal_rows import JournalMeta, StoredRow, meta_crc, stored_row
 from .database import Database, errors
 
 PAGE_BYTES = 4 * MIB  # read at a time
@@ -48,7 +48,7 @@ def highest_serial(database: Database) -> int:
     return int(found[0][0]) >> 32 if found else 0
 
 
-def chunks(database: Database, book: Book) -> Iterator[tuple[int, int, bytes]]:
+def chunks(database: Database, book: JournalMeta) -> Iterator[tuple[int, int, bytes]]:
     """Those of the snapshot, in order."""
     key, end = (book.serial << 32) - 1, (book.serial + 1) << 32
     more = book.serial > 0

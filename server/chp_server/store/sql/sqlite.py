@@ -36,7 +36,17 @@ from ..journal_rows import FORMAT, wrong_format
 from .database import Rows, Tables, errors
 from .journal_mark import read_mark
 from .sql_tables import COLUMNS
-from .sqlite_files import PAGE, Tail, aside_path, database_path, is_locked, lock, log_tail, sync_directory, valid_frames
+from .sqlite_files import (
+    PAGE,
+    LogTail,
+    aside_path,
+    database_path,
+    is_locked,
+    lock,
+    log_tail,
+    sync_directory,
+    valid_frames,
+)
 
 APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
 LOG_BYTES = 8 * MIB  # checkpointed at this size
@@ -120,7 +130,7 @@ class SqliteDatabase:
                 f"{self.place} is gone, and its mark says that it had been at {number}; {remedy}", "it"
             )
 
-    def _lost_transactions(self, tail: Tail) -> None:
+    def _lost_transactions(self, tail: LogTail) -> None:
         place = f"log frame {tail.valid + 1}"
         what = f"damaged, and at least {tail.lost} synced transactions behind it can't be read"
         if self.options.recover == "strict":

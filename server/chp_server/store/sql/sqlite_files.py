@@ -77,7 +77,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """What lies in the log behind the frames SQLite will use."""
 
     valid: int  # frames it will use
@@ -85,13 +85,13 @@ class Tail(NamedTuple):
     lost: int = 0  # transactions, among those, that had been synced
 
 
-def log_tail(path: Path, valid: int) -> Tail:
+def log_tail(path: Path, valid: int) -> LogTail:
     """Look behind the `valid` frames of the log of `path`."""
     ignored = lost = 0
     with open(f"{path}-wal", "rb") as file:
         header = file.read(_WAL_HEADER)
         if len(header) < _WAL_HEADER:
-            return Tail(valid)
+            return LogTail(valid)
         order = ">" if header[3] & 1 else "<"
         page = int(struct.unpack(">I", header[8:12])[0])
         size = _FRAME_HEADER.size + (page if page in _PAGES else PAGE)
@@ -107,7 +107,7 @@ def log_tail(path: Path, valid: int) -> Tail:
                 lost += 1
             ignored += ours
             before = (one, two) if ours and commit else None
-    return Tail(valid, ignored, lost)
+    return LogTail(valid, ignored, lost)
 
 
 def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int]:

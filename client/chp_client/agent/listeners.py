@@ -1,0 +1,155 @@
+"""Callbacks of changes: `@clone.on("/config/")`, called for each on the thread of the Clone's listeners.
+
+    the agent --on_offer--> ring: puts one `_tell` behind what others had put   ... once, however much comes meanwhile
+    the thread of callbacks --> _tell: a portion of what came, change by change; then others', then the next portion
+
+It is a watch with somebody who reads it. One that falls further behind than the watch's `queue_max` is told all that
+is held anew, which a warning says: the deletes in between are not told. What a callback raises is logged, ten times and
+then each thousandth time, and the next change is told all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from chp.errors import ChpError
+
+from ..errors import Closed, Lagging
+from .changes import Change, change_with, changes_of
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+log = logging.getLogger("chp_client")
+LOGGED, THEN_EACH = 10, 1000
+Open = Callable[[int | str], "Watch"]
+
+
+class Failures:
+    """What a callback raised, logged a bounded number of times."""
+
+    def __init__(self, listener: Callable[[Change], object], prefix: str) -> None:
+        self._name, self._prefix = getattr(listener, "__qualname__", repr(listener)[:60]), prefix
+        self.count = 0
+
+    def log(self, key: str) -> None:
+        """In the handler of what it raised."""
+        self.count += 1
+        if self.count <= LOGGED or self.count % THEN_EACH == 0:
+            log.exception("%s, called for %r under %r, raised (%d so far)", self._name, key, self._prefix, self.count)
+
+    def lagging(self, error: Exception) -> None:
+        """It was too slow."""
+        log.warning("%s is told all that is held anew: %s", self._name, error)
+
+    def ended(self, error: Exception) -> None:
+        """No change will come any more."""
+        log.error("%s is told nothing more of %r: %s", self._name, self._prefix, error)
+
+
+class Listening:
+    """One callback's watch, read by the thread of callbacks."""
+
+    def __init__(
+        self,
+        listener: Callable[[Change], object],
+        prefix: str,
+        opened: Open,
+        call: Callable[[Callable[[], object]], Any],
+    ) -> None:
+        self.listener = listener
+        self.failures = Failures(listener, prefix)
+        self._opened, self._call = opened, call
+        self._lock = Lock()
+        self._due = False
+        self._watch: Watch | None = None
+
+    def begin(self, start: int | str) -> None:
+        """From here on; raises what `watch` does."""
+        watch = self._opened(start)
+        watch.queue.on_offer = self._ring
+        self._watch = watch
+        self._ring()  # what came before it could ring
+
+    def close(self) -> None:
+        """It is called no more, but maybe for what it is being called for."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.queue.on_offer = None
+            watch.close()
+
+    def _ring(self) -> None:
+        with self._lock:
+            due, self._due = self._due, True
+        if not due:
+            self._call(self._tell)
+
+    def _tell(self) -> None:
+        self._due = False  # what comes from here on rings again
+        watch = self._watch
+        if watch is None:
+            return
+        try:
+            changed = watch.queue.poll()
+        except Lagging as error:
+            self._begin_anew(error)
+            return
+        except ChpError as error:
+            self.failures.ended(error)
+            self.close()
+            return
+        if changed is not None:
+            for change in changes_of(changed, None):
+                if self._watch is not watch:
+                    return
+                self._tell_one(watch, change)
+            self._ring()  # behind what others have put
+
+    def _tell_one(self, watch: Watch, change: Change) -> None:
+        try:
+            decoded = change if watch.decoding is None else change_with(change, watch.decoding)
+            if decoded is not None:
+                self.listener(decoded)
+        except BaseException:  # even to end the program, as of other callbacks
+            self.failures.log(change.key)
+
+    def _begin_anew(self, error: Exception) -> None:
+        self.failures.lagging(error)
+        self.close()
+        try:
+            self.begin("snapshot")
+        except Closed:
+            pass
+
+
+class ChangeListeners:
+    """All callbacks of a Clone."""
+
+    def __init__(self) -> None:
+        self._all: list[Listening] = []
+
+    def add(self, listening: Listening, start: int | str) -> None:
+        """Begin to call it."""
+        listening.begin(start)
+        self._all.append(listening)
+
+    def drop(self, listener: Callable[[Change], object]) -> bool:
+        """Call it no more, under any prefix; whether it was called."""
+        found = [each for each in self._all if each.listener == listener]
+        self._all = [each for each in self._all if each.listener != listener]
+        for each in found:
+            each.close()
+        return bool(found)
+
+
+def decorator(begin: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """What gives a function back, once it is called for changes."""
+
+    def listen(listener: Any) -> Any:
+        begin(listener)
+        return listener
+
+    return listen

@@ -1,0 +1,167 @@
+"""`chp sub --group`: a consumer for the shell, which acknowledges what was printed, or what a command has done.
+
+chp sub orders --group billing                   a message is acknowledged once it is written
+chp sub orders --group billing --exec ./handle   ... once the command ends with 0: one after the other
+
+A command that fails is run again, as `Consumer.run` tries a handler; at the last time the message goes to
+`TOPIC.GROUP.dead`. Each message is acknowledged before the next command begins, so that of a process that is killed
+one message at most is given to others, not a batch. While a message can't be put aside it waits, and says so. A command
+that the shell can't run ends it all, and puts nothing aside: a slip of the pen would empty the topic.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ..faults import PIPE_CLOSED, Misused
+from ..settings import CliSettings
+from ..text import escape, show_count, show_revision
+
+if TYPE_CHECKING:
+    from chp_client import Consumer, Message, Topic
+    from chp_client.topics.batch import Batch
+
+PATIENCE_S = 30.0  # for an acknowledgement, over a failover
+NOT_RUN = (126, 127)  # how a shell says that it can't run a command: that is no message's fault
+QUIET_S = 1.0  # without a message: all that is there was given
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """What a consumer of the shell is to do, and how a message is shown."""
+
+    settings: CliSettings
+    shown: Callable[[Message], bytes]
+    group: str
+    start: str | int
+    command: str | None
+    tries: int
+    count: int | None
+    no_wait: bool
+
+
+def group_start(text: str) -> str | int:
+    """Where a group begins."""
+    if text in ("begin", "end"):
+        return text
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return int(text)
+    raise Misused(f"{text!r} is no place in a topic: give begin, end, or the offset of a message")
+
+
+def consume(topic: Topic, asked: ConsumeOptions) -> None:
+    """Be a member of the group until all is done that was asked for, or Ctrl-C."""
+    out, left = asked.settings.out, asked.count
+    with member(topic, asked) as consumer:
+        if asked.command is None:
+            out.watch_reader(PIPE_CLOSED)
+        out.note(f"consuming {topic.name} for group {asked.group}; Ctrl-C ends it")
+        while left is None or left > 0:
+            batch = consumer.take(QUIET_S if asked.no_wait else None)
+            if batch is None:
+                return
+            if batch.missed:
+                out.note(f"{show_count(batch.missed)} messages are not kept any more")
+            done = take(consumer, batch, asked, left)
+            left = None if left is None else left - done
+
+
+@contextmanager
+def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
+    """A consumer; a pair that is not there is told of after --timeout, not after a consumer's patience."""
+    from chp_client.errors import NoSuchTopic
+
+    timeout_s = asked.settings.timeout_s
+    with suppress(NoSuchTopic):  # it is made
+        topic.facts(timeout_s)
+    consumer = topic.consumer(asked.group, start=asked.start)
+    try:
+        yield consumer
+    finally:
+        consumer.close(timeout_s)
+
+
+def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | None) -> int:
+    """Do the messages of a batch, so many at most; how many were done and acknowledged."""
+    messages = list(batch)[:left]
+    if not messages:
+        return 0
+    if asked.command is None:
+        asked.settings.out.raw(b"".join(map(asked.shown, messages)))
+        return len(messages) if acknowledged(batch, messages[-1], asked) else 0
+    run = Command(asked.command, consumer.topic, asked)
+    for n, message in enumerate(messages):
+        if not (why := consumer.attempt(run, message, asked.tries)):
+            done = acknowledged(batch, message, asked)
+        elif run.code in NOT_RUN:
+            raise Misused(f"--exec: {why}: the shell can't run it; message {message.offset} was left as it is")
+        else:
+            batch.reject(message, why, asked.tries)
+            done = put_aside(consumer, batch, f"message {message.offset}", why, asked)
+        if not done:
+            return n
+    return len(messages)
+
+
+def put_aside(consumer: Consumer, batch: Batch, which: str, why: str, asked: ConsumeOptions) -> bool:
+    """Put what was rejected aside, and wait until it is; what the pair refuses ends it all only with --no-wait."""
+    done = consumer.put_aside(batch, warned, patient=not asked.no_wait)
+    if done:
+        warned(f"{which} went to topic {consumer.dead_topic}: {why}")
+    return done
+
+
+def warned(text: str) -> None:
+    """A line on standard error."""
+    click.echo(f"chp sub: {escape(text)}", err=True)
+
+
+def acknowledged(batch: Batch, message: Message, asked: ConsumeOptions) -> bool:
+    """Acknowledge a batch up to a message, and wait; False if others have it now, who are given all that is left."""
+    from chp_client.errors import Fenced
+
+    try:
+        batch.upto(message.offset + 1).done().wait(asked.settings.patience(PATIENCE_S))
+    except Fenced as fenced:
+        click.echo(f"chp sub: {fenced}", err=True)
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class Command:
+    """What --exec says, as a handler."""
+
+    command: str
+    topic: str
+    asked: ConsumeOptions
+    code: int = 0  # with which it ended last
+
+    def __call__(self, message: Message) -> None:
+        """Run it, and wait until it ends; `Failed` unless with 0."""
+        key = message.key or ""
+        if "\0" in key:
+            raise Failed("its key has a NUL, which no environment takes")
+        said = {
+            "CHP_TOPIC": self.topic,
+            "CHP_GROUP": self.asked.group,
+            "CHP_KEY": key,
+            "CHP_OFFSET": str(message.offset),
+            "CHP_REVISION": show_revision(message.revision),
+        }
+        data = self.asked.shown(message) if self.asked.settings.out.json else message.value
+        done = subprocess.run(self.command, shell=True, input=data, env={**os.environ, **said}, check=False)
+        self.code = done.returncode
+        if self.code:
+            raise Failed(f"{self.command}: exit code {self.code}")
+
+
+class Failed(Exception):
+    """A command did not do a message."""

@@ -1,0 +1,164 @@
+"""What a Clone holds under a prefix, in order: a mapping, a range of it, a page of it.
+
+    rates = clone.under("/rates/EUR/")
+    for key, value in rates.items(): ...           # sorted
+    page = rates.page(100)                          # the first hundred, as a dict
+    page = rates.page(100, after=max(page))         # the next
+
+It costs what it yields, and not what the Clone holds: the keys are in an order (`keyorder`), made at the first read by
+prefix (about a second for a million keys) and kept up from then on, a little a key that is new. Reading never waits for
+servers. One iteration goes on while others change the map: it has each key that was there all the time once, and each
+value as it was when its turn came; `len` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from itertools import chain, islice
+from typing import Any
+
+from .. import checks
+from ..agent.mailbox import Mailbox
+from ..codecs import Decoding, OnBad
+from ..core.copy.key_order import bounds
+from .views import Decoded
+
+PAGE = 1000
+STRIDE = 256  # keys whose values are looked up together
+
+
+class KeyIndex:
+    """The order of a Clone's keys for its readers, of any thread."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox, self._holding = mailbox, mailbox.core.holding
+
+    def span(self, low: str, high: str | None) -> tuple[list[str], str | None]:
+        """Keys that are there, from `low` on and below `high`, some of them; and from where to go on, None at the end.
+
+        All that was shown before the call is among them.
+        """
+        order, shown = self._holding.order, self._holding.shown
+        with self._mailbox.readers:
+            self._catch_up()
+            for keys, at in order.spans(low, high):
+                there = [key for key in keys if key in shown]
+                if 2 * len(there) < len(keys):
+                    with self._mailbox.lock:
+                        order.clean(at, self._holding.known())
+                if there:
+                    return there, there[-1] + "\0"
+        return [], None
+
+    def _catch_up(self) -> None:
+        order, batch = self._holding.order, self._mailbox.batch
+        with self._mailbox.lock:
+            unsent = batch.shown_keys()  # shown already, and noted when the agent takes them
+            noted = order.take(len(self._holding.shown))
+            keys = None
+            if not order.live:
+                keys = self._holding.begin_order(unsent)
+        if keys is not None:
+            order.make(keys)
+        elif noted or unsent:
+            order.add(chain(*noted, unsent))
+
+
+class PrefixView(Mapping[str, Any]):
+    """Keys that begin with a prefix, in order; made by `Clone.under`."""
+
+    def __init__(self, clone: Decoded, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
+        self._clone, self._index = clone, index
+        self.prefix, self._until = prefix, until
+        self._low, self._high = bounds(prefix, after, until)
+
+    def _has(self, key: object) -> bool:
+        return isinstance(key, str) and self._low <= key and (self._high is None or key < self._high)
+
+    def __contains__(self, key: object) -> bool:
+        return self._has(key) and key in self._clone
+
+    def __getitem__(self, key: str) -> Any:
+        if not self._has(key):
+            raise KeyError(key)
+        return self._clone[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self._clone.iterates()
+        return chain.from_iterable(self._spans(self._low))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._spans(self._low)))
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+    def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
+        """Keys and values in order; a key that goes meanwhile is left out. `on_bad` is as of `Clone.items`."""
+        return _Items(self, self._clone.decoding(on_bad))
+
+    def values(self) -> ValuesView[Any]:
+        """Values in the order of their keys."""
+        return _Values(self)
+
+    def page(self, limit: int = PAGE, after: str | None = None) -> dict[str, Any]:
+        """The first `limit` items behind the key `after`; an empty dict is the end. Raises `BadInput`."""
+        limit, after = checks.page(limit, after)
+        low = self._low if after is None else max(self._low, after + "\0")
+        found: dict[str, Any] = {}
+        for items in self._pieces(low, limit):
+            found.update(items)
+            if len(found) >= limit:
+                break
+        return found
+
+    def page_of_keys(self, limit: int = PAGE, after: str | None = None) -> list[str]:
+        """As `page`, of keys alone."""
+        limit, after = checks.page(limit, after)
+        low = self._low if after is None else max(self._low, after + "\0")
+        return list(islice(chain.from_iterable(self._spans(low)), limit))
+
+    def _spans(self, low: str) -> Iterator[list[str]]:
+        more: str | None = low
+        while more is not None:
+            keys, more = self._index.span(more, self._high)
+            yield keys
+
+    def _pieces(self, low: str, limit: int | None = None, decoding: Decoding | None = None) -> Iterator[dict[str, Any]]:
+        """Items, some at a time; at most `limit` in all."""
+        left, decoding = limit, decoding or self._clone.decoding()
+        for keys in self._spans(low):
+            for i in range(0, len(keys), STRIDE):
+                items = self._clone.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
+                yield items
+                if left is not None and (left := left - len(items)) <= 0:
+                    return
+
+    def pairs(self, decoding: Decoding | None = None) -> Iterator[tuple[str, Any]]:
+        """Keys and values."""
+        for items in self._pieces(self._low, decoding=decoding):
+            yield from items.items()
+
+    def __repr__(self) -> str:
+        return f"<Under {self.prefix!r}: {len(self)} keys>"
+
+
+class _Items(ItemsView[str, Any]):
+    _mapping: PrefixView
+
+    def __init__(self, under: PrefixView, decoding: Decoding | None) -> None:
+        super().__init__(under)
+        self._decoding = decoding
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._mapping.pairs(self._decoding)
+
+
+class _Values(ValuesView[Any]):
+    _mapping: PrefixView
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping.pairs())
+
+    def __contains__(self, value: object) -> bool:
+        return any(value == each for each in self)

@@ -1,0 +1,76 @@
+"""What a client tells the server that it follows of itself, for `chp clients`: when it has joined, and now and then.
+
+It is told on P and not answered (SPEC.md, section 17.7). Who comes for a single question is gone before it is due. The
+more clients a server has, the slower it beats, and the less often each tells: a thousand cost it what twenty did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from chp.batch import packb
+from chp.keys import CLIENT_BYTES, ETX, STX
+from chp.messages import ICANHAZ
+from chp.versions import VERSION
+
+from .copy.subscriptions import Subscriptions
+from .events import Sink, State
+from .freshness import Freshness
+from .sending.session import Session
+from .server_view import ServerView
+from .timing import NEVER
+
+TELLS = STX + b"client" + ETX
+FIRST_S = 0.5
+EVERY_S = 5.0
+BEATS = 20  # of the server that is followed, if they take longer
+EVERY_S_MAX = 60.0
+COUNTED = ("holes", "mismatches", "failovers")
+
+
+class ReportSource(Protocol):
+    """What it looks at to tell how the client does."""
+
+    stats: Counter[str]
+    holding: Subscriptions
+    freshness: Freshness
+    session: Session
+    out: Sink
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def position(self) -> int: ...
+
+
+class ClientReport:
+    """Who this client is, and when it is to say so; without `who` it says nothing."""
+
+    def __init__(self, who: Mapping[str, Any] | None) -> None:
+        self._who = who
+        self.due = NEVER
+
+    def follow(self, now: float) -> None:
+        """Another server is followed."""
+        if self._who is not None:
+            self.due = now + FIRST_S
+
+    def on_timer(self, client: ReportSource, active: ServerView | None, now: float) -> None:
+        """Say who this client is and how it does, if that is due and there is somebody to tell."""
+        if active is not None and now >= self.due:
+            client.out.effects.request.append((active.index, self._message(client, active.heartbeat_s, now)))
+
+    def _message(self, client: ReportSource, heartbeat_s: float, now: float) -> list[bytes]:
+        every_s = min(max(EVERY_S, BEATS * heartbeat_s), EVERY_S_MAX)
+        self.due = now + every_s
+        stats = client.stats
+        said = {
+            "chp": VERSION, "id": 0, **(self._who or {}), "every_ms": round(every_s * 1000),
+            "state": client.state.value, "number": client.position, "keys": client.holding.count,
+            "lag_ms": round(client.freshness.lag_s * 1000), "batches": client.session.open_batches,
+            "client": client.session.outbox.public[:CLIENT_BYTES].hex(), "bytes": client.session.outbox.size,
+            **{name: stats[name] for name in COUNTED},
+        }  # fmt: skip
+        return [ICANHAZ, TELLS, packb(said)]

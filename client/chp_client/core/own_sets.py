@@ -1,0 +1,121 @@
+"""Own sets between the session, which gets them acknowledged, and what is held, which shows them meanwhile.
+
+    submitted    numbered, shown as waiting for its confirmation, sent
+    acknowledged its ticket is settled once the copy holds it
+    refused      its owner is told; if it was shown, the confirmed values are fetched back
+    lost         with a server that had acknowledged it: fetched back as well, and the rest goes out in a new session
+
+Servers of CHP/1 say by echoes what those of CHP/2 acknowledge; here both are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from chp import headers
+from chp.batch import Segment
+from chp.numbers import UNKNOWN
+
+from ..errors import Conflict, refusal
+from .chp1 import Chp1Follower
+from .copy.channels import CopyChannels
+from .copy.subscriptions import Subscriptions
+from .events import Sink, ack_of
+from .leadership import Leadership
+from .outbox import SentBatch, keys_of
+from .sending.session import Session
+from .server_view import ServerView
+
+
+class OwnSets:
+    """What the application set, until it is told what became of it."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        holding: Subscriptions,
+        channels: CopyChannels,
+        session: Session,
+        chp1: Chp1Follower,
+        *,
+        stats: Counter[str],
+        out: Sink,
+    ) -> None:
+        self._leadership, self._holding, self._channels = leadership, holding, channels
+        self._session, self._chp1 = session, chp1
+        self._stats, self._out = stats, out
+
+    def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool, size: int) -> None:
+        """Number a batch, keep it and send it; `shown`: it is visible already (never a conditional one)."""
+        batch = self._session.submit(segment, handle, shown and not self._holding.write_only, size, now)
+        self._holding.pend(batch)
+        self.pump(now)
+
+    def has(self, handle: Any) -> bool:
+        """Whether what has this handle was submitted, even if that was interrupted; it is sent in its time."""
+        found = self._session.of(handle)
+        for batch in found:
+            self._holding.pend(batch)
+        return bool(found)
+
+    def pump(self, now: float) -> None:
+        """Send what each collector has not had yet."""
+        if self._chp1.following:
+            self._chp1.pump()
+            self.settle_chp1(now)
+        else:
+            self._session.pump()
+
+    def settle_chp1(self, now: float) -> None:
+        """What servers of CHP/1 echoed, and what they can't be told."""
+        while self._chp1.acked:
+            self._settle(*self._chp1.acked.pop(0), "applied")
+        while self._chp1.unsupported:
+            text = "the server speaks CHP/1, which has no conditions and no leases"
+            self._refuse(self._chp1.unsupported.pop(0), "unsupported", text, now)
+
+    def acked(self, header: headers.Ack, number: int, now: float) -> None:
+        """An ACK of the active, at its number."""
+        for batch, revision in self._session.acked(header, now):
+            self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
+        self.pump(now)
+
+    def refused(self, link: ServerView, header: headers.Refused, now: float) -> None:
+        """A REFUSED on our own channel."""
+        no, code, detail = header
+        if code == "expected":
+            self._expected(link, detail, now)
+        elif code == "session":
+            if link is self._leadership.active and self._session.outbox.batches:
+                self._expected(link, 1, now)  # begin again, or anew if number 1 is settled
+        elif (batch := self._session.refused(no, now)) is not None:
+            self._refuse(batch, code, detail, now)
+            self.pump(now)
+
+    def _settle(self, batch: SentBatch, revision: int, durability: str, known_at: int = 0) -> None:
+        """A batch is acknowledged; `known_at` is the server's number then, if its revision is not known."""
+        self._stats[f"acks_{durability}"] += 1
+        upto = known_at if revision == UNKNOWN else revision
+        self._session.settle(batch, ack_of(revision, durability), upto, self._holding.lacking(batch, upto))
+
+    def _refuse(self, batch: SentBatch, code: str, detail: object, now: float) -> None:
+        """A batch was taken by nobody: tell its owner, and bring the confirmed values back if it was shown."""
+        self._stats["refusals"] += 1
+        error, upto, lacking = refusal(code, detail), 0, []
+        if isinstance(error, Conflict):  # told when the copy holds what it conflicts with
+            upto = max(error.revisions.values(), default=0)
+            lacking = self._holding.lacking(batch, upto)
+        self._session.settle(batch, error, upto, lacking)
+        if batch.shown:
+            later = keys_of(self._session.shown_after(batch.no))
+            self._channels.undo(batch, later, self._leadership.active, now)
+
+    def _expected(self, link: ServerView, wanted: object, now: float) -> None:
+        if not self._session.expected(link, wanted, now):
+            return
+        self._out.effects.notes.append(f"{link.address} does not know this session; opening a new one")
+        self._session.reopen()
+        outbox = self._session.outbox
+        self._channels.renumbered(list(outbox.batches.values()), outbox.public, link, now)
+        self.pump(now)

@@ -1,0 +1,353 @@
+"""Records the change feed of a subtree into a directory (the Guide's Black Box); what is written says
+`recording_files.py`.
+
+- A file ends after `file_bytes` of keys and values, or `every_s` after its first row.
+- The state is the last number in the files' names. A recorder that was killed goes on there: what it had not finished
+  it asks for again, so the server must retain (`--retain-bytes`, `--retain-s`) what comes in while it is away, and
+  the unfinished file. `_position` only spares a quiet subtree from outliving the log.
+- If that is not retained any more, it says so, and writes a row `gap` (key: the subtree) and a snapshot: a reader sees
+  where something is missing, and a replay ends with the right map.
+- A recording is of one store: each file, and `_position`, has its id. Servers with another one are refused, at the
+  beginning and later (servers without a journal that are started anew are another store): two histories are not one.
+  They have the opener of their last number's epoch too: what a split has ended is not gone on from, but a `gap`.
+
+Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from chp.errors import BadInput
+from chp.limits import MIB
+from chp.numbers import Revision, describe, epoch_of
+
+from .errors import NotRetained
+from .feed.feed import Feed, FeedRecord, OtherStore
+from .recording_files import (
+    FORMAT,
+    GAP,
+    LOCK,
+    PART,
+    POSITION,
+    SCHEMA,
+    SET,
+    SNAPSHOT,
+    RecordingFile,
+    batch_of,
+    file_name,
+    files,
+    need_parquet,
+    opened,
+    readable,
+)  # fmt: skip
+
+_, _, pq = need_parquet()
+log = logging.getLogger("chp_client")
+
+EVERY_S = 60.0
+FILE_BYTES = 8 * MIB  # half of what servers retain by default: they have the unfinished file of a killed recorder again
+GROUP_ROWS = 65_536  # of a row group: bounds what is held in memory, and the time that writing takes
+GROUP_BYTES = 8 * MIB
+IDLE_S = 0.25
+FINISH_S = 2.0  # how long a server is looked for at the end
+STARTS = ("snapshot", "now", "earliest")
+Say = Callable[[str], object]
+
+
+def record(
+    servers: str | list[str],
+    directory: str | Path,
+    subtree: str = "",
+    *,
+    start: str = "snapshot",
+    every_s: float = EVERY_S,
+    file_bytes: int = FILE_BYTES,
+    stop: Event | None = None,
+    say: Say | None = None,
+    timeout_s: float | None = None,
+) -> RecordingWriter:
+    """Record until `stop` is set; returns the writer, which has counted.
+
+    In an empty directory it begins with a snapshot, or with what comes `now`, or with the `earliest` that the active's
+    log has; in another it goes on after the last number there. `say` is told what happens, a line at a time.
+    `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
+    Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
+    """
+    if start not in STARTS:
+        raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
+    folder = Path(directory)
+    with Feed(servers, subtree) as feed:
+        if not folder.is_dir():
+            feed.facts(timeout_s)  # no server, no directory
+            folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            writer = RecordingWriter(folder, subtree, every_s, file_bytes)
+            feed.facts(timeout_s)
+            writer.be_of(feed.store)
+            _until(stop or Event(), feed, writer, start, say or log.warning)
+            return writer
+
+
+def _until(stop: Event, feed: Feed, writer: RecordingWriter, start: str, tell: Say) -> None:
+    try:
+        _begin(feed, writer, start, tell)
+        _record(feed, writer, stop, tell)
+    except OtherStore as other:
+        writer.be_of(other.theirs)
+    finally:
+        writer.rotate(writer.reached)
+        writer.holes = feed.stats["holes"]
+
+
+def _record(feed: Feed, writer: RecordingWriter, ends: Event, tell: Say) -> None:
+    while not ends.is_set():
+        try:
+            _follow(feed, writer, ends)
+        except NotRetained as gap:
+            writer.rotate(max(writer.reached, feed.complete))
+            tell(f"GAP: {gap}")
+            _snapshot(feed, writer, gap=True)
+    _catch_up(feed, writer)
+
+
+def _begin(feed: Feed, writer: RecordingWriter, start: str, tell: Say) -> None:
+    if writer.reached:
+        tell(f"goes on after {describe(writer.reached)}")
+    elif start == "snapshot":
+        _snapshot(feed, writer, gap=False)
+        tell(f"begins with a snapshot at {describe(writer.reached)}, {writer.rows} keys")
+    else:
+        facts = feed.facts(None)
+        writer.be_told(facts.oldest, facts.oldest_opener)
+        writer.be_told(facts.newest, facts.opener)
+        writer.begin(facts.newest if start == "now" else facts.oldest)
+        tell(f"begins after {describe(writer.reached)}")
+
+
+def _follow(feed: Feed, writer: RecordingWriter, stop: Event) -> None:
+    for records in feed.follow(writer.reached, min(IDLE_S, writer.every_s), opener=writer.opener):
+        writer.be_told(feed.complete, feed.opener)
+        for each in records:
+            writer.take(each)
+        writer.reached = feed.complete
+        writer.rotate_if_due()
+        if stop.is_set():
+            return
+
+
+def _catch_up(feed: Feed, writer: RecordingWriter) -> None:
+    """Take what the store has at the end; what can't be had now is asked for when recording goes on."""
+    try:
+        for records in feed.fetch(writer.reached, FINISH_S, opener=writer.opener):
+            writer.be_told(feed.complete, feed.opener)
+            for each in records:
+                writer.take(each)
+        writer.be_told(feed.complete, feed.opener)
+        writer.reached = feed.complete
+    except (NotRetained, TimeoutError) as error:
+        log.info("the recording ends at %s: %s", describe(writer.reached), error)
+
+
+def _snapshot(feed: Feed, writer: RecordingWriter, gap: bool) -> None:
+    found = feed.snapshot(None)
+    if gap and found.number <= writer.reached:
+        raise BadInput(
+            f"{writer.folder} is recorded up to {describe(writer.reached)}, and its store is at "
+            f"{describe(found.number)}: it lost what came between; record it into another directory"
+        )
+    now_ms = int(time.time() * 1000)
+    if gap:
+        row = FeedRecord(found.number, found.number, now_ms, [writer.subtree], [b""], [0])
+        writer.add(row, GAP)
+    for chunk, revisions in zip(found.chunks, found.revisions, strict=True):
+        chunk.first = chunk.last = found.number
+        chunk.wall_ms = now_ms
+        writer.add(chunk, SNAPSHOT, revisions)
+    writer.be_told(found.number, found.opener)
+    writer.begin(found.number)
+    writer.rotate_if_due()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"somebody records into {folder} already; end that, or give another directory") from None
+        yield
+
+
+class RecordingWriter:
+    """The directory as the recorder sees it: gathers rows, writes them in groups, finishes files."""
+
+    def __init__(self, folder: Path, subtree: str, every_s: float, file_bytes: int) -> None:
+        """Find what is there; say `be_of` before the first row."""
+        if every_s <= 0 or file_bytes < 1:
+            raise BadInput(f"a file of {file_bytes} bytes or {every_s} s can't be; give more than 0")
+        self.folder, self.subtree = folder, subtree
+        self.every_s, self.file_bytes = every_s, file_bytes
+        self.rows = self.bytes = self.finished = self.holes = 0
+        self._pending: list[tuple[FeedRecord, int, list[int] | None]] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._file: Any = None
+        self._file_bytes = 0
+        self._opened_at = self._noted_at = time.monotonic()
+        self._openers: dict[int, bytes] = {}  # of the last epochs
+        done = files(folder)
+        position, self.store = self._read_position()
+        self._start = done[-1].until if done else 0  # where the next file begins
+        self.reached = max(self._start, position)  # up to here all is added
+        self._check(done)
+
+    @property
+    def opener(self) -> bytes:
+        """Who opened the epoch of `reached`; nothing if that is not known."""
+        return self._openers.get(epoch_of(self.reached), b"")
+
+    def be_told(self, number: int, opener: bytes) -> None:
+        """Who opened the epoch of a number."""
+        if opener:
+            self._openers.pop(epoch_of(number), None)
+            self._openers = dict(list(self._openers.items())[-1:]) | {epoch_of(number): opener}
+
+    def _check(self, done: list[RecordingFile]) -> None:
+        if done:
+            with readable(done[-1].path, "record into another directory"):
+                metadata = opened(done[-1].path).metadata.metadata or {}
+            self.store = metadata.get(b"chp.store", b"").decode()
+            if self._start == self.reached:
+                self.be_told(self._start, bytes.fromhex(metadata.get(b"chp.opener", b"").decode()))
+            theirs = metadata.get(b"chp.subtree", b"").decode()
+            if theirs != self.subtree:
+                raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
+
+    def be_of(self, store: bytes) -> None:
+        """What comes is of this store; `BadInput` if what is there is of another."""
+        mine, theirs = f"the store {self.store}" if self.store else "no store that is known", store.hex()
+        if self.reached and self.store != theirs:
+            raise BadInput(
+                f"{self.folder} is a recording of {mine}, and the servers hold the store {theirs}: they are "
+                "other servers, or have no journal and were started anew. Record into another directory, or name the "
+                "servers of this one"
+            )
+        self.store = theirs
+
+    def begin(self, at: int) -> None:
+        """The recording is complete up to `at`, which is where it begins (anew)."""
+        self.reached = at
+        if not self._start or self._pending_rows or self._file:
+            self._start = at
+
+    def add(self, record: FeedRecord, operation: int = SET, revisions: list[int] | None = None) -> None:
+        """Take a record's rows."""
+        rows = len(record.keys)
+        if not rows:
+            return
+        if not self._pending_rows and self._file is None:
+            self._opened_at = time.monotonic()
+        size = sum(map(len, record.values)) + sum(map(len, record.keys))
+        self._pending.append((record, operation, revisions))
+        self._pending_rows += rows
+        self._pending_bytes += size
+        self.rows += rows
+        self.bytes += size
+        if self._pending_rows >= GROUP_ROWS or self._pending_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def take(self, record: FeedRecord) -> None:
+        """Add a record of the feed; the file may end with it."""
+        self.add(record)
+        self.reached = record.last
+        if self._file_bytes + self._pending_bytes >= self.file_bytes:
+            self.rotate(self.reached)
+
+    def rotate_if_due(self) -> None:
+        """Finish the file if it is large or old enough; note the position of a quiet subtree."""
+        now = time.monotonic()
+        if not (self._pending_rows or self._file):
+            if now - self._noted_at >= self.every_s and self.reached > self._start:
+                self._write_position()
+        elif self._file_bytes + self._pending_bytes >= self.file_bytes or now - self._opened_at >= self.every_s:
+            self.rotate(self.reached)
+
+    def rotate(self, until: int) -> None:
+        """Finish the file with what was added; it appears under its name, complete."""
+        self._write_group()
+        if self._file is None:
+            return
+        with self._writing():
+            self._file.add_key_value_metadata({"chp.opener": self._openers.get(epoch_of(until), b"").hex()})
+            self._file.close()
+            self._file, self._file_bytes = None, 0
+            part = self.folder / PART
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(part, self.folder / file_name(self._start, until))
+            sync_folder(self.folder)
+        self._start = until
+        self.finished += 1
+
+    def _write_group(self) -> None:
+        if not self._pending_rows:
+            return
+        with self._writing():
+            if self._file is None:
+                schema = SCHEMA.with_metadata(
+                    {"chp.format": str(FORMAT), "chp.subtree": self.subtree, "chp.store": self.store}
+                )
+                self._file = pq.ParquetWriter(
+                    self.folder / PART, schema, compression="zstd",
+                    use_dictionary=[name for name in SCHEMA.names if name != "value"],
+                )  # fmt: skip
+            self._file.write_batch(batch_of(self._pending))
+        self._file_bytes += self._pending_bytes
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """If it can't be written (a full disk), the unfinished file is given up; what it had is asked for again."""
+        try:
+            yield
+        except OSError as error:
+            if self._file is not None:
+                self._file.is_open = False  # or it would be closed, and fail, once more
+            self._file, self._pending, self._pending_rows = None, [], 0
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, why, str(self.folder / PART)) from error
+
+    def _read_position(self) -> tuple[int, str]:
+        try:
+            position = json.loads((self.folder / POSITION).read_text())
+            reached, store = int(Revision(str(position["number"]))), str(position["store"])
+            self.be_told(reached, bytes.fromhex(position.get("opener", "")))
+            return reached, store
+        except (OSError, ValueError, KeyError, TypeError, BadInput):  # not there, or not ours
+            return 0, ""
+
+    def _write_position(self) -> None:
+        self._noted_at = time.monotonic()
+        draft = self.folder / (POSITION + ".part")
+        draft.write_text(
+            json.dumps({"number": describe(self.reached), "store": self.store, "opener": self.opener.hex()})
+        )
+        os.replace(draft, self.folder / POSITION)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames in a folder last."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,106 @@
+"""What a member is given, as columns: a chunk of a server's, in parts of which each can be put aside in one record.
+
+Whatever of a batch can't be handled goes to the dead topic in the record that acknowledges it, with what is committed.
+A letter takes more than its message, and a chunk may have 65,536 messages, or 16 MiB of them. So one that is larger
+than a part is handed out as several batches: what is acknowledged of the one is where the next begins. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, compress, pairwise
+from typing import Any, NamedTuple
+
+from chp.headers import Messages
+from chp.numbers import Revision
+from chp.topics import pack_slots, unpack_messages, unpack_slots
+
+PART_MESSAGES, PART_BYTES = 8192, 3 << 20  # keys and values, unless one message is larger
+
+
+class ChunkPart(NamedTuple):
+    """Messages as columns; `spans`: which slots they are of, from which offset on each, and all of them up to one."""
+
+    spans: list[list[Any]]
+    upto: int
+    missed: int
+    offsets: Sequence[int]
+    keys: list[str | None]
+    values: list[bytes]
+    times: list[float]
+    revisions: list[Revision]
+
+
+def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
+    """A chunk; the first message that a part has begins it, but for the first part."""
+    spans = header.spans or []
+    missed = max(0, header.first - min((after for _, after in spans), default=header.first))
+    size = sum(len(body) for item in items for body in item[4])
+    whole = ChunkPart(spans, header.upto, missed, *_columns(items))
+    if len(whole.values) <= PART_MESSAGES and size <= PART_BYTES:
+        return [whole]
+    places = [0, *_cuts(whole), len(whole.values)]
+    return [_slice(whole, start, end) for start, end in pairwise(places)]
+
+
+def joined(steps: Iterable[list[Any]]) -> list[list[Any]]:
+    """Return the steps in hand as ranges: steps of a slot that follow on are one.
+
+    A slot is in one range, but where the server moved it on between two steps. So there are about 256 at most.
+    """
+    chains: dict[int, dict[int, int]] = {}  # end -> beginning -> slots
+    for slots, after, upto in steps:
+        left, new = unpack_slots(slots), chains.get(after, {})
+        for begin, held in list(new.items()):
+            if follows := held & left:
+                _put(new, begin, held & ~follows)
+                _put(chains.setdefault(upto, {}), begin, chains[upto].get(begin, 0) | follows)
+                left &= ~follows
+        if left:
+            _put(chains.setdefault(upto, {}), after, chains[upto].get(after, 0) | left)
+    return [[pack_slots(slots), begin, end] for end, of in sorted(chains.items()) for begin, slots in of.items()]
+
+
+def _put(where: dict[int, int], begin: int, slots: int) -> None:
+    if slots:
+        where[begin] = slots
+    else:
+        where.pop(begin, None)
+
+
+def _columns(items: list[Any]) -> tuple[Any, ...]:
+    offsets: list[Sequence[int]] = []
+    keys: list[str | None] = []
+    values: list[bytes] = []
+    times: list[float] = []
+    revisions: list[Revision] = []
+    for first, n, number, wall_ms, bodies, *mask in items:
+        before = len(values)
+        for body in bodies:
+            some, more = unpack_messages(body)
+            keys += [None] * len(more) if some is None else some if all(some) else [key or None for key in some]
+            values += more
+        there = range(first, first + n)
+        offsets.append(list(compress(there, mask[0])) if mask else there)
+        times += [wall_ms / 1000] * (len(values) - before)
+        revisions += [Revision(number)] * (len(values) - before)
+    return offsets[0] if len(offsets) == 1 else list(chain(*offsets)), keys, values, times, revisions
+
+
+def _cuts(whole: ChunkPart) -> Iterator[int]:
+    """The places at which parts begin, behind the first."""
+    begin = size = 0
+    for at, (key, value) in enumerate(zip(whole.keys, whole.values, strict=True)):
+        more = len(value) + len((key or "").encode())
+        if at > begin and (at - begin >= PART_MESSAGES or size + more > PART_BYTES):
+            begin, size = at, 0
+            yield at
+        size += more
+
+
+def _slice(whole: ChunkPart, start: int, end: int) -> ChunkPart:
+    first = whole.offsets[start] if start else 0
+    upto = whole.offsets[end] if end < len(whole.values) else whole.upto
+    spans = [[slots, max(after, first)] for slots, after in whole.spans if after < upto]
+    columns: Any = (column[start:end] for column in whole[3:])
+    return ChunkPart(spans, upto, 0 if start else whole.missed, *columns)

@@ -1,0 +1,80 @@
+"""Letters: what goes to a group's dead topic of a message that can't be handled (docs/topics.md).
+
+A letter is a msgpack map of topic, group, offset, revision, key, value, tries and why. It is a message, of 16 MiB at
+most: where it would be larger its value is nil, `bytes` says of how many, and the next message of the dead topic is
+that value. Why it could not be handled is text that came from anywhere: it is cut, and what is no UTF-8 is written
+out. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chp.batch import packb
+from chp.limits import DEFAULT
+from chp.topics import slots_of
+
+Letters = dict[int, list[tuple[str, bytes]]]  # by the offset of the message that is put aside: keys and values
+WHY_BYTES_MAX = 4096  # of a text that tells why: an exception may hold a whole document
+WHYS_BYTES_MAX = 4 << 20  # of all texts of a batch: what is put aside of it fits one record (chunk.py)
+PORTION_BYTES = 1 << 20  # of letters in one record, unless one is larger
+
+
+def shown(thing: object) -> str:
+    """The text of anything, whatever that says of itself: UTF-8, and cut."""
+    try:
+        text = f"{thing}"[:WHY_BYTES_MAX]
+    except Exception as error:
+        text = f"its text can't be had ({type(error).__name__})"
+    return cut(text, WHY_BYTES_MAX)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, of at most so many bytes of UTF-8."""
+    data = text.encode("utf-8", "backslashreplace")
+    return text if len(data) == len(text) <= most else data[:most].decode("utf-8", "ignore")
+
+
+def why_max(messages: int) -> int:
+    """How long each text may be, where so many messages may all be put aside."""
+    return min(WHY_BYTES_MAX, WHYS_BYTES_MAX // max(1, messages))
+
+
+def reason(error: Exception) -> str:
+    """Why a handler could not do a message."""
+    return shown(f"{type(error).__name__}: {shown(error)}")
+
+
+def letter(told: dict[str, Any], key: str, value: bytes) -> list[tuple[str, bytes]]:
+    """A letter as messages, keys and values: one, or two if the value is too large to be in it."""
+    packed = packb({**told, "value": value})
+    if len(packed) <= DEFAULT.value_bytes_max:
+        return [(key, packed)]
+    return [(key, packb({**told, "value": None, "bytes": len(value)})), (key, value)]
+
+
+def portions(letters: Letters) -> list[list[int]]:
+    """Their offsets, in their order, by what goes into one record."""
+    found: list[list[int]] = []
+    size = PORTION_BYTES
+    for offset in sorted(letters):
+        more = sum(len(value) for _, value in letters[offset])
+        if size + more > PORTION_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(offset)
+        size += more
+    return found
+
+
+def slots_for(letters: Letters) -> int:
+    """The slots that these messages may be of: one without a key, as those beside it had none either, or had."""
+    slots = 0
+    for offset, ((key, _), *_) in letters.items():
+        slots |= slots_for_one(offset, key)
+    return slots
+
+
+def slots_for_one(offset: int, key: str) -> int:
+    """The slots that a message may be of."""
+    return 1 << slots_of([key], 0, 1)[0] | (0 if key else 1 << slots_of(None, offset, 1)[0])

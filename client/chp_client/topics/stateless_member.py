@@ -1,0 +1,169 @@
+"""Members of a group that come by: each step may be another Clone's, in another process, as those of gateways are.
+
+A visitor is a name. The lease that makes it a member is anybody's of its user, refreshed by each step and by nothing
+else. The lease's name is made with a secret of the pair: each of its gateways can compute it, and no other user.
+Nothing is kept between the steps: the servers know what is not acknowledged, and give it again to a visitor that asks
+again. A receipt says what an acknowledgement would move; whether it still may is the pair's to say.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
+from time import monotonic
+from typing import Any, NamedTuple
+
+from chp import columns
+from chp.batch import packb
+from chp.errors import BadFrame, BadInput, ChpError
+from chp.headers import Messages
+from chp.topics import keyed_lease, pack_slots, unpack_slots
+from chp.unpacking import unpack
+
+from ..ask.port import LATER, Interrupted, QuestionPort
+from ..clone.writer import Writer
+from ..errors import Refused
+from .batch import Batch
+from .chunk import parts_of
+from .dead_letter_format import slots_for_one
+from .reader import AGAIN_S, SILENCE_S
+
+SERVES_S = 5.0  # until a server answers at all: a failover takes one, or three
+NAME_MAX = 128
+RECEIPT_MAX = 16_384  # of its text: 256 steps
+OFFSET_MAX = 1 << 61
+
+
+def member_of(secret: bytes, topic: str, group: str, user: str, name: str) -> bytes:
+    """Return the lease of a visitor, which only programs with the pair's secret can compute."""
+    if not 0 < len(name) <= NAME_MAX or not name.isprintable():
+        raise BadInput(f"a member's name is 1 to {NAME_MAX} characters that can be printed, not {name!r:.160}")
+    return keyed_lease(secret, "\n".join(("chp member", topic, group, user, name)).encode())
+
+
+def coming(topic: str, group: str, member: bytes, name: str, ttl_ms: int) -> dict[str, Any]:
+    """The columns by which a visitor is a member for so long from now on, whether it was one or not."""
+    lease = [member, ttl_ms, columns.ANYBODY]
+    return {columns.LEASE: lease, columns.JOIN: [topic, group, member, name]}
+
+
+def staying(member: bytes, ttl_ms: int) -> dict[str, Any]:
+    """Those by which one that is a member is one for so long from now on; refused if it is none any more."""
+    return {columns.REFRESH: member, columns.LEASE: [member, ttl_ms, columns.ANYBODY]}
+
+
+def leaving(member: bytes) -> dict[str, Any]:
+    """Those by which one that is a member is none any more: what it has goes to others."""
+    return {columns.REFRESH: member, columns.UNLEASE: member}
+
+
+class Receipt(NamedTuple):
+    """Of messages that were given: to whom, by name, and the steps that acknowledge them."""
+
+    name: str
+    moves: list[list[Any]]
+
+    def __str__(self) -> str:
+        return urlsafe_b64encode(packb([self.name, self.moves])).decode().rstrip("=")
+
+    @staticmethod
+    def of(text: object) -> Receipt:
+        """The other way; `BadInput` for what is none."""
+        try:
+            if not isinstance(text, str) or len(text) > RECEIPT_MAX:
+                raise BadInput("no text, or too long")
+            name, moves = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            good = type(name) is str and all(map(_is_move, moves)) and bool(moves)
+        except (ChpError, ValueError, TypeError):
+            good = False
+        if not good:
+            raise BadInput(f"this is no receipt: {text!r:.80}; give one as it came with messages")
+        return Receipt(name, moves)
+
+    def upto(self, offset: int) -> Receipt:
+        """Of the messages up to an offset, and it."""
+        moves = cut(self.moves, offset)
+        if not moves:
+            raise BadInput(f"no message up to {offset} came with this receipt")
+        return Receipt(self.name, moves)
+
+    def without(self, messages: Iterable[tuple[int, str]]) -> Receipt:
+        """But for these messages, by offset and key, and what comes behind them in their slots: that stays in hand."""
+        moves = self.moves
+        for offset, key in messages:
+            moves = [step for move in moves for step in _held(move, offset, slots_for_one(offset, key))]
+        if not moves:
+            raise BadInput("nothing else came with this receipt; `nack` gives all of it back")
+        return Receipt(self.name, moves)
+
+    def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
+        """The column that acknowledges them, if the pair lets it."""
+        return {columns.ACK: [[topic, group, member, self.moves]]}
+
+
+def cut(moves: list[list[Any]], offset: int) -> list[list[Any]]:
+    """Steps, of the messages up to an offset, and it."""
+    return [[slots, after, min(upto, offset + 1)] for slots, after, upto in moves if after <= offset]
+
+
+def _held(move: list[Any], offset: int, held: int) -> list[list[Any]]:
+    """A step as one or two: of some slots it ends before an offset."""
+    slots, after, upto = unpack_slots(move[0]), move[1], move[2]
+    steps = [(slots & held, min(upto, offset)), (slots & ~held, upto)]
+    return [[pack_slots(some), after, end] for some, end in steps if some and end > after]
+
+
+def _is_move(move: object) -> bool:
+    if type(move) is not list or list(map(type, move)) != [bytes, int, int] or len(move[0]) != 32:
+        return False
+    return any(move[0]) and 0 <= move[1] < move[2] < OFFSET_MAX
+
+
+class ReceivedBatch(NamedTuple):
+    """Messages that a visitor was given."""
+
+    batch: Batch
+    moves: list[list[Any]]  # that acknowledge as many of them as were asked for
+    behind: int  # how many messages of the topic, of whatever slot, come after them
+
+    @property
+    def size(self) -> int:
+        """How many of the batch's messages these steps are of."""
+        last = max(upto for _, _, upto in self.moves)
+        return sum(offset < last for offset in self.batch.offsets)
+
+
+def receive(
+    writer: Writer, servers: Sequence[str], whose: tuple[str, str, bytes], *, most: int, wait_s: float,
+    stopped: Callable[[], bool],
+) -> ReceivedBatch | None:  # fmt: skip
+    """What a member gets next; None if nothing comes in time, which is looked at about once a second.
+
+    Raises `Refused` with the code "member" if it is none, and `Unanswered` if no server serves.
+    """
+    topic, group, member = whose
+    until = monotonic() + wait_s
+    with QuestionPort(servers, SERVES_S, silence_s=SILENCE_S) as port:
+        while True:
+            try:
+                for header, items in port.stream("", topic=topic, group=group, member=member, credit=1):
+                    if not isinstance(header, Messages):
+                        raise BadFrame("a server answers a member with something else; is it of an older version?")
+                    if header.spans:
+                        return _given(Batch(writer, whose, parts_of(header, items)[0]), header, most)
+                    if stopped() or monotonic() >= until:
+                        return None
+            except Interrupted:
+                pass
+            except Refused as refused:
+                if refused.code not in LATER:
+                    raise
+                Event().wait(AGAIN_S)
+            if stopped() or monotonic() >= until + SERVES_S:
+                return None
+
+
+def _given(batch: Batch, header: Messages, most: int) -> ReceivedBatch:
+    moves = batch.moves() if len(batch) <= most else cut(batch.moves(), batch.offsets[most - 1])
+    return ReceivedBatch(batch, moves, header.topic_next - max(upto for _, _, upto in moves))

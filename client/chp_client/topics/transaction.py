@@ -1,0 +1,183 @@
+"""Several things in one step: keys, messages and acknowledgements, of which all are done or none (docs/topics.md).
+
+    with clone.together() as t:
+        t.expect("/stock/7", revision)            only if it still has that revision
+        t.set("/stock/7", b"41")
+        t.publish("orders", b"...", key="alice")
+        t.ack(batch)                              a consumer's
+    t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
+
+It is one batch, so it is resent over failovers and done once, and others see all of it at once. What is in it is not
+shown here before it is acknowledged. Nothing is sent before the end of the block, nor if that ends with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from chp import columns
+from chp.batch import Segment
+from chp.errors import BadInput
+from chp.keys import check_key
+from chp.limits import DEFAULT
+from chp.topics import check_topic, pack_messages
+
+from .. import checks
+from ..agent.tickets import Ticket
+from ..clone.writer import Items, Writer
+from ..core.events import Ack
+
+
+class ConsumedBatch(Protocol):
+    """What a consumer was given: a `Batch`, or an `AsyncBatch`."""
+
+    @property
+    def whose(self) -> tuple[str, str, bytes]:
+        """Topic, group, member."""
+
+    @property
+    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
+        """Messages that are put aside with it: topics, and keys and values for each."""
+
+    def moves(self) -> list[list[Any]]:
+        """The steps that acknowledge it."""
+
+    def sent(self, ticket: Ticket) -> None:
+        """They are on their way."""
+
+
+class Transaction:
+    """Made by `Clone.together`; each method may be called any number of times, the last word on a key counts."""
+
+    def __init__(self, writer: Writer, timeout: float | None = None) -> None:
+        self._writer, self._timeout = writer, checks.wait_s(timeout)
+        self._sets: dict[str, tuple[bytes | None, int | None]] = {}  # value, or None for a delete; ttl in ms
+        self._expected: dict[str, int] = {}
+        self._published: dict[str, list[tuple[str, bytes]]] = {}
+        self._batches: list[ConsumedBatch] = []
+        self._once: list[Any] | None = None
+        self._ticket: Ticket | None = None
+
+    # -- what is to be done
+
+    def set(self, key: str, value: Any, ttl: float | None = None) -> None:
+        """Set a key; as of `Clone.set`."""
+        checks.held_key(key, self._writer.subtrees)
+        self._sets[key] = self._writer.encoded(value), checks.ttl_in_ms(ttl)
+
+    def set_many(self, items: Items, ttl: float | None = None) -> None:
+        """Set many keys, given as a mapping or as (keys, values)."""
+        keys, values, _ = self._writer.columns(items, {})
+        ms = checks.ttl_in_ms(ttl)
+        self._sets.update((key, (value, ms)) for key, value in zip(keys, values, strict=True))
+
+    def delete(self, key: str) -> None:
+        """Delete a key, whether it is there or not."""
+        checks.held_key(key, self._writer.subtrees)
+        self._sets[key] = None, None
+
+    def expect(self, key: str, revision: int | str) -> None:
+        """Only if a key has this revision (0: if it is absent), whether it is set here or not; else `Conflict`."""
+        self._expected[check_key(key)] = int(checks.revision("revision", revision))
+
+    def publish(self, topic: str, value: Any, key: str | None = None) -> None:
+        """Publish a message; as of `Topic.publish`."""
+        name = "" if key is None else check_key(key)
+        self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value)))
+
+    def publish_many(self, topic: str, values: Iterable[Any], keys: Sequence[str] | None = None) -> None:
+        """Publish messages."""
+        data = list(map(self._writer.encoded, values))
+        names = [""] * len(data) if keys is None else list(map(check_key, keys))
+        if len(names) != len(data):
+            raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
+        self._published.setdefault(check_topic(topic), []).extend(zip(names, data, strict=True))
+
+    def ack(self, batch: ConsumedBatch) -> None:
+        """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
+        if batch not in self._batches:
+            self._batches.append(batch)
+
+    def once(self, application: str, version: int, *, strict: bool = False) -> None:
+        """Done only if this application has not done this version, or a later one, before: over restarts too.
+
+        What was done before is acknowledged, and not done again. `strict`: only the version after the last is done,
+        beginning with 1; another is `Refused` with the code "count" and the last version as its detail.
+        """
+        if not isinstance(application, str) or not 0 < len(application) <= 256:
+            raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")
+        if type(version) is not int or not 0 <= version < 1 << 63:
+            raise BadInput(f"a version is a whole number, 0 or above, not {version!r:.40}")
+        self._once = [application, version, strict]
+
+    # -- doing it
+
+    def send(self) -> Ticket:
+        """Send it, and don't wait; the ticket raises `Conflict`, `Fenced` and `Refused`."""
+        if self._ticket is not None:
+            raise BadInput("this was sent already; begin another `together`")
+        body = self._segment().encode()
+        if len(self._sets) > DEFAULT.batch_items_max:
+            most = f"{DEFAULT.batch_items_max:,} keys"
+            raise BadInput(f"what is done together is one batch of at most {most}, not {len(self._sets):,}; do less")
+        self._ticket = ticket = self._writer.put_encoded(checks.batch_body(body), self._timeout)
+        for batch in self._batches:
+            batch.sent(ticket)
+        return ticket
+
+    @property
+    def done(self) -> Ack:
+        """Its acknowledgement."""
+        if self._ticket is None:
+            raise BadInput("nothing was sent yet; it is at the end of the `with` block")
+        return self._ticket.wait(self._timeout)
+
+    def _segment(self) -> Segment:
+        keys = list(self._sets)
+        values = [value if value is not None else b"" for value, _ in self._sets.values()]
+        extras = {**self._of_keys(keys), **self._of_topics()}
+        if self._once is not None:
+            extras[columns.ONCE] = self._once
+        return Segment(keys, values, extras or None)
+
+    def _of_keys(self, keys: list[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if deleted := [i for i, (value, _) in enumerate(self._sets.values()) if value is None]:
+            found[columns.DELETES] = deleted
+        if timed := [(i, ms) for i, (_, ms) in enumerate(self._sets.values()) if ms is not None]:
+            found[columns.TTLS] = list(map(list, zip(*timed, strict=True)))
+        if here := [i for i, key in enumerate(keys) if key in self._expected]:
+            found[columns.CONDITIONS] = [here, [self._expected[keys[i]] for i in here]]
+        if beside := [[key, at] for key, at in self._expected.items() if key not in self._sets]:
+            found[columns.EXPECT] = beside
+        return found
+
+    def _of_topics(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        published = {topic: list(messages) for topic, messages in self._published.items()}
+        for batch in self._batches:
+            if moves := batch.moves():
+                acks.setdefault(batch.whose, []).extend(moves)
+            for topic, messages in batch.dead.items():
+                published.setdefault(topic, []).extend(messages)
+        if published:
+            found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
+        if acks:
+            found[columns.ACK] = [[*whose, moves] for whose, moves in acks.items()]
+        return found
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None and self._ticket is None:
+            self.send().wait(self._timeout)
+
+
+def _packed(topic: str, messages: list[tuple[str, bytes]]) -> list[Any]:
+    keys, values = [key for key, _ in messages], [value for _, value in messages]
+    if len(values) > DEFAULT.batch_items_max:
+        raise BadInput(f"a batch has at most {DEFAULT.batch_items_max:,} messages for a topic, not {len(values):,}")
+    return [topic, len(values), pack_messages(keys if any(keys) else None, values)]

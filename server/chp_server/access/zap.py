@@ -1,0 +1,187 @@
+"""Who may connect: the keys of listening sockets, and the answers to libzmq's questions (ZAP, ZeroMQ's RFC 27).
+
+    clients    CURVE     P, P+1, P+2     the users of the keyring
+    peer       CURVE     P+3             the peer's key, and no other
+    local      NULL      --plain-bind, --ipc: programs of this host; user "local"
+
+libzmq asks at each handshake, on a socket of ours that the reactor's loop looks at; nobody else answers. What it does
+not ask about, a wrong server key or a client without keys, it cuts by itself and tells a monitor of the socket.
+
+Each message that comes by a connection has the user and the key with it, as ZAP's metadata. When a key was removed
+since its handshake, what comes by its connection is turned away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+import zmq
+
+from chp import keyfiles
+
+from .. import logs
+from .audit import DENIED, KEY, Audit
+from .keyring import Keyring
+
+log = logs.get_log(__name__)
+CLIENTS, PEER, LOCAL = b"clients", b"peer", b"local"
+QUESTIONS_MAX = 200  # a turn
+SAY_S = 60.0  # between two lines about the same key
+SAID_MAX = 1000  # keys
+EVENTS_MAX = 2000  # of a monitor, a second
+NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+KEY_PROPERTY, NONE = "X-Key", b"-"  # of what comes by a connection; always said, or its other end might say it
+LOCAL_KEY = NONE.decode()
+ENDPOINT = "inproc://zeromq.zap.01"
+FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+Frames = list[bytes]
+
+
+def _metadata(key: bytes) -> bytes:
+    """As ZAP takes it: names and values with their lengths."""
+    name = KEY_PROPERTY.encode()
+    return bytes([len(name)]) + name + len(key).to_bytes(4, "big") + key if key else b""
+
+
+class ZapReply(NamedTuple):
+    """Whether a connection is let in, as whom, and why not."""
+
+    user: str
+    why: str = ""
+    key: bytes = b""  # its text
+
+
+class ZapHandler:
+    """The locks of one server's sockets, and who asks to be let in."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        self._keyring = keyring
+        self.counts: Counter[str] = Counter()
+        self.audit: Audit | None = None
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()  # keys that were let in, and their text
+        self._said: dict[bytes, float] = {}
+        self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
+        self.questions = context.socket(zmq.REP)
+        self.questions.linger = 0
+        self.questions.bind(ENDPOINT)
+
+    def lock(self, socket: zmq.Socket[bytes], domain: bytes) -> None:
+        """What is bound from now on wants keys."""
+        socket.curve_server = 1
+        socket.curve_secretkey = self._keyring.pair.secret
+        socket.zap_domain = domain
+
+    def unlock(self, socket: zmq.Socket[bytes]) -> None:
+        """What is bound from now on wants none."""
+        socket.curve_server = 0
+        socket.zap_domain = LOCAL
+
+    def introduce(self, socket: zmq.Socket[bytes]) -> None:
+        """A socket that connects to the peer shows it our key, and wants its own."""
+        socket.curve_publickey, socket.curve_secretkey = self._keyring.pair.public, self._keyring.pair.secret
+        if self._keyring.peer:
+            socket.curve_serverkey = self._keyring.peer
+
+    def peer_has_another_key(self) -> bool:
+        """Whether the file of the peer's key has another than when this was asked last; it is used from now on."""
+        return self._keyring.read_peer_again()
+
+    def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
+        """Hear of the handshakes that fail before anybody is asked."""
+        endpoint = f"inproc://doors.{port}"
+        socket.monitor(endpoint, FAILED)
+        monitor = socket.context.socket(zmq.PAIR)
+        monitor.rcvhwm = 0  # full, it would stop libzmq's own thread
+        monitor.connect(endpoint)
+        self._monitors[port] = (socket, monitor)
+
+    def answer(self, now: float) -> None:
+        """Answer what libzmq has asked, as much as a turn takes."""
+        for _ in range(QUESTIONS_MAX):
+            try:
+                asked = self.questions.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            found = self._decide(asked, now)
+            code, text = (b"200", b"OK") if found.user else (b"400", found.why.encode())
+            self.questions.send_multipart([*asked[:2], code, text, found.user.encode(), _metadata(found.key)])
+
+    def _decide(self, asked: Frames, now: float) -> ZapReply:
+        domain, address = asked[2], asked[3].decode(errors="replace").removeprefix("::ffff:")
+        mechanism, key = asked[5], asked[6] if len(asked) > 6 else b""
+        if domain == LOCAL and mechanism == b"NULL":
+            return ZapReply("local", key=NONE)
+        if domain == PEER and mechanism == b"CURVE" and self._keyring.is_peer(key):
+            return ZapReply("peer")
+        if domain == CLIENTS and mechanism == b"CURVE" and (user := self._keyring.user_of(key, now)):
+            return ZapReply(user, key=self._seen(user, key, address))
+        self._unknown(key, domain, address, now)
+        return ZapReply("", "this key is not known here")
+
+    def _seen(self, user: str, key: bytes, address: str) -> bytes:
+        text = self._known.get(key)
+        if text is None:
+            text = self._known[key] = keyfiles.encode(key)
+            if len(self._known) > SAID_MAX:
+                self._known.popitem(last=False)
+            if self.audit is not None:
+                shown = text[: keyfiles.SHOWN].decode()
+                self.audit.tell(KEY, user=user, key=shown, address=address, what="connects", verdict="let in")
+        return text
+
+    def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
+        self.counts["unknown_keys"] += 1
+        if now < self._said.get(key, now):  # said a moment ago
+            return
+        if len(self._said) >= SAID_MAX:
+            self._said = {known: until for known, until in self._said.items() if until > now}
+        if len(self._said) < SAID_MAX:
+            self._said[key] = now + SAY_S
+            said = keyfiles.encode(key).decode()
+            log.limited("a key that is not known", key=said, port=domain.decode(errors="replace"), address=address)
+            if self.audit is not None:
+                who = {"key": said[: keyfiles.SHOWN], "address": address}
+                self.audit.tell(DENIED, **who, what="connects", verdict="denied: a key that is not known")
+
+    @property
+    def removals(self) -> int:
+        """How often keys were found to be removed."""
+        return self._keyring.removals
+
+    def admits(self, key: str, user: str) -> bool:
+        """Whether a connection that has shown this key as this user may go on: without a key it may."""
+        return key in ("", LOCAL_KEY) or self._keyring.admits(key, user)
+
+    def turned_away(self, key: str, user: str, address: str) -> None:
+        """Note that something came by a key that was removed."""
+        self.counts["removed_keys"] += 1
+        log.limited("a key that was removed", user=user, key=key[: keyfiles.SHOWN], address=address)
+        if self.audit is not None:
+            who = {"user": user, "key": key[: keyfiles.SHOWN], "address": address}
+            self.audit.tell(DENIED, **who, what="goes on", verdict="denied: a key that was removed")
+
+    def look(self, now: float) -> None:
+        """Count the handshakes that failed, and find out whether keys were removed, now and then."""
+        self._keyring.look(now)
+        for port, (_, monitor) in self._monitors.items():
+            for _ in range(EVENTS_MAX):
+                try:
+                    event, *_ = monitor.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self.failed(port, int.from_bytes(event[2:6], sys.byteorder))
+
+    def failed(self, port: str, value: int) -> None:
+        """A handshake failed: of P+1 others hear it, as libzmq has one monitor for a socket."""
+        why = "no key" if value == NO_KEY else "broken off, or another server's key"
+        self.counts["handshakes_failed"] += 1
+        log.limited("a handshake failed", port=port, why=why)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for socket, monitor in self._monitors.values():
+            socket.disable_monitor()
+            monitor.close(0)
+        self.questions.close()

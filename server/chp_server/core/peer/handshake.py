@@ -1,0 +1,136 @@
+"""STATE: what a server tells the other one each heartbeat, and whether the two can be a pair (SPEC.md, section 21).
+
+    Peer       what the other one last said of itself, and when
+    Misfit     why it is none: it has another store (`foreign`), our own role (`role`), a version that we don't speak
+
+Two of one pair have one store, or one of them has none yet. With a misfit there are no dealings: neither takes anything
+from the other, nor gives way to it. Who serves goes on, and says so; who does not serve yet does not begin. What should
+be set alike on both is told too, so that a difference is seen before it matters.
+
+Pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chp.batch import packb, unpackb
+from chp.errors import BadFrame
+from chp.headers import State
+from chp.numbers import EPOCH_MAX, epoch_of
+from chp.unpacking import QUESTION
+from chp.versions import ACCESS_SINCE, VERSION, spoken, unspoken
+
+from ..context import IncompatiblePeer, Peer, ServerContext
+from ..pair.follow import STATE
+from ..state.history import Position
+
+TYPES = {
+    "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
+    "store": bytes, "opener": bytes, "digest": int, "settings": dict, "room": bool,
+}  # fmt: skip
+NAME_MAX = 64  # of what another says of itself, and is logged
+FOREIGN = (
+    "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
+    "the one whose data may go with an empty data directory; else correct --peer"
+)
+FOREIGN_STORE = "foreign"  # a meta value: see `PeerLink.foreign`
+FOREIGN_MET = (
+    "the server at --peer held another store ({theirs}) than this server ({ours}) when it was heard, so its silence "
+    "is no reason to serve: one of the two has another pair's data. If this one has the right data, say so: `chp "
+    "switch --force --servers` with this server alone; else start it with an empty data directory"
+)
+EMPTY = (
+    "it holds no store and does not hear its peer, which may hold one: start the other server; if there is no store, "
+    "start this one with --bootstrap to open a new one"
+)
+OUTDONE = (
+    "a client has seen epoch {seen}, and this server's journal ends in epoch {ours}: the other server served later, "
+    "and may serve yet. Start it, or mend the link between the two. If it is gone for good: `chp switch --force "
+    "--servers` with this server alone"
+)
+EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
+NO_RULES = (
+    f"it speaks a version of CHP/2 below {ACCESS_SINCE}, which knows no rules of access, and this server has some; "
+    "install the same release on both"
+)
+SAME_ROLE = "both servers are --{role}; start one of them as the other"
+
+
+def tell(ctx: ServerContext, *, room: bool) -> list[bytes]:
+    """STATE, as it is sent each heartbeat."""
+    at = ctx.state.proof()
+    said = {
+        "state": int(ctx.bstate), "number": at.number, "epoch": ctx.state.epoch, "server": ctx.server,
+        "name": ctx.config.name, "primary": ctx.config.primary, "in_sync": ctx.active and ctx.in_sync(),
+        "follows": int(ctx.follower is not None),  # not a bool, so that 0.1 says that we are of another version
+        "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(ctx),
+        "room": room, "secret": ctx.config.secret,
+        "echo": b"" if ctx.peer is None else ctx.peer.secret,
+    }  # fmt: skip
+    return [STATE, packb(said)]
+
+
+def settings_of(ctx: ServerContext) -> dict[str, Any]:
+    """What should be the same on both servers."""
+    config, limits = ctx.config, ctx.limits
+    return {
+        "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
+        "replica_timeout_s": config.replica_timeout_s, "arbiter": config.has_arbiter,
+        "pending_bytes_max": limits.pending_bytes_max, "retain_bytes": limits.log_bytes_max,
+    }  # fmt: skip
+
+
+def heard(body: bytes, ctx: ServerContext) -> Peer | IncompatiblePeer:
+    """Who sent a STATE; `BadFrame` if it makes no sense, or was sent by ourselves."""
+    said, now = unpackb(body, "the peer's STATE", QUESTION), ctx.now
+    version = said.get("version", 2)  # 0.1 did not tell
+    if not spoken(version):
+        name, active = str(said.get("name"))[:NAME_MAX], said.get("state") == State.ACTIVE
+        return IncompatiblePeer("version", unspoken(version), name, b"", active, now)
+    state, server = State(said["state"]), said["server"]
+    if [type(said[name]) for name in TYPES] != list(TYPES.values()) or said["number"] < 0 or said["epoch"] < 0:
+        raise BadFrame("a peer's STATE has a field of another type; both servers have to be of the same version")
+    if len(server) != 16 or len(said["store"]) not in (0, 16) or len(said["opener"]) not in (0, 16):
+        raise BadFrame("a peer's STATE has an id that is not of 16 bytes")
+    if server == ctx.server:
+        raise BadFrame("--peer leads back to this server; name the other one's address")
+    if version < ACCESS_SINCE and ctx.state.access.rules is not None:
+        return IncompatiblePeer("version", NO_RULES, said["name"][:NAME_MAX], b"", state is State.ACTIVE, now)
+    at = Position(said["store"], said["number"], said["opener"], said["digest"])
+    peer = Peer(
+        state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0, version,
+        _settings(said["settings"], ctx), said["room"],
+        secret=_token(said.get("secret")), echo=_token(said.get("echo")),
+    )  # fmt: skip
+    if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
+        raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")
+    return _misfit(peer, ctx) or peer
+
+
+def _token(said: object) -> bytes:
+    return said if type(said) is bytes and len(said) == 16 else b""
+
+
+def _settings(said: dict[Any, Any], ctx: ServerContext) -> dict[str, Any]:
+    """What the peer says of the settings that we know, if it is of a form that a setting has."""
+    return {name: said[name] for name in settings_of(ctx) if type(said.get(name)) in (bool, int, float)}
+
+
+def _misfit(peer: Peer, ctx: ServerContext) -> IncompatiblePeer | None:
+    ours = ctx.state.store
+    if peer.primary == ctx.config.primary:
+        text = SAME_ROLE.format(role="primary" if peer.primary else "backup")
+        kind = "role"
+    elif ours and peer.at.store and ours != peer.at.store:
+        kind, text = "foreign", FOREIGN.format(theirs=peer.at.store.hex(), ours=ours.hex())
+    else:
+        return None
+    return IncompatiblePeer(kind, text, peer.name, peer.at.store, peer.state is State.ACTIVE, peer.heard)
+
+
+def differences(ctx: ServerContext, peer: Peer) -> dict[str, list[Any]]:
+    """Settings that are not the same on both, ours first; those that only one of them knows are no difference."""
+    ours = {**settings_of(ctx), "version": VERSION}
+    theirs = {**peer.settings, "version": peer.version}
+    return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}

@@ -1,0 +1,164 @@
+"""Port P's questions about topics (SPEC.md, section 35).
+
+    ICANHAZ? subtree {id, topic, facts}            what is known of a topic
+    ICANHAZ? subtree {id, topics: after}           of all whose names come after `after`, a page of them
+    ICANHAZ? subtree {id, topic, groups: after}    of its groups whose names come after `after`, a page of them
+    ICANHAZ? subtree {id, topic, after, credit}    its messages from that offset on, and those to come; -1: only those
+    ICANHAZ? subtree {id, topic, group, member, credit, have, proof}   those of the slots that a member has
+    (group_coordinator.py)
+
+The answers are of the active. The subtree says nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from chp import headers
+from chp.batch import encode
+from chp.errors import BadFrame
+from chp.numbers import pack
+
+from ..context import ServerContext
+from ..state.topics import TopicLog
+from .delivery import TopicDelivery
+from .group_coordinator import GroupCoordinator
+from .syncs import reply
+
+LISTED_MAX = 500  # in one answer
+MAKES_ROOM = "your user has most of the readers of topics here, and another one came; ask again later"
+
+
+def of_member(options: dict[str, Any]) -> bool:
+    """Return whether a question about topics asks for the messages of a member of a group."""
+    listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
+    return not listed and "topic" in options and "group" in options
+
+
+class TopicReaders:
+    """Who asks, and who reads."""
+
+    def __init__(self, ctx: ServerContext) -> None:
+        self._here = ctx
+        self.delivery = TopicDelivery(ctx.limits)
+        self.sharing = GroupCoordinator(ctx)
+
+    def ask(self, identity: bytes, options: dict[str, Any]) -> None:
+        """A question of somebody who may read what it is about, and has voted."""
+        ctx, request_id = self._here, options["id"]
+        if not ctx.serving:
+            self._refuse(identity, request_id, "passive", int(ctx.bstate))
+            return
+        if ctx.now < ctx.hold_until:  # we were stopped: a successor may have more
+            self._refuse(identity, request_id, "busy", "this server was stopped, and waits for what its peer says")
+            return
+        ctx.commit()
+        if "topics" in options:
+            self._list(identity, request_id, options["topics"])
+            return
+        topic = ctx.state.topics.by_name.get(options["topic"]) if type(options["topic"]) is str else None
+        if topic is None:
+            self._refuse(identity, request_id, "topic", f"there is no topic {options['topic']!r:.200}")
+        elif options.get("facts") is True:
+            made = f"{ctx.state.store.hex()}.{topic.id}"  # another of the same name has another
+            self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
+        elif type(options.get("groups")) is str:
+            told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
+            self._answer(identity, headers.Reply(request_id, told))
+        else:
+            self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
+
+    def _open(self, key: tuple[bytes, int], topic: TopicLog, options: dict[str, Any]) -> None:
+        after, credit, name = options["after"], options["credit"], options.get("group")
+        if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
+            self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
+        elif not of_member(options):
+            user = self._here.authorizer.speaker
+            if why := self.delivery.open(key, topic, after, credit, self._here.now, user=user):
+                self._refuse(*key, "busy", why)
+            for lost in self.delivery.take_lost():
+                self._refuse(*lost, "busy", MAKES_ROOM)
+        elif type(name) is not str or name not in topic.groups:
+            self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
+        elif refusal := self.sharing.open(key, topic, topic.groups[name], options):
+            self._refuse(*key, *refusal)
+
+    def grant(self, identity: bytes, request_id: int, more: int) -> None:
+        """Room for more."""
+        self.delivery.grant(identity, request_id, more, self._here.now)
+        self.sharing.grant(identity, request_id, more)
+
+    def serves(self, identity: bytes) -> bool:
+        """Whether somebody reads here, were it that nothing comes."""
+        return self.delivery.serves(identity) or self.sharing.serves(identity)
+
+    def gone(self, identity: bytes) -> None:
+        """A reader has left."""
+        self.delivery.close(identity)
+        self.sharing.close(identity)
+
+    def _list(self, identity: bytes, request_id: int, after: object) -> None:
+        if type(after) is not str:
+            raise BadFrame("'topics' is the name after which the list begins, or empty")
+        topics = self._here.state.topics.by_name
+        names = sorted(name for name in topics if name > after)[:LISTED_MAX]
+        self._answer(identity, headers.Reply(request_id, {"topics": [topics[name].facts() for name in names]}))
+
+    def _refuse(self, identity: bytes, request_id: int, code: str, detail: Any) -> None:
+        self._answer(identity, headers.Refused(request_id, code, detail))
+
+    def _answer(self, identity: bytes, header: headers.Header) -> None:
+        ctx = self._here
+        ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
+
+    # -- each turn
+
+    def _confirmed(self) -> int | None:
+        """The number that the passive has in its journal; None if none is in sync."""
+        follower = self._here.follower
+        return follower.confirmed if follower is not None and follower.in_sync else None
+
+    def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
+        """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
+        ctx = self._here
+        at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
+        if self.sharing:
+            upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
+            whole = upto == at and not waits
+            ctx.turn.deliveries += self.sharing.pump(blocked, upto, filling=waits, whole=whole)
+        given = self.delivery.pump(ctx.state.topics, blocked, ctx.now, at, confirmed, filling=filling)
+        ctx.turn.deliveries += given
+
+    def ready(self, blocked: Container[bytes]) -> bool:
+        """Whether somebody could get more at once."""
+        if self.sharing and self.sharing.ready(blocked, self.delivery.upto(self._confirmed())):
+            return True
+        return len(self.delivery) > 0 and self.delivery.ready(blocked, self._here.state.topics, self._confirmed())
+
+    def clear(self) -> None:
+        """This server serves no more."""
+        ctx = self._here
+        ctx.turn.replies += self.delivery.clear(int(ctx.bstate))
+        ctx.turn.replies += self.sharing.clear(int(ctx.bstate))
+
+    def settle(self, *, beat: bool) -> None:
+        """In the open record: what the active has to say of groups."""
+        if beat and self.sharing:
+            self.sharing.step()
+        if self._here.state.topics.groups.unsettled:
+            self.sharing.settle()
+
+    def status(self, lacks: int) -> dict[str, int]:
+        """For `status`: messages, their bytes, who reads; and how many messages are not in this journal."""
+        topics = self._here.state.topics.by_name.values()
+        return {
+            "topics": len(topics),
+            "messages": sum(topic.next - topic.first for topic in topics),
+            "bytes": sum(topic.bytes for topic in topics),
+            "groups": sum(len(topic.groups) for topic in topics),
+            "readers": len(self.delivery),
+            "members": len(self.sharing),
+            "delivered": self.delivery.delivered + self.sharing.delivered,
+            "missing": lacks,
+        }

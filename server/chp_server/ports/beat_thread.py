@@ -1,0 +1,70 @@
+"""The thread that lets a server say that it lives while a turn goes on; beat.py decides when, and what.
+
+It makes a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not
+sent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+import zmq
+
+from .. import logs
+from ..core.pair.beat import BeatTimer
+from .sockets import send_all
+
+log = logs.get_log(__name__)
+QUEUED_MAX = 4  # a peer that is to hear that we live has to hear it now
+END_S = 5.0
+
+
+class BeatThread:
+    """Runs within its block, made by the thread that takes the turns; `on_stuck` is called in the other one."""
+
+    def __init__(
+        self,
+        connected: Callable[[], zmq.Socket[bytes]],
+        pulse: BeatTimer,
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self._connected, self._pulse, self._on_stuck = connected, pulse, on_stuck
+        self._anew = threading.Event()
+        self._turns_clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chp-beats", daemon=True)
+
+    def anew(self) -> None:
+        """The peer has another key: look for it with that."""
+        self._anew.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(END_S)
+
+    def _run(self) -> None:
+        socket = self._connected()
+        stuck = False
+        try:
+            while not self._ending.wait(self._pulse.beat_s / 2):
+                if self._anew.is_set():
+                    self._anew.clear()
+                    socket.close(0)
+                    socket = self._connected()
+                now = time.monotonic()
+                frames = self._pulse.due(now, time.clock_gettime(self._turns_clock))
+                if frames is not None:
+                    send_all(socket, [frames])
+                if self._pulse.stuck(now) and not stuck:
+                    log.warning("stuck in a turn; the other server is to serve")
+                    self._on_stuck()
+                stuck = self._pulse.stuck(now)
+        finally:
+            socket.close(0)
