@@ -90,7 +90,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ASSIGN: lambda column: " ".join(_assigned(*each) for each in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
-    SKIPPED: lambda column: f"skipped={column[1]}..{column[2]}" if len(column) > 2 else f"no longer skipped={column[1]}",
+    SKIPPED: lambda column: (
+        f"skipped={column[1]}..{column[2]}" if len(column) > 2 else f"no longer skipped={column[1]}"
+    ),
 }
 
 

@@ -373,8 +373,11 @@ class Checks:
             self.fail(f"{node.name} is at {describe(at)}, a number that nobody issued")
             return
         self.compared += 1
-        if not (subtree or hidden) and revisions == known.revisions and known.values.items() <= values.items():
+        if not (subtree or hidden) and revisions == known.revisions and known.values.items() == values.items():
             return  # all of it
+        extra = {key for key in values.keys() - known.values.keys() - hidden if key.startswith(subtree)}
+        if extra:
+            self.fail(f"{node.name} at {describe(at)} shows {min(extra)}, which no server has")
         wanted = {k: r for k, r in known.revisions.items() if k.startswith(subtree)}
         if revisions != wanted:
             self.fail(f"{node.name} at {describe(at)} has other revisions: {_difference(revisions, wanted)}")

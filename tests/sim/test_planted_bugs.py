@@ -58,7 +58,16 @@ from tests.sim.checks import Checks
 from tests.sim.disk import Disk
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan
-from tests.sim.schedule import Plan, plan, with_arbiter, with_feed, with_full_disks, with_mistakes, with_rules, with_splits
+from tests.sim.schedule import (
+    Plan,
+    plan,
+    with_arbiter,
+    with_feed,
+    with_full_disks,
+    with_mistakes,
+    with_rules,
+    with_splits,
+)
 from tests.sim.world import World
 
 SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed

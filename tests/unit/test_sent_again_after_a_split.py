@@ -45,9 +45,7 @@ def meet(pair: Cores) -> None:
     pair.run(3.0)
     assert pair.b.active and not pair.p.active and pair.b.here.in_sync()
     assert pair.p.state.map.values == pair.b.state.map.values
-    sessions = [
-        {i: (s.no, s.skipped) for i, s in core.state.sessions.items()} for core in (pair.p, pair.b)
-    ]
+    sessions = [{i: (s.no, s.skipped) for i, s in core.state.sessions.items()} for core in (pair.p, pair.b)]
     assert sessions[0] == sessions[1]
 
 
