@@ -110,8 +110,7 @@ def plan(seed: int) -> Plan:
         made = with_feed(made)
     if random.Random(seed * 104_729 + 67).random() < CONSUMERS_SHARE:
         made = with_consumers(made)
-    if made.temper in ("cut", "all") and random.Random(seed * 104_729 + 71).random() < SPLIT_SHARE:
-        made = with_splits(made)
+    made = _with_a_share_of_splits(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
@@ -204,6 +203,11 @@ def with_consumers(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def _with_a_share_of_splits(made: Plan) -> Plan:
+    cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
+    return with_splits(made) if cut else made
+
+
 def with_splits(made: Plan) -> Plan:
     """The same with splits in which half of the clients hear each server, and a client's link heals before the peers'.
 
@@ -248,7 +252,8 @@ def _sent(rng: random.Random, names: list[str]) -> str:
     name = rng.choice(names)
     return rng.choice((
         f"publish {name} t 3", f"publish {name} t 3", f"once {name} {rng.choice(TX_KEYS)}",
-        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}", f"retx {name}", f"tx {name} +message {rng.choice(TX_KEYS)}",
+        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}",
+        f"retx {name}", f"tx {name} +message {rng.choice(TX_KEYS)}",
     ))  # fmt: skip
 
 

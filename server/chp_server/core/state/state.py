@@ -297,9 +297,10 @@ class ReplicatedState:
             self._record_skip(*extras[columns.SKIPPED], now=now)
         if columns.REFUSED in extras:
             self._record_refusal(*extras[columns.REFUSED])
-        for uuid in extras.get(columns.UUIDS, ()):
-            if uuid:
-                self.uuids[uuid] = None
+        self._record_uuids(extras.get(columns.UUIDS, ()))
+
+    def _record_uuids(self, uuids: Sequence[bytes]) -> None:
+        self.uuids.update(dict.fromkeys(filter(None, uuids)))
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
 

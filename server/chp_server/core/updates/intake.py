@@ -83,11 +83,9 @@ def judge(frames: list[bytes], view: View, open_record: OpenRecord, now: float) 
         return Expected((session_id, no), "session", 1)
     if no <= last:
         return _judge_again((session_id, no), view)
-    if no > last + 1:
-        if now < view.suffix_due:
-            return UNHEARD
-        if frames[3] == OLDEST_HELD and view.version >= SKIPS_SINCE:
-            return _judge_next((session_id, no), frames, view, open_record)
+    if no > last + 1 and now < view.suffix_due:
+        return UNHEARD
+    if no > last + 1 and not (frames[3] == OLDEST_HELD and view.version >= SKIPS_SINCE):
         return Expected((session_id, no), "session" if last == 0 else "expected", last + 1)
     return _judge_next((session_id, no), frames, view, open_record)
 
