@@ -130,7 +130,7 @@ class Session:
         return any(first <= no <= last for first, last in self.skipped)
 
     def fill(self, no: int) -> None:
-        """A batch that was skipped is done: it came with what another server did alone."""
+        """Note that a skipped batch is done: it came with what another server did alone."""
         runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
         self.skipped = tuple((first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last)
 
