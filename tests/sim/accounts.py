@@ -88,6 +88,11 @@ class Accounts:
         ops = [op for client in self._world.clients for op in client.ops]
         return any(op.kind == "unlease" or (op.kind == "del" and key in op.keys) for op in ops)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the log of each server that parted with something reached back to where the histories parted."""
+        return all(file.complete for file in self._files)
+
     # -- at the end
 
     def check(self, end: int) -> None:

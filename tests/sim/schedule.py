@@ -113,8 +113,7 @@ def plan(seed: int) -> Plan:
         made = with_feed(made)
     made = _with_some_groups(made)
     made = _with_slowness(made)
-    if made.temper in ("cut", "all") and random.Random(seed * 104_729 + 83).random() < SPLIT_SHARE:
-        made = with_splits(made)
+    made = _with_a_share_of_splits(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
@@ -221,6 +220,11 @@ def with_consumers(made: Plan) -> Plan:
             pause = [f"pause {name}", *stopped, f"resume {name}"] if len(stopped) == 1 else list(stopped)
             out[at:at] = rng.choice(([f"leave {name}"], pause if made.temper != "gentle" else []))
     return replace(made, commands=out)
+
+
+def _with_a_share_of_splits(made: Plan) -> Plan:
+    cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
+    return with_splits(made) if cut else made
 
 
 def with_splits(made: Plan) -> Plan:

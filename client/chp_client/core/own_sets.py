@@ -3,7 +3,7 @@
     submitted    numbered, shown as waiting for its confirmation, sent
     acknowledged its ticket is settled once the copy holds it
     refused      its owner is told; if it was shown, the confirmed values are fetched back
-    lost         with a server that had acknowledged it: fetched back as well, and the rest goes out in a new session
+    lost         with a server that had acknowledged it: fetched back as well; the rest goes out in the same session
 
 Servers of CHP/1 say by echoes what those of CHP/2 acknowledge; here both are the same.
 """

@@ -206,7 +206,8 @@ def account_by_state(
         if update.outcome == REPLAYED and (timed or ended):
             update.outcome = CONFLICT
     segments = [_set_again(update, before.lease_of.get(update.key)) for update in updates if update.outcome == REPLAYED]
-    return updates, [SuffixPart([], True, segments), SuffixPart(_origins(before, common, upto), False, [])]
+    # The batches go first: one that is pending at the active is refused, and not done beside the keys that it has set.
+    return updates, [SuffixPart(_origins(before, common, upto), False, []), SuffixPart([], True, segments)]
 
 
 def _outcome(update: Update, common: int, after: ReplicatedState) -> str:

@@ -243,9 +243,10 @@ class ReplicatedState:
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
         self._record_outcomes(extras, now)
-        for uuid in extras.get(columns.UUIDS, ()):
-            if uuid:
-                self.uuids[uuid] = None
+        self._record_uuids(extras.get(columns.UUIDS, ()))
+
+    def _record_uuids(self, uuids: Sequence[bytes]) -> None:
+        self.uuids.update(dict.fromkeys(filter(None, uuids)))
         while len(self.uuids) > self.limits.pending_batches_max:
             self.uuids.popitem(last=False)
 

@@ -191,13 +191,13 @@ class Committer:
     # -- batches that are not done here
 
     def _skip_to(self, batch: BatchId, now: float) -> None:
-        """A client holds no batch before this one: note which of them were not done here."""
+        """Note which batches before this one were not done here: its client holds none of them."""
         if self.unwritten.kept:
             self._write_refusals(batch[0], now)
         self._note_skip(batch, now)
 
     def _note_skip(self, batch: BatchId, now: float) -> None:
-        """Another server answered the batches before this one. They are done here if it hands them over."""
+        """Record that the batches before this one were skipped. They are done if their server hands them over."""
         session_id, no = batch
         last = self.open.origins.get(session_id)
         if last is None:
@@ -209,7 +209,7 @@ class Committer:
             self.counts["batches_skipped"] += no - 1 - last
 
     def _note_done(self, batches: dict[bytes, int], now: float) -> None:
-        """Of these, what was skipped is done now: the server that answered it has handed it over."""
+        """Record that skipped batches are done now: the server that answered them has handed them over."""
         for session_id, no in batches.items():
             if self.committed.state.skipped(session_id, no):
                 told = Segment([], [], {columns.SKIPPED: [session_id, no]})
