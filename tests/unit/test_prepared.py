@@ -113,7 +113,7 @@ def test_a_resume_tells_what_is_left_of_each_ttl(column: Any) -> None:
     talk.set(TWO, 1, {"/b": b"2"}, t=30_000)
     talk.turn(0.0)
     talk.turn(2.0)
-    talk.ask(**{"from": number, "proof": talk.core.state.whose(number)})
+    talk.ask("", **{"from": number, "proof": talk.core.state.whose(number)})
     [chunk, _] = talk.answer(0.0)
     left: dict[str, int] = {}
     for _, (keys, _, extras) in chunk[1:]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from chp import headers
 from chp.batch import encode
 
+from . import subscribing
 from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .standing import Standing
 from .updates.channels import alive, greeting
@@ -50,6 +51,7 @@ class Beating:
         here.pending.expire(here.now)
         here.state.forget_idle_sessions(here.now)
         here.commits.channels.let_go(here.now)
+        subscribing.say_again(here)
         if here.active and here.state.deferred:
             self.greet_all()  # alive, and not able to give fingerprints now
         elif here.active:

@@ -42,4 +42,18 @@ def _subscribe(here: Standing, topic: bytes, who: bytes) -> None:
     elif is_session_topic(topic) or channels.subscribe(topic, here.state, who, here.now) is not None:
         here.turn.publish.append(greeting(topic, number, here.greeting()))
     elif topic_subtree(topic) is not None:
-        here.turn.publish.append(greeting(topic, number, encode(headers.Refused(0, "busy", NO_ROOM))))
+        channels.listeners.refuse(who, topic)
+        _say_refused(here, topic)
+
+
+def say_again(here: Standing) -> None:
+    """Tell subscribers again that there is no room for some of their topics; not where others listen by now."""
+    channels = here.commits.channels
+    for topic in channels.listeners.refused_again():
+        if topic not in channels.by_topic:
+            _say_refused(here, topic)
+
+
+def _say_refused(here: Standing, topic: bytes) -> None:
+    body = encode(headers.Refused(0, "busy", NO_ROOM))
+    here.turn.publish.append(greeting(topic, here.state.number, body))

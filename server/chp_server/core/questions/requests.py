@@ -196,9 +196,10 @@ class Requests:
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
         """Return a chunk of nothing, of the kind that is likely to follow: the answer is being prepared."""
         state = self._here.state
-        header: headers.Header = headers.Sync(request_id, next(indices))
+        index = next(indices)
+        header: headers.Header = headers.Sync(request_id, index)
         if self._resumes(after, proof):
-            header = headers.Records(request_id, header.chunk, state.opener_of(after))
+            header = headers.Records(request_id, index, state.opener_of(after))
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
