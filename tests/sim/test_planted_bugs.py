@@ -276,7 +276,7 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
     )
 
     def release(self: AckRelease) -> None:
-        here = self._here
+        here = self._ctx
         here.committer.acks.release_alone(here.turn, here.state.number)
 
     mp.setattr(AckRelease, "end_turn", release)
@@ -443,7 +443,7 @@ def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
     """A server that starts takes a BEAT for nothing, as no STATE came before it."""
 
     def on_beat(original: Any, self: PeerLink, body: bytes) -> None:
-        if self._here.peer is not None:
+        if self._ctx.peer is not None:
             original(self, body)
 
     wrap(mp, PeerLink, "_on_beat", on_beat)

@@ -31,6 +31,11 @@ class Heard(Talk):
         self.warnings += self.core.out.effects.warnings
         super().take()
 
+    def joined(self, told: int = n(0), **keys: int) -> Heard:
+        """As of `Talk`."""
+        super().joined(told, **keys)
+        return self
+
 
 def test_an_answer_that_cant_be_read_is_warned_of_and_asked_for_ever_later() -> None:
     talk = Heard().joined(n(1))

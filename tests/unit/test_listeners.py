@@ -185,3 +185,43 @@ def test_a_heartbeat_of_many_tells_when_the_next_one_comes(monkeypatch: pytest.M
         told.append([header[6] for header in published if header[0] == HEARTBEAT])
     assert next(row for row in told if row) == [1000] * 4, "all are told of the longer one before it counts"
     assert set(map(tuple, told[8:])) == {(1000,)}
+
+
+def test_a_refusal_is_said_again_with_the_next_beats_and_not_for_ever() -> None:
+    core = Server(topics_of_one_max=1)
+    core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")], [A, b"\1" + channel_topic("/c/")])
+    said: list[bytes] = []
+    for beat in range(10):
+        core.begin_turn(1.0 + beat, 1e9)
+        core.ctx.beat_now()
+        told = [frames for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
+        said += [frames[0] for frames in told if split(frames[4])[0][0] == REFUSED]
+    assert sorted(said) == [channel_topic("/b/")] * 3 + [channel_topic("/c/")] * 3
+
+
+@pytest.mark.parametrize("then", [b"\0" + channel_topic("/b/"), None])
+def test_a_refusal_is_not_said_again_to_one_that_cancels_or_ends(then: bytes | None) -> None:
+    core = Server(topics_of_one_max=1)
+    core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")])
+    core.hears([A] if then is None else [A, then])
+    core.begin_turn(1.0, 1e9)
+    core.ctx.beat_now()
+    assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
+
+
+def test_what_others_listen_to_is_not_refused_again_in_front_of_them() -> None:
+    core = Server(topics_of_one_max=1)
+    core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")], [B, b"\1" + channel_topic("/b/")])
+    core.begin_turn(1.0, 1e9)
+    core.ctx.beat_now()
+    assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
+
+
+def test_refusals_of_many_connections_are_bounded_with_each_beat() -> None:
+    listeners = Listeners(DEFAULT)
+    for i in range(500):
+        listeners.refuse(b"%d" % (i % 7), b"topic %d" % i)
+    rounds = [listeners.refused_again() for _ in range(20)]
+    assert max(map(len, rounds)) == module.REFUSED_AGAIN
+    assert {topic: sum(found.count(topic) for found in rounds) for topic in rounds[0]} == dict.fromkeys(rounds[0], 3)
+    assert sum(map(len, rounds)) == 3 * 500

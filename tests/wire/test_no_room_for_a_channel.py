@@ -15,7 +15,7 @@ from chp.limits import DEFAULT
 from chp_client import AsyncClone, Clone
 from chp_client.cli.app import chp
 from chp_server.testing import TestServer
-from tests.wire.hand import GENEROUS_S
+from tests.wire.hand import GENEROUS_S, REFUSED, Hand, parts_of, receive, topic
 
 
 @pytest.fixture
@@ -54,3 +54,14 @@ def test_chp_get_says_what_the_server_refuses_and_gives_no_advice_to_wait(full: 
     assert result.exit_code == 4
     assert "refuses the subscription of '/second/', busy: too many channels" in result.output
     assert "--timeout" not in result.output
+
+
+def test_the_refusal_of_one_channel_too_many_always_comes() -> None:
+    """A thousand greetings fill the mark of the server's socket; what comes behind them may be dropped."""
+    n = DEFAULT.topics_of_one_max + 1
+    with TestServer(heartbeat_s=0.1) as server:
+        for _ in range(8):
+            with Hand(server.address) as hand:
+                heard = hand.subscriber(*(topic(f"/{i}/") for i in range(n)), SNDHWM=0)
+                while parts_of(receive(heard))[0][0] != REFUSED:
+                    pass

@@ -18,16 +18,16 @@ class Expiry:
     """The active's share of work that nobody asked for."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self.ready = False  # a slice was full: more is due now
 
     def end_turn(self) -> None:
         """The next turn has room again, of which clients who end leases take theirs first."""
-        self._here.committer.ends_left = self._here.limits.ending_keys_max
+        self._ctx.committer.ends_left = self._ctx.limits.ending_keys_max
 
     def step(self, *, scan: bool) -> None:
         """A slice; leases are looked at only if `scan`, as there may be many."""
-        ctx, commits = self._here, self._here.committer
+        ctx, commits = self._ctx, self._ctx.committer
         over = ctx.state.map.next_deadline()
         if not (scan or self.ready or ctx.state.leases.ending) and (over is None or over > ctx.now):
             return
@@ -45,7 +45,7 @@ class Expiry:
         self.ready = commits.ends_left <= 0 or bool(ctx.state.leases.ending)
 
     def _keys(self) -> None:
-        ctx, left = self._here, self._here.committer.ends_left
+        ctx, left = self._ctx, self._ctx.committer.ends_left
         keys, looked = ctx.state.map.expired(ctx.now, (left + 1) // 2 if ctx.state.leases.ending else left)
         ctx.committer.ends_left -= looked
         if keys:
@@ -54,7 +54,7 @@ class Expiry:
 
     def _leases(self) -> None:
         """Leases whose time is over; each takes as much room as a key."""
-        ctx, commits = self._here, self._here.committer
+        ctx, commits = self._ctx, self._ctx.committer
         for lease_id in ctx.state.leases.expired(ctx.now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
                 break
@@ -64,12 +64,12 @@ class Expiry:
 
     def _messages(self) -> None:
         """What topics are to keep no more."""
-        ctx = self._here
+        ctx = self._ctx
         if due := ctx.state.topics.due(round(ctx.wall * 1000)):
             ctx.committer.add_segment(Segment([], [], {columns.TRIM: due}), ctx.now)
 
     def _transactions(self) -> None:
-        ctx = self._here
+        ctx = self._ctx
         for transaction_id in ctx.state.staging.idle(ctx.now):
             ctx.committer.add_segment(Segment([], [], {columns.ABORT: transaction_id}), ctx.now)
             ctx.counts["expired_transactions"] += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 from chp import headers
 from chp.batch import encode
 
+from . import subscriptions
 from .context import ServerContext
 from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .updates.channels import alive, greeting
@@ -24,18 +25,18 @@ class HeartbeatTimer:
     """When the next ones are due, and what they say."""
 
     def __init__(self, ctx: ServerContext, link: PeerLink) -> None:
-        self._here, self._link = ctx, link
+        self._ctx, self._link = ctx, link
         self._next_hugz = ctx.now
         self._say_waiting_at = ctx.now + min(ctx.config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
 
     @property
     def due(self) -> float:
         """When to beat again."""
-        return min(self._here.next_beat, self._next_hugz)
+        return min(self._ctx.next_beat, self._next_hugz)
 
     def end_turn(self) -> None:
         """Beat, if it is time."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.now >= self._next_hugz:
             self._next_hugz = ctx.now + HUGZ_S
             if ctx.active:
@@ -50,20 +51,21 @@ class HeartbeatTimer:
         ctx.pending.expire(ctx.now)
         ctx.state.forget_idle_sessions(ctx.now)
         ctx.commits.channels.let_go(ctx.now)
+        subscriptions.say_again(ctx)
         if ctx.active and ctx.state.deferred:
             self.greet_all()  # alive, and not able to give fingerprints now
         elif ctx.active:
             self.tell_channels()
 
     def _say_waiting(self) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if ctx.now >= self._say_waiting_at and self._link.waits_for:
             self._say_waiting_at = ctx.now + SAY_AGAIN_S
             ctx.turn.fact("waiting", "warning", why=self._link.waits_for)
 
     def tell_channels(self) -> None:
         """A heartbeat on each channel whose turn it is; fingerprints that are not known are measured for the next."""
-        ctx, channels = self._here, self._here.commits.channels
+        ctx, channels = self._ctx, self._ctx.commits.channels
         topics = ctx.pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
         at, beat_ms, wall_ms = ctx.state.number, round(ctx.pace.told_s * 1000), round(ctx.wall * 1000)
         for channel, fingerprint in channels.measured(ctx.state.map, topics):
@@ -78,6 +80,6 @@ class HeartbeatTimer:
 
     def greet_all(self) -> None:
         """A GREETING on each channel."""
-        body = self._here.greeting()
-        for topic in self._here.commits.channels.by_topic:
-            self._here.turn.publish.append(greeting(topic, self._here.state.number, body))
+        body = self._ctx.greeting()
+        for topic in self._ctx.commits.channels.by_topic:
+            self._ctx.turn.publish.append(greeting(topic, self._ctx.state.number, body))

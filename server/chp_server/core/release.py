@@ -18,13 +18,13 @@ class AckRelease:
     """Acknowledgements on their way out."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self._deferred: list[Frames] = []  # of a turn in the middle of which we were stopped
         self._promises: list[tuple[bytes, list[Frames]]] = []  # the same, of what is said on P
 
     def end_turn(self) -> None:
         """Put into the turn what may be told."""
-        ctx, acks, arbitration = self._here, self._here.committer.acks, self._here.arbitration
+        ctx, acks, arbitration = self._ctx, self._ctx.committer.acks, self._ctx.arbitration
         waiting = bool(acks.waiting or self._deferred or self._promises)
         if not (waiting or arbitration.enabled) or ctx.bstate is not ACTIVE or ctx.now < ctx.hold_until:
             return
@@ -57,13 +57,13 @@ class AckRelease:
         return []
 
     def _in_time(self, now: float) -> bool:
-        ctx = self._here
+        ctx = self._ctx
         stopped = ctx.config.has_peer and now - ctx.now > ctx.config.peer_timeout_s / 2
         return not stopped and ctx.arbitration.leased(now)
 
     def clear(self) -> None:
         """Tell none of it; also not what this turn was to tell: it may have begun with a peer's word of long ago."""
-        self._here.turn.acks.clear()
-        self._here.turn.promises.clear()
+        self._ctx.turn.acks.clear()
+        self._ctx.turn.promises.clear()
         self._deferred, self._promises = [], []
-        self._here.committer.acks.waiting.clear()
+        self._ctx.committer.acks.waiting.clear()

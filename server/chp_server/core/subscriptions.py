@@ -42,4 +42,18 @@ def _subscribe(ctx: ServerContext, topic: bytes, who: bytes) -> None:
     elif is_session_topic(topic) or channels.subscribe(topic, ctx.state, who, ctx.now) is not None:
         ctx.turn.publish.append(greeting(topic, number, ctx.greeting()))
     elif topic_subtree(topic) is not None:
-        ctx.turn.publish.append(greeting(topic, number, encode(headers.Refused(0, "busy", NO_ROOM))))
+        channels.listeners.refuse(who, topic)
+        _say_refused(ctx, topic)
+
+
+def say_again(ctx: ServerContext) -> None:
+    """Tell subscribers again that there is no room for some of their topics; not where others listen by now."""
+    channels = ctx.commits.channels
+    for topic in channels.listeners.refused_again():
+        if topic not in channels.by_topic:
+            _say_refused(ctx, topic)
+
+
+def _say_refused(ctx: ServerContext, topic: bytes) -> None:
+    body = encode(headers.Refused(0, "busy", NO_ROOM))
+    ctx.turn.publish.append(greeting(topic, ctx.state.number, body))

@@ -255,6 +255,8 @@ class CopyChannels:
     ) -> None:
         """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
         why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
+        if server.refused.get(channel.topic) == why and now < channel.again_at:
+            return  # said again, as a word may be lost
         self._stats["subscriptions_refused"] += 1
         if channel.topic not in server.refused:
             self._out.effects.warnings.append(f"{server.address} refused {why}; trying on")

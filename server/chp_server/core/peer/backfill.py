@@ -20,7 +20,7 @@ class Backfill:
     """See the module."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self._filling = MissingMessages()
         self._filled: Turn | None = None  # the last turn that had an answer
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
@@ -34,19 +34,19 @@ class Backfill:
     @property
     def waits(self) -> bool:
         """Whether some are not to be read yet, and will be: what came with this turn is written after it."""
-        return self._filling.messages > 0 or self._filled is self._here.turn
+        return self._filling.messages > 0 or self._filled is self._ctx.turn
 
     def begin(self) -> dict[int, int]:
         """At the start: what there is, and what is lacked. Below which offsets the journal need keep nothing."""
-        self._here.state.topics.take_trimmed()  # by records that were read back: it is all said here
+        self._ctx.state.topics.take_trimmed()  # by records that were read back: it is all said here
         return self._begin((1 << 63) - 1)
 
     def replaced(self, common: int) -> None:
         """The active's state was taken over: messages up to `common` are its history too."""
-        self._here.state.topics.trimmed |= self._begin(common)
+        self._ctx.state.topics.trimmed |= self._begin(common)
 
     def _begin(self, number: int) -> dict[int, int]:
-        topics = self._here.state.topics
+        topics = self._ctx.state.topics
         spans = self.spans(number)
         self._filling.begin(topics, spans)
         floors = topics.floors()
@@ -60,7 +60,7 @@ class Backfill:
 
     def end_turn(self, *, asks: bool) -> None:
         """What is kept no more goes; what is lacked is asked for."""
-        ctx = self._here
+        ctx = self._ctx
         topics = ctx.state.topics
         floors = topics.take_trimmed()
         if floors:
@@ -72,13 +72,13 @@ class Backfill:
 
     def on_lack(self, body: bytes) -> None:
         """The peer lacks some: one that took over may, too, before it had all that it had followed."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.active or ctx.in_sync():
             ctx.turn.confirm.append(answer(body, self.read, ctx.state.number))
 
     def on_fill(self, body: bytes) -> None:
         """What was asked for."""
-        ctx = self._here
+        ctx = self._ctx
         if (ctx.bstate is State.PASSIVE or ctx.in_sync()) and (kept := self._filling.fill(body)):
             ctx.turn.journal.append(Fill(kept))
             self._filled = ctx.turn

@@ -18,7 +18,7 @@ class HealthCheck:
     """Asked at the end of each turn."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self._told = ""
         self._handed_over_at = float("-inf")
         self.failures = 0  # sets that ended in a defect of ours, or for want of memory, and none done since
@@ -28,16 +28,16 @@ class HealthCheck:
         """Why the other server had better serve; "" if nothing speaks for it."""
         if self.failures >= FAILURES_MAX:
             return "no set can be done: see the log, and start this server again"
-        return self._here.room.tight
+        return self._ctx.room.tight
 
     def stepped(self, event: PairEvent) -> None:
         """What has happened to this server."""
         if event is PairEvent.HANDOVER:
-            self._handed_over_at = self._here.now
+            self._handed_over_at = self._ctx.now
 
     def measured(self, seen: ResourceUsage) -> bool:
         """The shell has looked at memory and disk: what follows from it is done before a set is looked at."""
-        ctx, before = self._here, self._here.room.read_only
+        ctx, before = self._ctx, self._ctx.room.read_only
         ctx.room.measured(seen)
         if before and not ctx.room.read_only:
             ctx.state.renew_leases(ctx.now)  # nobody could refresh one
@@ -46,13 +46,13 @@ class HealthCheck:
     @property
     def calm(self) -> bool:
         """Whether nothing speaks for it, nor can before the shell has looked again."""
-        return self._here.room.ample and not (self.failures or self._told)
+        return self._ctx.room.ample and not (self.failures or self._told)
 
     def look(self) -> bool:
         """Tell when that changes; whether to hand over."""
         if self.calm:
             return False
-        ctx, why = self._here, self.why
+        ctx, why = self._ctx, self.why
         if bool(why) != bool(self._told):
             ctx.turn.fact("little room" if why else "room again", "warning" if why else "info", why=why or self._told)
             ctx.beat_now()

@@ -48,7 +48,7 @@ class PeerLink:
     """This server's end of the link."""
 
     def __init__(self, ctx: ServerContext, resting: HealthCheck) -> None:
-        self._here, self._resting = ctx, resting
+        self._ctx, self._resting = ctx, resting
         self.line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
         self.loader: Loader | None = None
         self.misfit: IncompatiblePeer | None = None
@@ -75,37 +75,37 @@ class PeerLink:
     @property
     def ready(self) -> bool:
         """Whether the passive could be sent more now."""
-        return self._held_back or (self._here.follower is not None and self._here.follower.pump_ready)
+        return self._held_back or (self._ctx.follower is not None and self._ctx.follower.pump_ready)
 
     def reset(self) -> None:
         """Our state changed: whatever was under way is over."""
-        self._here.follower = self.loader = self._ends_at = None
-        self._here.handover_until, self._here.confirmed = None, 0
+        self._ctx.follower = self.loader = self._ends_at = None
+        self._ctx.handover_until, self._ctx.confirmed = None, 0
         self._wanted_at, self._whole = LONG_AGO, False
 
     def excuse(self) -> None:
         """We took no turn for a while: the passive is not to be blamed for what was not read meanwhile."""
-        if self._here.follower is not None:
-            self._here.follower.excuse(self._here.now)
+        if self._ctx.follower is not None:
+            self._ctx.follower.excuse(self._ctx.now)
 
     def state_message(self) -> list[bytes]:
         """STATE, as it is sent each heartbeat."""
-        return handshake.tell(self._here, room=not self._resting.why)
+        return handshake.tell(self._ctx, room=not self._resting.why)
 
     def bars(self, timeout_s: float) -> bool:
         """Whether somebody who can't be our peer was heard so recently that we are not to begin."""
-        return self.misfit is not None and self._here.now - self.misfit.heard <= timeout_s
+        return self.misfit is not None and self._ctx.now - self.misfit.heard <= timeout_s
 
     @property
     def outdone(self) -> int:
         """The epoch above this server's that a client has seen: who opened it may serve yet. 0 if there is none."""
-        ctx = self._here
+        ctx = self._ctx
         return 0 if ctx.arbitration.enabled else ctx.epochs.seen_above(ctx.state.epoch)
 
     @property
     def waits_for(self) -> str:
         """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
-        ctx, config = self._here, self._here.config
+        ctx, config = self._ctx, self._ctx.config
         if ctx.active or not config.has_peer:
             return ""
         if self.foreign and not self.bars(config.peer_timeout_s):
@@ -129,7 +129,7 @@ class PeerLink:
         self._speaks = line
         if frames[0] not in (follow.STATE, BEAT):
             if line != self.line:  # a BEAT comes by a connection of its own
-                self._here.counts["strangers"] += 1
+                self._ctx.counts["strangers"] += 1
                 return
             self._hear()
         self._messages = frames[2] if len(frames) > 2 else b""
@@ -142,13 +142,13 @@ class PeerLink:
 
     def _hear(self) -> None:
         """Note that something came from the peer: a record, or a confirmation, shows that it lives."""
-        ctx, peer = self._here, self._here.peer
+        ctx, peer = self._ctx, self._ctx.peer
         if peer is not None and not peer.left:
             peer.heard = ctx.now
             ctx.liveness.word(ctx.now)
 
     def _on_state(self, body: bytes) -> Asking:
-        ctx, who = self._here, handshake.heard(body, self._here)
+        ctx, who = self._ctx, handshake.heard(body, self._ctx)
         ctx.liveness.word(ctx.now)
         if self._is_stranger(who):
             ctx.counts["strangers"] += 1
@@ -187,7 +187,7 @@ class PeerLink:
         self._want_if_behind()
 
     def _on_beat(self, body: bytes) -> None:
-        beat, ctx = BeatMessage.of(body), self._here
+        beat, ctx = BeatMessage.of(body), self._ctx
         peer = ctx.peer
         if peer is None:  # one that was busy since before this server started: its STATE comes when its turn is done
             ctx.liveness.word(ctx.now)
@@ -201,15 +201,15 @@ class PeerLink:
         A peer whose connection broke, or that was started again, proves that it is the peer: it says the secret that
         only the server at --peer is told, or a place of our history with the digest there.
         """
-        if not self._here.alive() or self._speaks == self.line:
+        if not self._ctx.alive() or self._speaks == self.line:
             return False
         if isinstance(who, IncompatiblePeer):
             return True
-        return who.echo != self._here.config.secret and not self._here.commits.proves(who.at)
+        return who.echo != self._ctx.config.secret and not self._ctx.commits.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """The first word of a peer's run: what an earlier one had confirmed, or was asked for, may be gone."""
-        ctx = self._here
+        ctx = self._ctx
         ctx.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
         ctx.follower = self.loader = None
         self._wanted_at = LONG_AGO
@@ -218,7 +218,7 @@ class PeerLink:
             ctx.turn.fact("settings differ", "warning", peer=peer.name, **text)
 
     def _on_misfit(self, misfit: IncompatiblePeer) -> None:
-        ctx, before = self._here, self.misfit
+        ctx, before = self._ctx, self.misfit
         self.misfit = misfit
         again = before is not None and before.kind == misfit.kind and ctx.now - self._said_at < SAY_AGAIN_S
         if not again:
@@ -236,14 +236,14 @@ class PeerLink:
         """Of the next start too: the server that has the right data may be gone by then."""
         if store != self.foreign:
             self.foreign = store
-            self._here.turn.journal.append(Remember(handshake.FOREIGN_STORE, store))
+            self._ctx.turn.journal.append(Remember(handshake.FOREIGN_STORE, store))
 
     def leave_message(self) -> list[bytes]:
         """LEAVE, for the end of a server that was told to end, after all else."""
-        return [follow.LEAVE, self._here.server]
+        return [follow.LEAVE, self._ctx.server]
 
     def _on_leave(self, body: bytes) -> None:
-        ctx, peer = self._here, self._here.peer
+        ctx, peer = self._ctx, self._ctx.peer
         if peer is not None and peer.server == body:  # else of one that has been started again
             peer.left = True
             ctx.liveness.left()
@@ -252,7 +252,7 @@ class PeerLink:
     # -- the passive's side
 
     def _want_if_behind(self) -> None:
-        ctx, peer = self._here, self._here.peer
+        ctx, peer = self._ctx, self._ctx.peer
         if ctx.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
             return
         behind = ctx.replacing is None and (peer.at != ctx.state.proof() or not peer.in_sync or self._whole)
@@ -271,7 +271,7 @@ class PeerLink:
             self.want_whole()
 
     def _want(self) -> None:
-        ctx = self._here
+        ctx = self._ctx
         self._wanted_at, self.loader = ctx.now, None
         self._unanswered = min(self._unanswered + 1, ASKED_MAX)
         ctx.confirmed = 0  # the active may have given us up since: say again what we have
@@ -281,7 +281,7 @@ class PeerLink:
         ctx.turn.to_peer.append([follow.WANT, packb(said)])
 
     def _on_record(self, body: bytes) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if ctx.bstate is not State.PASSIVE or self.loader is not None:
             return
         header, items = decode(body)
@@ -302,7 +302,7 @@ class PeerLink:
         ctx.pending.published(header.origins if isinstance(header, Batch) else [], ctx.commits.followed_uuids())
 
     def _on_sync(self, body: bytes) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if ctx.bstate is not State.PASSIVE:
             return
         self._wanted_at = ctx.now
@@ -319,7 +319,7 @@ class PeerLink:
         ctx.turn.to_peer.append([follow.MORE, pack(1)])
 
     def _on_end(self, body: bytes) -> None:
-        ctx, commits = self._here, self._here.commits
+        ctx, commits = self._ctx, self._ctx.commits
         if ctx.bstate is not State.PASSIVE:
             return
         if self.loader is None and not self._unanswered:
@@ -352,14 +352,14 @@ class PeerLink:
         ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
 
     def _on_handover(self, body: bytes) -> Asking:
-        if unpack(body) == self._here.state.number:
+        if unpack(body) == self._ctx.state.number:
             yield PairEvent.HANDOVER
-            self.handed_over_at = self._here.now
+            self.handed_over_at = self._ctx.now
 
     # -- the active's side
 
     def _on_want(self, body: bytes) -> Asking:
-        ctx = self._here
+        ctx = self._ctx
         if not ctx.active:
             return
         said = unpackb(body, "WANT", WANT_WEIGHT)
@@ -388,11 +388,11 @@ class PeerLink:
         ctx.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:
-        if self._here.follower is not None:
-            self._here.follower.credit = min(self._here.follower.credit + unpack(body), follow.CREDIT)
+        if self._ctx.follower is not None:
+            self._ctx.follower.credit = min(self._ctx.follower.credit + unpack(body), follow.CREDIT)
 
     def _on_confirm(self, body: bytes) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if ctx.follower is None or not ctx.active:
             return
         at = Position.of(unpackb(body, "CONFIRM", QUESTION))
@@ -411,7 +411,7 @@ class PeerLink:
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
         """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.active:
             raise BadInput("this server is active already")
         if self.foreign and not ctx.arbitration.enabled:
@@ -426,7 +426,7 @@ class PeerLink:
         return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def _force_below_an_epoch(self) -> Generator[Ask, None, dict[str, Any]]:
-        ctx, epoch = self._here, self.outdone
+        ctx, epoch = self._ctx, self.outdone
         if ctx.bstate is State.PASSIVE or not epoch:
             raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
         if ctx.liveness.may_be_there(ctx.now):
@@ -437,7 +437,7 @@ class PeerLink:
         return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def _force_beside_a_foreign_store(self) -> Generator[Ask, None, dict[str, Any]]:
-        ctx, foreign = self._here, self.foreign.hex()
+        ctx, foreign = self._ctx, self.foreign.hex()
         if self.bars(ctx.config.peer_timeout_s):
             raise BadInput(f"the server at --peer runs, and holds the store {foreign}; stop it first")
         lost = f"nothing of this store ({ctx.state.store.hex()}); what {foreign} holds is not taken over"
@@ -447,7 +447,7 @@ class PeerLink:
 
     def switch(self) -> dict[str, Any]:
         """`chp switch`: let the passive take over; takes no sets until it has, or until it has not in time."""
-        ctx = self._here
+        ctx = self._ctx
         if not ctx.active:
             raise BadInput("this server is not active; ask the other one to switch")
         if not ctx.in_sync():
@@ -464,7 +464,7 @@ class PeerLink:
 
     def end_turn(self) -> None:
         """Send what there is to send; give up on a passive that does not confirm."""
-        ctx = self._here
+        ctx = self._ctx
         if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
             self.ends = self.misfit.text
         self._confirm()
@@ -482,20 +482,20 @@ class PeerLink:
         If we died before it is in our journal we would open it again, while the passive has another of that number; if
         there is no room for it we don't serve, and the peer, had it been told, would have given way to nobody.
         """
-        ctx = self._here
+        ctx = self._ctx
         self.opens = ctx.active and ctx.state.epoch != self._opened
         self._held_back = self.opens and ctx.follower is not None
         self._opened = ctx.state.epoch
 
     def _record_sync(self) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if ctx.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, ctx.now
             if self._was_in_sync and ctx.bstate is State.PASSIVE:
                 ctx.turn.fact("in_sync", number=describe(ctx.state.number))
 
     def _serve(self, follower: Follower) -> None:
-        ctx = self._here
+        ctx = self._ctx
         ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
         overdue = follower.in_sync and follower.overdue(ctx.now, ctx.config.replica_timeout_s)
         if follower.lost or overdue or not ctx.is_prompt():
@@ -506,14 +506,14 @@ class PeerLink:
             self.scrubber.go_on(follower)
 
     def _confirm(self) -> None:
-        ctx = self._here
+        ctx = self._ctx
         whole = self.loader is None and ctx.replacing is None
         if whole and ctx.bstate is State.PASSIVE and ctx.state.number != ctx.confirmed:
             ctx.confirmed = ctx.state.number
             ctx.turn.confirm.append(follow.confirm(ctx.state.proof()))
 
     def _degrade(self, follower: Follower) -> None:
-        ctx = self._here
+        ctx = self._ctx
         if follower.in_sync:
             numbers = {"number": describe(ctx.state.number), "confirmed": describe(follower.confirmed)}
             ctx.turn.fact("degraded", "warning", **numbers)

@@ -122,7 +122,7 @@ class Replay:
     """Both ends of it, of which a server has one at a time."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
         self._answered_at: deque[tuple[int, list[list[Any]]]] = deque()  # messages whose records have not come to us
         self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
@@ -142,7 +142,7 @@ class Replay:
 
     def part_with(self, common: int, before: ReplicatedState) -> None:
         """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
-        ctx, log = self._here, self._here.commits.log
+        ctx, log = self._ctx, self._ctx.commits.log
         complete = log.reaches(common)
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
@@ -168,7 +168,7 @@ class Replay:
 
     def hand_over(self) -> None:
         """Send what is next, or again what was not answered."""
-        ctx = self._here
+        ctx = self._ctx
         while self._answered_at and self._answered_at[0][0] <= ctx.state.number:
             self._answered_at.popleft()
         if not (self._waiting or self._answered_at):
@@ -191,7 +191,7 @@ class Replay:
             self._late(refused)
 
     def _late(self, refused: list[str]) -> None:
-        ctx = self._here
+        ctx = self._ctx
         late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
         if late:
             for update in late:
@@ -214,7 +214,7 @@ class Replay:
 
     def on_replay(self, body: bytes) -> None:
         """A suffix, or a part of it."""
-        ctx = self._here
+        ctx = self._ctx
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
         if not ctx.active:
             return
@@ -228,7 +228,7 @@ class Replay:
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
         """Make records of pieces; returns the keys that were in conflict."""
-        ctx, refused, done = self._here, [], 0
+        ctx, refused, done = self._ctx, [], 0
         ctx.commit()
         known = self._done_since(ledger.common)
         for item in pieces:
@@ -248,7 +248,7 @@ class Replay:
 
     def _take_rules(self, document: dict[str, Any], common: int) -> list[str]:
         """Rules that a suffix gave, unless others were given here since; a person is to look at these then."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.state.access.changed > common:
             ctx.turn.fact("access in conflict", "warning", common=describe(common), number=describe(ctx.state.number))
             return [RULES]
@@ -258,7 +258,7 @@ class Replay:
 
     def _set_again(self, piece: SuffixPart) -> None:
         """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
-        ctx, origins = self._here, piece.origins or []
+        ctx, origins = self._ctx, piece.origins or []
         if not piece.whole:
             ctx.commit()
             origins = [[session, no] for session, no in origins if not ctx.state.skipped(session, no)]
@@ -268,7 +268,7 @@ class Replay:
 
     def _done_since(self, common: int) -> Since:
         """Read the records after `common`, as far as the log reaches back."""
-        log = self._here.commits.log
+        log = self._ctx.commits.log
         if not log.reaches(common):
             return Since(whole=False)
         since = Since(whole=True)

@@ -39,12 +39,12 @@ class Scrubber:
     """One server's part in it, whichever it is."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self._scrub = Scrub(ctx.config.scrub_s, ctx.config.heartbeat_s)
 
     def go_on(self, follower: Follower) -> None:
         """The next slice, if one is due and the passive is, or will be, where we are when it comes."""
-        ctx = self._here
+        ctx = self._ctx
         if not follower.in_sync:
             self._scrub.stop()
         elif follower.position == ctx.state.number and not ctx.state.deferred and self._scrub.due(ctx.now):
@@ -54,7 +54,7 @@ class Scrubber:
 
     def on_scrub(self, body: bytes) -> bool:
         """The active's slice; whether our contents are not the active's."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.bstate is not State.PASSIVE:
             return False
         if ctx.commits.followed != ctx.state.number:  # parts of a record are here, and its last is not
@@ -68,21 +68,21 @@ class Scrubber:
 
     def on_scrubbed(self, body: bytes) -> None:
         """What the passive made of a slice of ours."""
-        ctx = self._here
+        ctx = self._ctx
         found = self._scrub.answered(body, ctx.now) if ctx.active else None
         if found is not None:
             self._tell(found)
             self._scrub.stop()
 
     def _tell(self, found: ScrubResult) -> None:
-        ctx = self._here
+        ctx = self._ctx
         ctx.counts["scrub_differences"] += found.differences
         keys = ", ".join(found.named) or "keys that only one of the two has"
         ctx.turn.fact("contents differ", "warning", number=describe(ctx.state.number), keys=keys, of=found.keys)
 
     def status(self) -> dict[str, Any]:
         """For `chp status` and metrics."""
-        return self._scrub.status(self._here.now)
+        return self._scrub.status(self._ctx.now)
 
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"

@@ -31,19 +31,19 @@ class AccessChanges:
     """New rules, and who is to be told of them."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self.owed: deque[tuple[bytes, int, dict[str, Any]]] = deque()  # whom to answer which question, and what
 
     def told(self) -> dict[str, Any]:
         """What there is."""
-        granted = self._here.state.access
+        granted = self._ctx.state.access
         document = None if granted.rules is None else granted.rules.document
-        told = {"rules": document, "number": granted.changed, "serving": self._here.serving}
+        told = {"rules": document, "number": granted.changed, "serving": self._ctx.serving}
         return {**told, "secret": granted.secret} if granted.secret else told
 
     def make_secret(self) -> None:
         """Make the secret where there are rules without one: a server without it gave them, or served meanwhile."""
-        ctx, granted = self._here, self._here.state.access
+        ctx, granted = self._ctx, self._ctx.state.access
         if granted.rules is None or granted.secret or not ctx.serving or ctx.room.read_only:
             return
         ctx.commit()
@@ -51,11 +51,11 @@ class AccessChanges:
 
     def _new_secret(self) -> bytes:
         """Return a secret made of what this run of the server drew at random."""
-        return sha256(b"chp members" + self._here.config.secret).digest()
+        return sha256(b"chp members" + self._ctx.config.secret).digest()
 
     def replace(self, identity: bytes, options: dict[str, Any]) -> None:
         """Make these the rules; the answer comes when they are as safe as any set."""
-        ctx, granted = self._here, self._here.state.access
+        ctx, granted = self._ctx, self._ctx.state.access
         if why := self._not_now():
             raise BadInput(why)
         if options.get("on") != granted.changed:
@@ -78,7 +78,7 @@ class AccessChanges:
         self.owed.append((identity, options["id"], self.told()))
 
     def _not_now(self) -> str:
-        ctx = self._here
+        ctx = self._ctx
         if not ctx.config.keyed:
             return NO_KEYS
         if not ctx.serving:

@@ -70,7 +70,7 @@ class Feeds:
     """What readers of the feed are answered."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self.pages = FeedPages()
 
     def records(
@@ -84,7 +84,7 @@ class Feeds:
         indices: Iterator[int] | None = None,
     ) -> Messages:
         """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
-        ctx, state = self._here, self._here.state
+        ctx, state = self._ctx, self._ctx.state
         if not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
             return
@@ -99,7 +99,7 @@ class Feeds:
 
         With `at`, a wall clock in ms, where the records end that come before the first one of then or later.
         """
-        state = self._here.state
+        state = self._ctx.state
         number = newest = state.number
         if after and not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
@@ -114,7 +114,7 @@ class Feeds:
         yield [self._say(headers.Reply(request_id, facts))]
 
     def _say(self, header: headers.Header) -> Frames:
-        return reply(pack(self._here.state.number), encode(header))
+        return reply(pack(self._ctx.state.number), encode(header))
 
     def _retained(self, request_id: int) -> Messages:
         """What a reader is told that was too far behind."""
@@ -123,17 +123,17 @@ class Feeds:
 
     def _goes_on(self, after: int, whose: list[bytes] | None) -> Generator[list[Frames], None, bool]:
         """Whether the number is of our history, as far as the reader knows whose it is, and what follows is here."""
-        state = self._here.state
+        state = self._ctx.state
         if after and not state.is_ours(after, state.whose(after) if whose is None else whose):
             return False
         return (yield from _whole(self._page(after, 1))) is not None
 
     def _oldest(self) -> Generator[list[Frames], None, int]:
         """The lowest number after which everything is still here."""
-        oldest = self._here.commits.log.oldest
+        oldest = self._ctx.commits.log.oldest
         if (yield from _whole(self._page(0, 1))) is not None:
             return 0
-        return self._here.state.number if oldest is None else oldest
+        return self._ctx.state.number if oldest is None else oldest
 
     def _boundary(self, after: int, newest: int, *, most: int = 0, at: int = 0) -> Generator[list[Frames], None, int]:
         best, looked_at = after, 0
@@ -169,7 +169,7 @@ class Feeds:
                 after = record.last
 
     def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> FeedPage:
-        log = self._here.commits.log
+        log = self._ctx.commits.log
         if log.reaches(after):
             return FeedPage(waits=False, records=log.after(after, bytes_max))
         return self.pages.ask(after, bytes_max)

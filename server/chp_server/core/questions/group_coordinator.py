@@ -40,7 +40,7 @@ class GroupCoordinator:
     """All members that read here."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self.pages = MessagePages()
         self._streams: dict[Key, Member] = {}
         self._of: dict[tuple[Which, bytes], Member] = {}  # the last of each member, with what it was given
@@ -58,12 +58,12 @@ class GroupCoordinator:
         self._of.clear()
         self._slow.clear()
         self.pages.clear()
-        topics = self._here.state.topics
+        topics = self._ctx.state.topics
         self._strange = {m for t in topics.by_name.values() for group in t.groups.values() for m in group.members}
 
     def open(self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any]) -> tuple[str, Any] | None:
         """A member asks; code and detail if it can't be served."""
-        ctx, member = self._here, options.get("member")
+        ctx, member = self._ctx, options.get("member")
         if type(member) is not bytes or member not in group.members:
             return "member", f"you are no member of group {group.name} of topic {topic.name}; join it"
         have = options.get("have", [])
@@ -88,10 +88,10 @@ class GroupCoordinator:
     def _make_room(self, user: str) -> bool:
         """Whether the reading of a member of the user who has most of them was ended for one of another user."""
         users = {key: stream.user for key, stream in self._streams.items()}
-        lost = making_room(users, self._here.limits.readings_max, user, lambda key: self._streams[key].touched)
+        lost = making_room(users, self._ctx.limits.readings_max, user, lambda key: self._streams[key].touched)
         if lost is not None:
             del self._streams[lost]
-            self._here.turn.replies.append(_refused(lost, "busy", MAKES_ROOM))
+            self._ctx.turn.replies.append(_refused(lost, "busy", MAKES_ROOM))
         return lost is not None
 
     def _have(self, options: dict[str, Any]) -> list[tuple[int, int, int]]:
@@ -99,7 +99,7 @@ class GroupCoordinator:
         have, proof = options.get("have"), options.get("proof")
         if type(have) is not list or type(proof) is not list or list(map(type, proof)) != [int, bytes, bytes]:
             return []
-        if not self._here.state.is_ours(proof[0], proof[1:]):
+        if not self._ctx.state.is_ours(proof[0], proof[1:]):
             return []
         good = [each for each in have if type(each) is list and list(map(type, each)) == [bytes, int, int]]
         return [(unpack_slots(slots[:32]), after, upto) for slots, after, upto in good]
@@ -108,10 +108,10 @@ class GroupCoordinator:
         """Room for more."""
         stream = self._streams.get((identity, request_id))
         if stream is not None:
-            stream.grant(min(stream.credit + more, self._here.limits.sync_credit_max), self._here.now)
+            stream.grant(min(stream.credit + more, self._ctx.limits.sync_credit_max), self._ctx.now)
             if (stream.which, stream.member) in self._slow:  # it has done something
                 self._slow.discard((stream.which, stream.member))
-                self._here.state.topics.groups.unsettled[stream.which] = None
+                self._ctx.state.topics.groups.unsettled[stream.which] = None
 
     def serves(self, identity: bytes) -> bool:
         """Whether somebody reads here, were it that nothing comes."""
@@ -143,7 +143,7 @@ class GroupCoordinator:
                     self._watch(stream, group, group.ack_timeout_s)
 
     def _group(self, stream: Member) -> Group | None:
-        group = self._here.state.topics.groups.get(*stream.which)
+        group = self._ctx.state.topics.groups.get(*stream.which)
         if group is not None:
             stream.follow(group)
         return group
@@ -155,7 +155,7 @@ class GroupCoordinator:
 
     def _watch(self, stream: Member, group: Group, timeout_s: int) -> None:
         """Who has acknowledged nothing of what it has for so long loses it, if there is somebody else."""
-        ctx, places = self._here, group.places.get(stream.member, {})
+        ctx, places = self._ctx, group.places.get(stream.member, {})
         hand = stream.in_hand(places)
         lowest = min((offset for offset, slots in places.items() if slots & hand), default=-1)
         if lowest != stream.worked[0]:
@@ -168,9 +168,9 @@ class GroupCoordinator:
 
     def settle(self) -> None:
         """Slots go to whom they are due."""
-        unsettled = self._here.state.topics.groups.unsettled
+        unsettled = self._ctx.state.topics.groups.unsettled
         for which in list(unsettled):
-            group = self._here.state.topics.groups.get(*which)
+            group = self._ctx.state.topics.groups.get(*which)
             if group is None or self._settled(which, group):
                 unsettled.pop(which, None)
 
@@ -220,10 +220,10 @@ class GroupCoordinator:
 
     def _assign(self, which: Which, moves: list[tuple[int, bytes]]) -> None:
         self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]])
-        self._here.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+        self._ctx.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
     def _add(self, column: str, told: list[Any]) -> None:
-        self._here.committer.add_segment(Segment([], [], {column: told}), self._here.now)
+        self._ctx.committer.add_segment(Segment([], [], {column: told}), self._ctx.now)
 
     # -- what each member gets
 
@@ -232,7 +232,7 @@ class GroupCoordinator:
     ) -> Iterator[tuple[bytes, list[Frames]]]:
         """What each gets in this turn, of records up to a number; messages that are missing are passed over if the
         journal has all that it will have, and waited for while it is `filling`."""
-        left, streams = self._here.limits.sync_turn_bytes, list(self._streams.values())
+        left, streams = self._ctx.limits.sync_turn_bytes, list(self._streams.values())
         for _ in range(PAGES_A_TURN):
             more: list[Member] = []
             for stream in streams:
@@ -248,7 +248,7 @@ class GroupCoordinator:
 
     def _given(self, stream: Member, upto: int, *, filling: bool, whole: bool) -> bytes:
         """What one gets now: a page, or a word, or nothing."""
-        topic = self._here.state.topics.by_name.get(stream.which[0])
+        topic = self._ctx.state.topics.by_name.get(stream.which[0])
         group = None if topic is None or topic.id != stream.topic else self._group(stream)
         if topic is None or group is None or stream.member not in group.members or group.resets != stream.resets:
             self._end(stream)
@@ -267,7 +267,7 @@ class GroupCoordinator:
 
     def _page(self, stream: Member, topic: TopicLog, upto: int, *, filling: bool, whole: bool) -> bytes:
         """The next answer; nothing if there is none now."""
-        ctx, items = self._here, list[bytes]()
+        ctx, items = self._ctx, list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
         while stream.credit and stream.seen < upto and not items:
             at, slots, stop = stream.next()
@@ -307,7 +307,7 @@ class GroupCoordinator:
     def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow]:
         """The rows in which about a page is for these slots."""
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
-        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._here.limits.messages_page_bytes)
+        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._ctx.limits.messages_page_bytes)
 
     def _scarce(self, topic: TopicLog, at: int, slots: int) -> bool:
         """Whether there is less than a page for these slots: who has enough to do waits until it is one.
@@ -316,7 +316,7 @@ class GroupCoordinator:
         """
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
         there = topic.bytes * (topic.next - at) // max(1, topic.next - topic.first)
-        return at >= 0 and there < share * self._here.limits.messages_page_bytes
+        return at >= 0 and there < share * self._ctx.limits.messages_page_bytes
 
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
         """Whether somebody could be given more at once."""
@@ -325,7 +325,7 @@ class GroupCoordinator:
         return any(map(self._due, able))
 
     def _due(self, stream: Member) -> bool:
-        topic = self._here.state.topics.by_name.get(stream.which[0])
+        topic = self._ctx.state.topics.by_name.get(stream.which[0])
         at, slots, _ = stream.next()
         there = topic is not None and 0 <= at < topic.next
         return topic is not None and there and not (stream.is_ahead and self._scarce(topic, at, slots))

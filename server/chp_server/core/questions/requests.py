@@ -51,7 +51,7 @@ class Requests:
     """What the snapshot port is asked, and the streams that answer."""
 
     def __init__(self, ctx: ServerContext, link: PeerLink, changes: AccessChanges) -> None:
-        self._here, self._link, self._changes = ctx, link, changes
+        self._ctx, self._link, self._changes = ctx, link, changes
         self._trail = AuditLog()
         self._rules = 0  # the number of those that readers of topics were let in by
         self.syncs = Syncs(ctx.limits)
@@ -83,9 +83,9 @@ class Requests:
                 yield from self._chp1(identity, parse_icanhaz(request))
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
-        if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._here.serving:
+        if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._ctx.serving:
             self._open(
-                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._here.now, subtree), subtree
+                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._ctx.now, subtree), subtree
             )
 
     def _vote(self, denied: Callable[[], bool], seen: int = 0) -> Generator[Ask, None, bool]:
@@ -96,13 +96,13 @@ class Requests:
         if denied():
             return False
         if seen:
-            self._here.epochs.client_saw(seen)
+            self._ctx.epochs.client_saw(seen)
             yield RiseAbove(seen)
         yield Vote()
-        return not self._here.serving or not denied()
+        return not self._ctx.serving or not denied()
 
     def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
-        yield from chp1_parts(self._image_of(subtree), subtree, self._here.wall, lambda: self._here.now)
+        yield from chp1_parts(self._image_of(subtree), subtree, self._ctx.wall, lambda: self._ctx.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> Asking:
         try:
@@ -118,13 +118,13 @@ class Requests:
             self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
             raise BadFrame(f"a client asks, and can't be answered: {unspoken(version)}")
         if subtree_frame == TELLS:
-            self.clients.told(identity, options, self._here.authorizer.speaker, self._here.now)
+            self.clients.told(identity, options, self._ctx.authorizer.speaker, self._ctx.now)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
             more = options["more"]
             if type(more) is int and more > 0:
-                self.syncs.grant(identity, options["id"], more, self._here.now)
+                self.syncs.grant(identity, options["id"], more, self._ctx.now)
                 self.readers.grant(identity, options["id"], more)
         elif "topic" in options or "topics" in options:
             if (yield from self._vote(partial(self._denies_topic, identity, options))):
@@ -139,7 +139,7 @@ class Requests:
     # -- copies
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> Asking:
-        ctx, request_id = self._here, options["id"]
+        ctx, request_id = self._ctx, options["id"]
         after, credit = _number(options, "from", 0, least=-(1 << 63)), _number(options, "credit", 8, least=1)
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
@@ -174,7 +174,7 @@ class Requests:
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """A copy for who compares: of a passive too, as of its number, and no vote."""
-        ctx = self._here
+        ctx = self._ctx
         if self._denies_copy(identity, request_id, subtree):
             return
         if ctx.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
@@ -198,13 +198,13 @@ class Requests:
         copy: tuple[bytes, str] | None = None,
         empty: Callable[[], Frames] | None = None,
     ) -> None:
-        credit, now = min(credit, self._here.limits.sync_credit_max), self._here.now
+        credit, now = min(credit, self._ctx.limits.sync_credit_max), self._ctx.now
         stream = SyncStream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
         self._open(stream, subtree)
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
         """Return a chunk of nothing, of the kind that is likely to follow: the answer is being prepared."""
-        state, index = self._here.state, next(indices)
+        state, index = self._ctx.state, next(indices)
         header: headers.Header = headers.Sync(request_id, index)
         if self._resumes(after, proof):
             header = headers.Records(request_id, index, state.opener_of(after))
@@ -212,14 +212,14 @@ class Requests:
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
         """Return True if what follows on a number is in the log, and the number is of our history."""
-        ctx = self._here
+        ctx = self._ctx
         return after > 0 and ctx.state.is_ours(after, proof) and ctx.commits.log.reaches(after)
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
         """What follows on a number, with its proof, or all: as of when its first part is asked for, not sooner."""
-        ctx = self._here
+        ctx = self._ctx
         session = ctx.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._resumes(*at):
@@ -232,20 +232,20 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
-        if self._here.state.deferred:
+        if self._ctx.state.deferred:
             return False
-        return subtree in self._fresh or not (self._here.state.gathering or self._crowded)
+        return subtree in self._fresh or not (self._ctx.state.gathering or self._crowded)
 
     @property
     def _crowded(self) -> bool:
         """Whether so many images are being read that no other can be made."""
-        state = self._here.state
+        state = self._ctx.state
         return not state.deferred and self._alive.full(len(state.map))
 
     def _image_of(self, subtree: str) -> Image:
         """The subtree as it is now; one pass over the map is made, for all who wait for one."""
         if subtree not in self._fresh:
-            ctx = self._here
+            ctx = self._ctx
             made = ctx.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
             for image in made.values():
                 self._alive.add(image)
@@ -256,7 +256,7 @@ class Requests:
     def _resume(
         self, after: int, subtree: str, request_id: int, session_no: int | None, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
-        ctx = self._here
+        ctx = self._ctx
         ctx.counts["resumes"] += 1
         number, records = ctx.state.number, ctx.commits.log.after(after, 1 << 62)
         digest, whose = ctx.commits.channels.digest_of(subtree), ctx.state.whose(number)
@@ -280,7 +280,7 @@ class Requests:
     # -- images
 
     def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
-        ctx, request_id, name = self._here, options["id"], options["image"]
+        ctx, request_id, name = self._ctx, options["id"], options["image"]
         if type(name) is not bytes or len(name) != 16:
             raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
         if ctx.config.keyed:  # it is who asked for it, of the subtree that was asked for, who may read it
@@ -299,7 +299,7 @@ class Requests:
             self._stream(identity, request_id, parts, credit, subtree)
 
     def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
-        ctx, request_id, limits = self._here, options["id"], self._here.limits
+        ctx, request_id, limits = self._ctx, options["id"], self._ctx.limits
         prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
@@ -324,7 +324,7 @@ class Requests:
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
-        facts = {"number": image.number, "keys": image.size, "store": self._here.state.store}
+        facts = {"number": image.number, "keys": image.size, "store": self._ctx.state.store}
         yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
 
     # -- the feed
@@ -337,7 +337,7 @@ class Requests:
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
             self._stream(identity, request_id, probe, 1, subtree)
         else:
-            until = _number(options, "until", self._here.state.number)
+            until = _number(options, "until", self._ctx.state.number)
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
             empty = partial(self._no_records, request_id, after, indices)
@@ -345,14 +345,14 @@ class Requests:
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return a chunk of nothing, while records are read."""
-        state = self._here.state
+        state = self._ctx.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
     def _open(self, stream: SyncStream, subtree: str) -> None:
-        if self._here.config.keyed:
-            asked = self._here.authorizer.speaker, self._here.state.access.changed  # now: the first part comes later
+        if self._ctx.config.keyed:
+            asked = self._ctx.authorizer.speaker, self._ctx.state.access.changed  # now: the first part comes later
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
-        stream.user, most = self._here.authorizer.speaker, self._here.limits.syncs_max
+        stream.user, most = self._ctx.authorizer.speaker, self._ctx.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", most))
         for lost in self.syncs.take_lost():
@@ -364,21 +364,21 @@ class Requests:
     ) -> Iterator[list[Frames]]:
         """The parts of an answer to a user, until other rules than those it was asked under deny what is left of it."""
         for part in parts:
-            state = self._here.state
-            if state.access.changed != asked_at and (why := self._here.authorizer.unread(state.access, user, subtree)):
+            state = self._ctx.state
+            if state.access.changed != asked_at and (why := self._ctx.authorizer.unread(state.access, user, subtree)):
                 if stream.request_id:
                     yield [reply(pack(state.number), encode(headers.Refused(stream.request_id, "access", why)))]
                 return
             yield part
 
     def _answer(self, identity: bytes, header: headers.Reply | headers.Refused) -> None:
-        ctx = self._here
+        ctx = self._ctx
         self._audit_answer(identity, header)
         ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
 
     def pump(self) -> None:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
-        ctx = self._here
+        ctx = self._ctx
         if ctx.state.access.changed != self._rules:
             self._rules = ctx.state.access.changed
             self.readers.clear()  # who may still read asks again
@@ -420,7 +420,7 @@ class Requests:
     # -- admin
 
     def _administer(self, identity: bytes, command: str, options: Options) -> Asking:
-        handler, ctx = self._admin.get(command), self._here
+        handler, ctx = self._admin.get(command), self._ctx
         if self._denies(
             identity, options["id"], ctx.authorizer.undone(ctx.state.access, command), f"admin {command!r:.40}"
         ):
@@ -448,18 +448,18 @@ class Requests:
 
     def _audit(self, asked: PendingCommand | None, verdict: str) -> None:
         if asked is not None:
-            told = {**asked.who, "number": self._here.state.number, "what": asked.what, "verdict": verdict}
-            self._here.turn.fact("admin", "audit", **told)
+            told = {**asked.who, "number": self._ctx.state.number, "what": asked.what, "verdict": verdict}
+            self._ctx.turn.fact("admin", "audit", **told)
 
     def _status(self, identity: bytes, options: Options) -> Asking:
         yield TellStatus(identity, options["id"])
 
     def _copies(self, command: str, identity: bytes, options: Options) -> None:
-        self._here.turn.copies.append(Copy(command, identity, options))
+        self._ctx.turn.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
         """Hand over, but not again and again: the other server, or this one, has just taken over."""
-        ctx = self._here
+        ctx = self._ctx
         wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
         if options.get("force") is True:
             self.answer(identity, options["id"], (yield from self._link.force()))
@@ -471,7 +471,7 @@ class Requests:
 
     def _leases(self, identity: bytes, options: Options) -> None:
         """List them, or end one."""
-        ctx, leases = self._here, self._here.state.leases
+        ctx, leases = self._ctx, self._ctx.state.leases
         name, after = options.get("end"), options.get("after", b"")
         if name is not None and (type(name) is not bytes or name not in leases):
             raise BadInput("no lease of that name is open; `chp leases` lists them")
@@ -490,7 +490,7 @@ class Requests:
         self.answer(identity, options["id"], facts)
 
     def _clients(self, identity: bytes, options: Options) -> None:
-        self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._here.now))
+        self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._ctx.now))
 
     def _access(self, identity: bytes, options: Options) -> None:
         """Tell the rules, or give others in their place."""
@@ -501,8 +501,8 @@ class Requests:
             self.answer(identity, options["id"], self._changes.told())
 
     def _denies_copy(self, identity: bytes, request_id: int, subtree: str) -> bool:
-        gate = self._here.authorizer
-        why = gate.unread(self._here.state.access, gate.speaker, subtree)
+        gate = self._ctx.authorizer
+        why = gate.unread(self._ctx.state.access, gate.speaker, subtree)
         return self._denies(identity, request_id, why, f"read {subtree!r}")
 
     def _denies_topic(self, identity: bytes, options: Options) -> bool:
@@ -510,15 +510,15 @@ class Requests:
         topic, group = (f"{options.get(name, '')!s:.200}" for name in ("topic", "group"))
         if not of_member(options):
             return self._denies_copy(identity, options["id"], f"{TOPICS}{topic}/" if "topic" in options else TOPICS)
-        state, member = self._here.state, options.get("member")
+        state, member = self._ctx.state, options.get("member")
         lease = state.leases.get(member) if type(member) is bytes else None
-        why = self._here.authorizer.unconsumed(state.access, topic, group, lease)
+        why = self._ctx.authorizer.unconsumed(state.access, topic, group, lease)
         return self._denies(identity, options["id"], why, f"consume by group {group!r} of topic {topic!r}")
 
     def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
         """Whether the rules deny it: then that is said, but to who asks as in CHP/1, which has no word for it."""
         if why:
-            self._here.deny(what)
+            self._ctx.deny(what)
             if request_id:
                 self._answer(identity, headers.Refused(request_id, "access", why))
         return bool(why)
@@ -529,7 +529,7 @@ class Requests:
 
     def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """The same of one that is done as a set is: it leaves as an acknowledgement does."""
-        ctx, header = self._here, headers.Reply(request_id, facts)
+        ctx, header = self._ctx, headers.Reply(request_id, facts)
         self._audit_answer(identity, header)
         told = reply(pack(ctx.state.number), encode(header))
         ctx.turn.promises.append((identity, [told]))

@@ -40,13 +40,13 @@ class TopicReaders:
     """Who asks, and who reads."""
 
     def __init__(self, ctx: ServerContext) -> None:
-        self._here = ctx
+        self._ctx = ctx
         self.delivery = TopicDelivery(ctx.limits)
         self.sharing = GroupCoordinator(ctx)
 
     def ask(self, identity: bytes, options: dict[str, Any]) -> None:
         """A question of somebody who may read what it is about, and has voted."""
-        ctx, request_id = self._here, options["id"]
+        ctx, request_id = self._ctx, options["id"]
         if not ctx.serving:
             self._refuse(identity, request_id, "passive", int(ctx.bstate))
             return
@@ -74,8 +74,8 @@ class TopicReaders:
         if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
         elif not of_member(options):
-            user = self._here.authorizer.speaker
-            if why := self.delivery.open(key, topic, after, credit, self._here.now, user=user):
+            user = self._ctx.authorizer.speaker
+            if why := self.delivery.open(key, topic, after, credit, self._ctx.now, user=user):
                 self._refuse(*key, "busy", why)
             for lost in self.delivery.take_lost():
                 self._refuse(*lost, "busy", MAKES_ROOM)
@@ -86,7 +86,7 @@ class TopicReaders:
 
     def grant(self, identity: bytes, request_id: int, more: int) -> None:
         """Room for more."""
-        self.delivery.grant(identity, request_id, more, self._here.now)
+        self.delivery.grant(identity, request_id, more, self._ctx.now)
         self.sharing.grant(identity, request_id, more)
 
     def serves(self, identity: bytes) -> bool:
@@ -101,7 +101,7 @@ class TopicReaders:
     def _list(self, identity: bytes, request_id: int, after: object) -> None:
         if type(after) is not str:
             raise BadFrame("'topics' is the name after which the list begins, or empty")
-        topics = self._here.state.topics.by_name
+        topics = self._ctx.state.topics.by_name
         names = sorted(name for name in topics if name > after)[:LISTED_MAX]
         self._answer(identity, headers.Reply(request_id, {"topics": [topics[name].facts() for name in names]}))
 
@@ -109,19 +109,19 @@ class TopicReaders:
         self._answer(identity, headers.Refused(request_id, code, detail))
 
     def _answer(self, identity: bytes, header: headers.Header) -> None:
-        ctx = self._here
+        ctx = self._ctx
         ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
 
     # -- each turn
 
     def _confirmed(self) -> int | None:
         """The number that the passive has in its journal; None if none is in sync."""
-        follower = self._here.follower
+        follower = self._ctx.follower
         return follower.confirmed if follower is not None and follower.in_sync else None
 
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
         """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
-        ctx = self._here
+        ctx = self._ctx
         at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
         if self.sharing:
             upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
@@ -134,11 +134,11 @@ class TopicReaders:
         """Whether somebody could get more at once."""
         if self.sharing and self.sharing.ready(blocked, self.delivery.upto(self._confirmed())):
             return True
-        return len(self.delivery) > 0 and self.delivery.ready(blocked, self._here.state.topics, self._confirmed())
+        return len(self.delivery) > 0 and self.delivery.ready(blocked, self._ctx.state.topics, self._confirmed())
 
     def clear(self) -> None:
         """This server serves no more."""
-        ctx = self._here
+        ctx = self._ctx
         ctx.turn.replies += self.delivery.clear(int(ctx.bstate))
         ctx.turn.replies += self.sharing.clear(int(ctx.bstate))
 
@@ -146,12 +146,12 @@ class TopicReaders:
         """In the open record: what the active has to say of groups."""
         if beat and self.sharing:
             self.sharing.step()
-        if self._here.state.topics.groups.unsettled:
+        if self._ctx.state.topics.groups.unsettled:
             self.sharing.settle()
 
     def status(self, lacks: int) -> dict[str, int]:
         """For `status`: messages, their bytes, who reads; and how many messages are not in this journal."""
-        topics = self._here.state.topics.by_name.values()
+        topics = self._ctx.state.topics.by_name.values()
         return {
             "topics": len(topics),
             "messages": sum(topic.next - topic.first for topic in topics),

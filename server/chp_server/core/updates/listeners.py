@@ -19,6 +19,8 @@ from math import ceil
 from chp.limits import Limits
 
 LINGER_S = 3.0  # a reader whose connection broke is back by then
+REFUSED_AGAIN = 100  # topics that are refused again with each beat
+REFUSED_TIMES = 3  # so often
 LINGERING_MAX = 1000  # each costs as much as one that is listened to
 HEARTBEATS_A_SECOND = 1000  # to all who listen, together: each takes some 20 us of a core, on this side alone
 PACE_S_MAX = 2.0  # a client waits for four of them before it gives up one that was stopped
@@ -33,6 +35,7 @@ class Listeners:
         self.counts: Counter[bytes] = Counter()
         self.total = 0  # of all topics; who listens to two counts twice
         self._lingering: dict[bytes, float] = {}  # since when nobody listens, the longest first
+        self._refused: dict[bytes, dict[bytes, int]] = {}  # of each connection: topics without room, to be said again
 
     def has(self, who: bytes, topic: bytes) -> bool:
         """Whether a connection has subscribed to a topic."""
@@ -42,8 +45,42 @@ class Listeners:
         """Whether a connection may have one topic more."""
         return len(self._topics.get(who, ())) < self._limits.topics_of_one_max
 
+    def refuse(self, who: bytes, topic: bytes) -> None:
+        """Note that a connection has subscribed to a topic for which there is no room.
+
+        The shell bounds the bytes of all topics of a connection, these among them.
+        """
+        self._refused.setdefault(who, {})[topic] = REFUSED_TIMES
+
+    def refused_again(self) -> list[bytes]:
+        """Return topics whose subscribers are to be told again that there is no room.
+
+        The first word may have been dropped: a client that subscribes to much at once is sent as many greetings. It is
+        said a few times, as a client may count its wait from the last one.
+        """
+        out: list[bytes] = []
+        for who in list(self._refused)[:REFUSED_AGAIN]:
+            for topic in list(self._refused[who])[: REFUSED_AGAIN - len(out)]:
+                left = self._refused[who].pop(topic) - 1
+                if left:
+                    self._refused[who][topic] = left
+                out.append(topic)
+            if not self._refused[who]:
+                del self._refused[who]
+            if len(out) >= REFUSED_AGAIN:
+                break
+        return out
+
+    def _unrefuse(self, who: bytes, topic: bytes) -> None:
+        topics = self._refused.get(who)
+        if topics is not None:
+            topics.pop(topic, None)
+            if not topics:
+                del self._refused[who]
+
     def join(self, who: bytes, topic: bytes) -> None:
         """A connection listens to a topic."""
+        self._unrefuse(who, topic)
         if not self.has(who, topic):
             self._topics.setdefault(who, set()).add(topic)
             self.counts[topic] += 1
@@ -52,6 +89,7 @@ class Listeners:
 
     def leave(self, who: bytes, topic: bytes, now: float) -> None:
         """A connection listens to a topic no more; nothing if it never did."""
+        self._unrefuse(who, topic)
         if self.has(who, topic):
             self._topics[who].remove(topic)
             if not self._topics[who]:
@@ -60,6 +98,7 @@ class Listeners:
 
     def gone(self, who: bytes, now: float) -> None:
         """A connection has ended."""
+        self._refused.pop(who, None)
         for topic in sorted(self._topics.pop(who, ())):
             self._uncount(topic, now)
 
