@@ -42,6 +42,7 @@ class ServerView:
     server: bytes = b""
     name: str = ""
     greeted: set[bytes] = field(default_factory=set)
+    turned_down: set[bytes] = field(default_factory=set)  # topics refused since we last subscribed to them
     beats: int = 0  # HEARTBEATs heard while our own channel had no greeting
     collector_up: bool = False
     up_at: float = float("-inf")  # since when, if it is
@@ -72,6 +73,7 @@ class ServerView:
         self.server, self.name = header.server, header.name[:200]
         if restarted:
             self.greeted.clear()
+            self.turned_down.clear()
             self.beats = 0
         return restarted
 

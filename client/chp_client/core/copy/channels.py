@@ -255,8 +255,9 @@ class CopyChannels:
     ) -> None:
         """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
         why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
-        if server.refused.get(channel.topic) == why and now < channel.again_at:
-            return  # said again, as a word may be lost
+        if channel.topic in server.turned_down and server.refused.get(channel.topic) == why:
+            return  # the server says it again, because a message on P+1 may be lost
+        server.turned_down.add(channel.topic)
         self._stats["subscriptions_refused"] += 1
         if channel.topic not in server.refused:
             self._out.effects.warnings.append(f"{server.address} refused {why}; trying on")
@@ -411,5 +412,6 @@ class CopyChannels:
     def subscribe_again(self, server: ServerView, topic: bytes) -> None:
         """Take a subscription back and give it again."""
         self._stats["subscribed_again"] += 1
+        server.turned_down.discard(topic)
         self._out.effects.unsubscribe.append((server.index, topic))
         self._out.effects.subscribe.append((server.index, topic))
