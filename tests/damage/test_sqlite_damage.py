@@ -320,7 +320,7 @@ def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_journal_in_use_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
     filled(tmp_path)
     code = (
-        "import sys; from chp_server.store.opening import open_journal;"
+        "import sys; from chp_server.store.store_url import open_journal;"
         " j = open_journal('sqlite:' + sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -27,9 +27,9 @@ FULL = """
 import os, resource, signal, sys
 from pathlib import Path
 from chp_client.feed import FeedRecord
-from chp_client.recording import Writer
+from chp_client.recorder import RecordingWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-writer = Writer(Path(sys.argv[1]), "", 60.0, 1 << 20)
+writer = RecordingWriter(Path(sys.argv[1]), "", 60.0, 1 << 20)
 writer.be_of(bytes(16))
 writer.begin(1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))

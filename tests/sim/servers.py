@@ -310,7 +310,7 @@ class ServerNode:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:
-        """What the thread beside the turns does (chp_server.ports.beats), and again while this turn goes on."""
+        """What the thread beside the turns does (chp_server.ports.beat_thread), and again while this turn goes on."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
         pulse, world = self.core.pulse, self.world

@@ -24,7 +24,7 @@ SEEDS = (
     24,
 )  # in the last two, groups passed over what only the other server had, and stuck
 TRIED = 100
-REFUSED_SEEDS = (10, 12, 14, 24)  # in which full disks refuse what a member acknowledges
+REFUSED_SEEDS = (12, 14, 17, 27)  # in which full disks refuse what a member acknowledges
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -62,7 +62,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     for seed in range(TRIED):
         said.append(run_plan(with_consumers(plan(seed))).error)
-        if "twice" in said[-1]:
+        if "twice" in said[-1] or "more than once" in said[-1]:
             return
     raise AssertionError(f"it was not found in {TRIED} seeds, which said {set(said)}")
 

@@ -1,4 +1,4 @@
-"""covers: chp_client.core.copy.keyorder: the order of a map's keys, whatever is set, deleted and loaded meanwhile."""
+"""covers: chp_client.core.copy.key_order: the order of a map's keys, whatever is set, deleted and loaded meanwhile."""
 
 from __future__ import annotations
 

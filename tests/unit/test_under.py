@@ -1,4 +1,4 @@
-"""covers: chp_client.clone.under: what a Clone holds under a prefix, in order, in ranges and pages; alone."""
+"""covers: chp_client.clone.prefix_view: what a Clone holds under a prefix, in order, in ranges and pages; alone."""
 
 from __future__ import annotations
 
