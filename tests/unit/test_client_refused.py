@@ -92,15 +92,3 @@ def test_one_refused_channel_of_two_leaves_the_other_current() -> None:
         talk.heartbeat(n(1), on="/a/")
     assert talk.map == {"/a/x": b"1"} and 1 <= len(talk.asked) <= 6
     assert "'/b/', busy" in talk.core.describe(talk.now)
-
-
-def test_a_refusal_on_a_subscription_that_holds_was_meant_for_another_client() -> None:
-    """libzmq sends a refusal to all admitted clients if the connection that it is for ends just then."""
-    talk = Refusing("/a/")
-    talk.up()
-    talk.greet_own()
-    talk.greet_on("/a/")
-    talk.snapshot(n(1), {"/a/x": (b"1", n(1))})
-    talk.update(message(topic("/a/") + b"r" * 8, n(1), [7, 0, "access", "user 'bob' may not read '/a/'"]))
-    assert talk.warned == [] and "bob" not in talk.core.describe(talk.now)
-    assert not talk.core.links[0].forbidden

@@ -416,6 +416,7 @@ READS = {  # what these ask for they read, and leave as it is; tests/wire/test_g
 SERVERS: dict[str, Any] = {  # columns that no client may write: refused for each user, whatever its rights
     columns.REVISIONS: [[1, 1]], columns.UUIDS: [b"u" * 16], columns.PROPERTIES: [[0], [b""]],
     columns.DONE: [b"t" * 16, "a", 1], columns.ENDED: True, columns.REFUSED: [], columns.KEY_BYTES: [6],
+    columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
 }  # fmt: skip

@@ -5,8 +5,8 @@ that it has just told of. So each is decided when it is taken, and not in the co
 gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, and is sent a
 message there, the pipe that was taken from last alone (XPUB_MANUAL_LAST_VALUE for this one message: who is admitted to
 the topic listens to all that begins so). The client's own filter is by prefix, so it hears that. If the pipe has ended,
-nothing is sent; if it ends just then, admitted clients hear the refusal, and ignore it. libzmq then forgets which pipe
-was the last, so what is left subscribed is taken off when that connection says something again, or ends.
+nothing is sent. If it ends just then, admitted clients hear the refusal, and subscribe again. libzmq then forgets which
+pipe was the last, so what is left subscribed is taken off when that connection says something again, or ends.
 
 A frame that is no subscription, as an XSUB can send, takes the pipe of the next one out of libzmq's queue: from there
 until the queue is empty, nobody knows which pipe is meant. Nothing is told libzmq then; who sent the frame is cut off,

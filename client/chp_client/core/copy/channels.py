@@ -276,12 +276,7 @@ class CopyChannels:
         return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
 
     def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
-        """Take a refusal that was sent to one subscriber: the topic has 8 more bytes behind it.
-
-        A subscription that was greeted holds until its connection ends, so its refusal was meant for another client.
-        """
-        if topic in link.greeted:
-            return
+        """Take a refusal that was sent to one subscriber: the topic has 8 more bytes behind it."""
         header, _ = decode(body)
         if isinstance(header, headers.Refused) and header.code == "access":
             link.forbidden[topic] = str(header.detail)[:400]
