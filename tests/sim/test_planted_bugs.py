@@ -630,7 +630,7 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, w
 
 
 def who_is_denied_hears_on(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(SubscriptionAuthorizer, "look", lambda self, rules, cut_off: None)
+    mp.setattr(SubscriptionAuthorizer, "look", lambda self, rules, removals, cut_off: None)
 
 
 def cut_off_after_the_turn(mp: pytest.MonkeyPatch) -> None:

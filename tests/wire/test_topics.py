@@ -51,7 +51,7 @@ def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.Mon
             super().__init__(servers, *rest, **named)
 
     for module in (topic_module, groups_module, reader_module):
-        monkeypatch.setattr(module, "Port", Noting)
+        monkeypatch.setattr(module, "QuestionPort", Noting)
     with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
         orders = clone.topic("orders")
         orders.publish(b"1").wait(20)
