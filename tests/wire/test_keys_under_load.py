@@ -11,7 +11,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,21 +134,22 @@ def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
     old = keys.client_file(tmp_path / "old.toml", ALICE, known)
     second = keys.new_pair()
     new = keys.client_file(tmp_path / "new.toml", second, known)
-    with pair, Clone.from_file(old) as reader, Clone.from_file(old, subtree=None) as writer, ExitStack() as ending:
-        reader.wait_until_synced(WAIT_S)
-        load = Load(writer, [reader])
-        with load.going_on():
-            load.goes_on()
-            for folder in (a, b):
-                keys.admit(folder, "alice.2", second)
-            moved = ending.enter_context(Clone.from_file(new))
+    with pair, Clone.from_file(old, subtree=None) as before:
+        before.set("/load/first", b"1").wait(WAIT_S)
+        for folder in (a, b):
+            keys.admit(folder, "alice.2", second)
+        with Clone.from_file(new) as moved:
             moved.wait_until_synced(WAIT_S)
-            for folder in (a, b):
-                (folder / "clients" / "alice.pub").unlink()
-            load.goes_on()
-        until(lambda: load.acked.items() <= dict(moved).items(), "it follows with the other key")
-        load.nothing_is_lost()
-        assert load.stale_s == 0.0, "who is connected stays so"
+            load = Load(moved, [moved])
+            with load.going_on():
+                load.goes_on()
+                before.close()  # its key is refused from here on, by open connections too
+                for folder in (a, b):
+                    (folder / "clients" / "alice.pub").unlink()
+                load.goes_on()
+            load.nothing_is_lost()
+            assert moved["/load/first"] == b"1"
+            assert load.stale_s == 0.0, "the user's other key goes on"
 
 
 def test_names_that_servers_give_are_nobody_s(tmp_path: Path) -> None:
