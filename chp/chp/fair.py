@@ -93,8 +93,9 @@ class FairTable(OrderedDict[Key, Value]):
         super().__delitem__(key)
         self._take(key, self._user_of.pop(key))
 
+    # A dict's own `pop` also takes a default, which no caller here needs.
     def pop(self, key: Key) -> Value:  # type: ignore[override]
-        """Let an entry go; returns its value."""
+        """Let an entry go, and return its value."""
         value = self[key]
         del self[key]
         return value

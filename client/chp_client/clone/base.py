@@ -179,7 +179,7 @@ class BaseClone(CloneMapping[V], CopyHealth):
     # -- leases and watches
 
     def waits(self, timeout: float | None) -> Waiter:
-        """How one call waits that begins now (for the parts of this package)."""
+        """Return how a call that begins now waits. Each of the two kinds of Clone has its own way."""
         raise NotImplementedError
 
     def new_lease(self, ttl: float, timeout: float | None = None) -> Lease:

@@ -26,7 +26,8 @@ SCALAR_MAX = 64  # bytes of a number
 SPACE_MAX = 1000  # blanks between two things
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-# The reader of one text in C, from the character behind its first quote on: the text, and where it ends.
+# The json module's own reader of one text, in C. It takes the place behind the first quote, and returns the text and
+# the place where it ends. The stubs of the standard library do not name it.
 scanstring: Callable[[str, int], tuple[str, int]] = decoder.scanstring  # type: ignore[attr-defined]
 _SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % SPACE_MAX)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]+")
