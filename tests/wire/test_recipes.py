@@ -197,7 +197,8 @@ def test_an_election_has_one_leader_at_a_time(clones: list[Clone]) -> None:
     for thread in threads:
         thread.join(WAIT_S)
     assert (most, len(led)) == (1, 3)
-    assert Election(clones[0], "/leader").leader is None
+    # The last release may have gone to another clone: this one learns of it a moment later.
+    until(lambda: Election(clones[0], "/leader").leader is None)
 
 
 def test_who_is_not_elected_in_time_is_told_who_leads(clones: list[Clone]) -> None:
