@@ -23,6 +23,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
+from .deadlines import BEAT, Deadlines
 from .pair.arbitration import Arbitration
 from .pair.binary_star import PairEvent
 from .pair.follow import Follower
@@ -151,6 +152,8 @@ class ServerContext:
         self.now = self.arrival = now  # of the turn; by when all in hand has arrived: times to live count from then
         self.wall = 0.0
         self.turn = Turn()
+        self.deadlines = Deadlines()
+        self.written = 0  # the number that the journal had when this turn began
         self.commits = Committed(limits)
         self.room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.authorizer = Authorizer()
@@ -259,6 +262,7 @@ class ServerContext:
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""
         self.next_beat = self.now
+        self.deadlines.set(BEAT, self.now)
 
     def greeting(self) -> bytes:
         """A GREETING as of now."""

@@ -124,6 +124,10 @@ class Follower:
         """Whether something sent has waited for its confirmation for too long."""
         return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
 
+    def overdue_at(self, timeout_s: float) -> float | None:
+        """Return when `overdue` will be true; None if nothing is on its way."""
+        return self._unconfirmed[0][2] + timeout_s if self._unconfirmed else None
+
     def excuse(self, now: float) -> None:
         """We were not running ourselves: count what is on its way as sent now."""
         self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)

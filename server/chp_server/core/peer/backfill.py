@@ -59,9 +59,10 @@ class Backfill:
         return messages
 
     def end_turn(self, *, asks: bool) -> None:
-        """What is kept no more goes; what is lacked is asked for."""
+        """Drop expired messages, and request missing ones."""
         ctx = self._ctx
         topics = ctx.state.topics
+        topics.changed = False
         floors = topics.take_trimmed()
         if floors:
             ctx.turn.journal.append(Trim(floors))

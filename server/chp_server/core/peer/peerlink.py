@@ -23,7 +23,8 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
-from ..context import Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
+from ..context import PASSIVE, Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
+from ..deadlines import FOLLOWER, HANDOVER, LINK
 from ..pair import follow
 from ..pair.beat import BEAT, BeatMessage
 from ..pair.binary_star import PairEvent, peer_event
@@ -42,6 +43,8 @@ ENDS_AFTER_BEATS = 4
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
 SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
+SOON_S = 0.001  # the shortest time between two looks at a passive that is about to be late
+QUIET = (follow.RECORD, follow.CONFIRM, BEAT)  # what changes nothing but how far records have come
 
 
 class PeerLink:
@@ -66,7 +69,6 @@ class PeerLink:
         self.in_sync_since = ctx.now  # when that last changed
         self.filler = Backfill(ctx)
         self._messages = b""  # the frame of a RECORD that has its messages
-        self._opened = 0  # the epoch of the last turn, which is in our journal
         self.opens = False  # whether this turn opened an epoch
         self._held_back = False
 
@@ -127,6 +129,8 @@ class PeerLink:
         if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
+        if frames[0] not in QUIET:
+            self._ctx.deadlines.set(LINK, self._ctx.now)
         if frames[0] not in (follow.STATE, BEAT):
             if line != self.line:  # a BEAT comes by a connection of its own
                 self._ctx.counts["strangers"] += 1
@@ -408,6 +412,7 @@ class PeerLink:
         if ctx.follower.in_sync and not was:
             ctx.turn.fact("in_sync", number=describe(ctx.follower.confirmed))
             ctx.beat_now()
+            ctx.deadlines.set(LINK, ctx.now)
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
         """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
@@ -457,58 +462,71 @@ class PeerLink:
         ctx.committer.write_refusals(ctx.arrival)
         ctx.commit()
         ctx.handover_until = ctx.now + ctx.config.peer_timeout_s
+        ctx.deadlines.set(HANDOVER, ctx.handover_until)
         ctx.turn.fact("handover", number=describe(ctx.state.number))
         return {"switching": True, "number": describe(ctx.state.number)}
 
     # -- the end of a turn
 
-    def end_turn(self) -> None:
-        """Send what there is to send; give up on a passive that does not confirm."""
+    def end_turn(self, *, look: bool, watch: bool) -> None:
+        """Send what this turn made.
+
+        With `look`, something about the peer may have changed, or a heartbeat is due. With `watch`, it is time to give
+        up a passive that does not confirm.
+
+        Records leave while we write them, but for those of a turn that opens an epoch, and the word of it. If we died
+        before it is in our journal we would open it again, while the passive has another of that number; if there is no
+        room for it we don't serve, and the peer, had it been told, would have given way to nobody.
+        """
+        ctx, state, follower = self._ctx, self._ctx.commits.state, self._ctx.follower
+        if state.number != ctx.confirmed and ctx.bstate is PASSIVE:
+            self._confirm()
+        if look:
+            self._look()
+        if look or state.topics.changed:
+            self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
+        self._held_back = self.opens and follower is not None
+        if follower is not None and not self._held_back:
+            if follower.position != state.number or follower.pump_ready:
+                ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
+            if look or watch or follower.lost or ctx.handover_until is not None:
+                self._watch(follower)
+        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
+
+    def _look(self) -> None:
+        """Notice what has changed about the peer, or is due by time."""
         ctx = self._ctx
         if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
             self.ends = self.misfit.text
-        self._confirm()
         self.replay.hand_over()
-        self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
-        self._record_sync()
-        self._hold_back()
-        if ctx.active and ctx.follower is not None and not self._held_back:
-            self._serve(ctx.follower)
-        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
+        self._note_sync()
 
-    def _hold_back(self) -> None:
-        """Records leave while we write them, but for those of a turn that opens an epoch, and the word of it.
-
-        If we died before it is in our journal we would open it again, while the passive has another of that number; if
-        there is no room for it we don't serve, and the peer, had it been told, would have given way to nobody.
-        """
-        ctx = self._ctx
-        self.opens = ctx.active and ctx.state.epoch != self._opened
-        self._held_back = self.opens and ctx.follower is not None
-        self._opened = ctx.state.epoch
-
-    def _record_sync(self) -> None:
+    def _note_sync(self) -> None:
         ctx = self._ctx
         if ctx.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, ctx.now
-            if self._was_in_sync and ctx.bstate is State.PASSIVE:
+            if self._was_in_sync and ctx.bstate is PASSIVE:
                 ctx.turn.fact("in_sync", number=describe(ctx.state.number))
 
-    def _serve(self, follower: Follower) -> None:
-        ctx = self._ctx
-        ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
-        overdue = follower.in_sync and follower.overdue(ctx.now, ctx.config.replica_timeout_s)
+    def _watch(self, follower: Follower) -> None:
+        """Give up a passive that is lost or late; ask one that has everything to take over, or compare contents."""
+        ctx, timeout_s = self._ctx, self._ctx.config.replica_timeout_s
+        overdue = follower.in_sync and follower.overdue(ctx.now, timeout_s)
         if follower.lost or overdue or not ctx.is_prompt():
             self._degrade(follower)
-        elif ctx.handing_over:
+            return
+        if ctx.handing_over:
             ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
         else:
             self.scrubber.go_on(follower)
+        silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
+        late_at = follower.overdue_at(timeout_s) if follower.in_sync else None
+        ctx.deadlines.set(FOLLOWER, max(ctx.now + SOON_S, silent_at if late_at is None else min(silent_at, late_at)))
 
     def _confirm(self) -> None:
+        """Tell the active what is in our journal, unless what we have is not whole."""
         ctx = self._ctx
-        whole = self.loader is None and ctx.replacing is None
-        if whole and ctx.bstate is State.PASSIVE and ctx.state.number != ctx.confirmed:
+        if self.loader is None and ctx.replacing is None:
             ctx.confirmed = ctx.state.number
             ctx.turn.confirm.append(follow.confirm(ctx.state.proof()))
 
@@ -519,6 +537,7 @@ class PeerLink:
             ctx.turn.fact("degraded", "warning", **numbers)
             ctx.counts["degraded"] += 1
         ctx.follower = None
+        self._note_sync()
         ctx.beat_now()
 
     _HANDLERS: ClassVar[dict[bytes, Callable[[PeerLink, bytes], Asking | None]]] = {

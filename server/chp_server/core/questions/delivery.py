@@ -56,7 +56,7 @@ class TopicDelivery:
         self._readings: dict[Key, Cursor] = {}
         self.read: Read = lambda _topic, _offset, _number, _bytes: []
         self._lost: list[Key] = []
-        self._written = 0  # the number that the journal has when the next turn begins
+        self.written = 0  # the number that the journal has when the next turn begins
         self._filling = self._whole = False
         self.delivered = 0
 
@@ -140,7 +140,7 @@ class TopicDelivery:
                 if key in self._readings and self._readings[key].credit < credit:
                     more.append(key)
             keys = more
-        self._written = number
+        self.written = number
 
     def _given(self, key: Key, topics: Topics, upto: int, now: float, blocked: Container[bytes]) -> Frames | None:
         """What one gets now: a page, or a word, or nothing."""
@@ -162,7 +162,7 @@ class TopicDelivery:
 
     def upto(self, confirmed: int | None) -> int:
         """Up to which number a reader may see messages: those that no single failure takes back."""
-        return self._written if confirmed is None else min(self._written, confirmed)
+        return self.written if confirmed is None else min(self.written, confirmed)
 
     def _page(self, request_id: int, reading: Cursor, topic: TopicLog, upto: int, now: float) -> bytes:
         """The next answer; nothing if there is none now."""

@@ -44,6 +44,9 @@ class TopicReaders:
         self.delivery = TopicDelivery(ctx.limits)
         self.sharing = GroupCoordinator(ctx)
 
+    def __bool__(self) -> bool:
+        return bool(self.delivery or self.sharing)
+
     def ask(self, identity: bytes, options: dict[str, Any]) -> None:
         """A question of somebody who may read what it is about, and has voted."""
         ctx, request_id = self._ctx, options["id"]
@@ -123,6 +126,7 @@ class TopicReaders:
         """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
         ctx = self._ctx
         at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
+        self.delivery.written = ctx.written
         if self.sharing:
             upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
             whole = upto == at and not waits
