@@ -14,6 +14,7 @@ A message that makes no sense is counted by port and told in `facts`; it never s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -24,8 +25,8 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
 from . import subscriptions
-from .context import ACTIVE, PASSIVE, Ask, CoreConfig, RiseAbove, ServerContext, TellStatus, Vote
-from .deadlines import BEAT, EXPIRY, FOLLOWER, HANDOVER, LINK
+from .context import ACTIVE, PASSIVE, Ask, Asking, CoreConfig, RiseAbove, ServerContext, TellStatus, Vote
+from .deadlines import BEAT, EXPIRY, HANDOVER, LINK
 from .expiry import Expiry
 from .heartbeats import HeartbeatTimer
 from .pair.arbitration import Members, Wish
@@ -39,15 +40,15 @@ from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease
 from .state.journal import cut_short
-from .state.record_log import LoggedRow
 from .state.state import ReplicatedState
 from .updates.authorizer import with_user
 from .updates.channels import alive
 from .updates.resource_limits import ResourceUsage
-from .updates.turn import Read, Turn
+from .updates.turn import JournalRead, ReadMessages, ReadSpans, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
+WAITS = object()  # in the place of what the journal has, until that is read
 DEFERRED_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 
 
@@ -70,6 +71,10 @@ class ServerCore:
         self.cut_short = ""  # why it can't; the shell ends the server then
         self.releasing, self.beating = AckRelease(ctx), HeartbeatTimer(ctx, self.link)
         self._woke = False
+        # A message of the peer's that waits for the journal, with what it reads, and those that came after it.
+        self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
+        self._found: Any = WAITS
+        self._behind: deque[tuple[list[bytes], bytes]] = deque()
 
     @property
     def state(self) -> ReplicatedState:
@@ -136,6 +141,8 @@ class ServerCore:
                 ctx.hold_until = now + self.config.peer_timeout_s
                 ctx.turn.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
+        if self._parked is not None:
+            self._go_on_with_peer()
         if not self.config.has_peer and ctx.bstate is not ACTIVE:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
 
@@ -146,10 +153,10 @@ class ServerCore:
     def end_turn(self) -> Turn:
         """Do what is due, commit, hand what was made to those who follow it, and return all effects of the turn."""
         ctx, now = self.ctx, self.ctx.now
-        due = ctx.deadlines.due(now)
-        beats = now >= ctx.next_beat
         if ctx.bstate is not ACTIVE and (ctx.bstate is not PASSIVE or self.arbitration.enabled):
             self._alone()
+        due = ctx.deadlines.due(now)
+        beats = now >= ctx.next_beat
         if beats or EXPIRY in due:
             self._expire(beats=beats)
         self.committer.ends_left = self.limits.ending_keys_max  # of the next turn, of which clients take theirs first
@@ -161,7 +168,7 @@ class ServerCore:
         if (self.room.taken >= self.room.ample or self.health.failures or self.health.told) and self.health.look():
             self.link.switch()
         if self.config.has_peer:
-            self.link.end_turn(look=beats or LINK in due, watch=FOLLOWER in due)
+            self.link.end_turn(look=beats or LINK in due)
         elif self.state.topics.changed:
             self.link.filler.end_turn(asks=False)
         self._answer()
@@ -241,25 +248,52 @@ class ServerCore:
         except BadInput as error:
             self._garbage("snapshot", error)
 
-    def page(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
-        """What the journal has, of what the last turn wanted to read."""
-        self.requests.page(read, rows)
+    def page(self, read: JournalRead, found: Any) -> None:
+        """Take what the journal has of what the last turn wanted to read, or an error if it is damaged there."""
+        if isinstance(found, Exception) and not isinstance(read, ReadMessages):
+            raise found
+        if isinstance(read, ReadMessages):
+            self.link.filler.read(read, found)
+        self.requests.page(read, found)
+        if self._parked is not None and self._parked[1] == read:
+            self._found = found
+            self.ctx.deadlines.set(LINK, self.ctx.now)
+
+    def _go_on_with_peer(self) -> None:
+        """Let the peer's message that waited for the journal go on, and then those that came after it."""
+        if self._parked is not None and self._found is not WAITS:
+            asking, found = self._parked[0], self._found
+            self._parked, self._found = None, WAITS
+            self._hear_peer(asking, found)
+        while self._behind and self._parked is None:
+            self._hear_peer(self.link.message(*self._behind.popleft()))
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """P+3: a message of the peer's, and the identity of its connection."""
+        if self._parked is None:
+            self._hear_peer(self.link.message(frames, line))
+        else:
+            self._behind.append((frames, line))
+
+    def _hear_peer(self, asking: Asking, answer: Any = None) -> None:
         try:
-            self._do(self.link.message(frames, line))
+            self._do(asking, answer)
         except BadInput as error:
             self._garbage("peer", error)
 
-    def _do(self, asking: Generator[Ask, None, T]) -> T:
-        """What a part asks for while it does its own."""
+    def _do(self, asking: Generator[Ask, Any, T], answer: Any = None) -> T | None:
+        """Do what a part asks for while it does its own; None if it waits for the journal."""
         while True:
             try:
-                ask = next(asking)
+                ask = asking.send(answer)
             except StopIteration as done:
                 return cast(T, done.value)
+            answer = None
             match ask:
+                case ReadMessages() | ReadSpans():
+                    self.ctx.turn.reads.append(ask)
+                    self._parked = asking, ask
+                    return None
                 case RiseAbove(epoch):
                     self.rise_above(epoch)
                 case Vote():
@@ -271,7 +305,7 @@ class ServerCore:
 
     def force(self) -> dict[str, Any]:
         """A person's word: see `PeerLink.force`."""
-        return self._do(self.link.force())
+        return self._do(self.link.force()) or {}
 
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
@@ -304,6 +338,8 @@ class ServerCore:
         if after is State.ACTIVE and not self.arbitration.holds(ctx.now, self.state.number):
             self.arbitration.want(ctx.now)
             return
+        self._parked, self._found = None, WAITS
+        self._behind.clear()
         before, ctx.bstate, ctx.since = ctx.bstate, after, ctx.now
         ctx.deadlines.set(LINK, ctx.now)
         ctx.deadlines.set(EXPIRY, ctx.now)

@@ -16,7 +16,6 @@ BEAT = "beat"  # HUGZ, STATE and the heartbeats of channels; all that is looked 
 EXPIRY = "expiry"  # keys, leases and transactions that end, and groups whose slots are to be given out
 HANDOVER = "handover"  # a passive that was asked to take over, and has not
 LINK = "link"  # something about the peer has changed, beside records and their confirmations
-FOLLOWER = "follower"  # the passive has to be given up, unless it is heard or confirms before
 
 
 class Deadlines:

@@ -24,14 +24,16 @@ from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
 from ..context import PASSIVE, Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
-from ..deadlines import FOLLOWER, HANDOVER, LINK
+from ..deadlines import HANDOVER, LINK
 from ..pair import follow
 from ..pair.beat import BEAT, BeatMessage
 from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
 from ..state.history import Position, common, from_list, to_list
-from ..state.missing_messages import FILL, LACK
-from ..updates.turn import Remember, Replace
+from ..state.missing_messages import FILL, LACK, Spans
+from ..state.record_log import LoggedMessages
+from ..state.state import ReplicatedState
+from ..updates.turn import ReadSpans, Remember, Replace
 from . import handshake
 from .backfill import Backfill
 from .health import HealthCheck
@@ -43,7 +45,6 @@ ENDS_AFTER_BEATS = 4
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
 SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
-SOON_S = 0.001  # the shortest time between two looks at a passive that is about to be late
 QUIET = (follow.RECORD, follow.CONFIRM, BEAT)  # what changes nothing but how far records have come
 
 
@@ -70,6 +71,7 @@ class PeerLink:
         self.filler = Backfill(ctx)
         self._messages = b""  # the frame of a RECORD that has its messages
         self.opens = False  # whether this turn opened an epoch
+        self._late_at = ctx.now  # from when on the passive may have to be given up; no turn is taken for that alone
         self._held_back = False
 
     # -- what others ask
@@ -322,36 +324,54 @@ class PeerLink:
             raise
         ctx.turn.to_peer.append([follow.MORE, pack(1)])
 
-    def _on_end(self, body: bytes) -> None:
+    def _on_end(self, body: bytes) -> Asking:
+        """Take over the active's state, once the journal has told what it shares with it, and what will be lost."""
         ctx, commits = self._ctx, self._ctx.commits
-        if ctx.bstate is not State.PASSIVE:
+        if ctx.bstate is not PASSIVE:
             return
         if self.loader is None and not self._unanswered:
             return  # nobody asked for it, and it would be read whole
         earlier = self.loader is None  # as in _on_sync; or of a state without a key
-        loader, self.loader = self.loader or Loader(ctx.limits), None
+        loader = self.loader = self.loader or Loader(ctx.limits)
         try:
             after = loader.finish(body, ctx.arrival)
         except BadFrame:
+            self.loader = None
             if earlier:
                 return
             self._want()
             raise
         if commits.state.store not in (b"", after.store):
+            self.loader = None
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
         if ctx.outruns(after.number):
             self._want()  # it answers what we asked before we served
             return
+        common = after.common_number(commits.state.history)
+        shared = common if ctx.replacing is None else min(common, ctx.replacing)
+        spans = (yield ReadSpans(shared)) if commits.state.topics.by_name else {}
+        messages = (yield from self.replay.read_suffix(common)) if commits.state.number > common else []
+        if self.loader is loader:
+            self._take_over(after, common, shared, spans, messages)
+
+    def _take_over(
+        self, after: ReplicatedState, common: int, shared: int, spans: Spans, messages: list[LoggedMessages]
+    ) -> None:
+        """Replace our state by the active's.
+
+        Both have what happened up to `common`, and our journal has what is written up to `shared`: these `spans` of
+        messages. `messages` are those of our suffix that are in the journal alone.
+        """
+        ctx, commits = self._ctx, self._ctx.commits
+        self.loader = None
         self._wanted_at, self._unanswered, self._whole = ctx.now, 0, False
         before, commits.state = commits.state, after
-        common = after.common_number(before.history)
         if before.number > common:
-            self.replay.part_with(common, before)
+            self.replay.part_with(common, before, messages)
         commits.begin_anew(before)
         ctx.pending.skip_rules(before, after)
-        shared = common if ctx.replacing is None else min(common, ctx.replacing)
         ctx.turn.journal.append(Replace(commits.state.number, shared))
-        self.filler.replaced(shared)
+        self.filler.replaced(spans)
         ctx.confirmed = 0
         ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
 
@@ -468,11 +488,8 @@ class PeerLink:
 
     # -- the end of a turn
 
-    def end_turn(self, *, look: bool, watch: bool) -> None:
-        """Send what this turn made.
-
-        With `look`, something about the peer may have changed, or a heartbeat is due. With `watch`, it is time to give
-        up a passive that does not confirm.
+    def end_turn(self, *, look: bool) -> None:
+        """Send what this turn made; with `look`, something about the peer may have changed, or a heartbeat is due.
 
         Records leave while we write them, but for those of a turn that opens an epoch, and the word of it. If we died
         before it is in our journal we would open it again, while the passive has another of that number; if there is no
@@ -489,7 +506,7 @@ class PeerLink:
         if follower is not None and not self._held_back:
             if follower.position != state.number or follower.pump_ready:
                 ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
-            if look or watch or follower.lost or ctx.handover_until is not None:
+            if look or ctx.now >= self._late_at or follower.lost or ctx.handover_until is not None:
                 self._watch(follower)
         ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
 
@@ -520,8 +537,7 @@ class PeerLink:
         else:
             self.scrubber.go_on(follower)
         silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
-        late_at = follower.overdue_at(timeout_s) if follower.in_sync else None
-        ctx.deadlines.set(FOLLOWER, max(ctx.now + SOON_S, silent_at if late_at is None else min(silent_at, late_at)))
+        self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
     def _confirm(self) -> None:
         """Tell the active what is in our journal, unless what we have is not whole."""

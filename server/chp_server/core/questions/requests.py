@@ -15,7 +15,7 @@ A request for a copy is also the vote of Binary Star: a passive whose peer is si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -34,8 +34,7 @@ from ..context import Ask, Asking, RiseAbove, ServerContext, TellStatus, Vote
 from ..peer.peerlink import PeerLink
 from ..state.image import Image
 from ..state.leases import listed
-from ..state.record_log import LoggedRow
-from ..updates.turn import Copy, Frames, Read
+from ..updates.turn import Copy, Frames, JournalRead, Read, ReadMessages
 from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
@@ -393,10 +392,13 @@ class Requests:
         self.readers.pump(self.blocked, lacks=self._link.filler.waits)
         self.awake = bool(self.syncs or self.readers)
 
-    def page(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
+    def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has, of what the last turn wanted to read."""
         self.awake = True
-        self.feeds.pages.came(read, rows)
+        if isinstance(read, Read):
+            self.feeds.pages.came(read, found)
+        elif isinstance(read, ReadMessages):
+            self.readers.pages.came(read, found)
 
     def _heed_rules(self) -> None:
         """End what readers of topics were admitted to by other rules; a reader that may still read asks again."""
