@@ -19,7 +19,7 @@ from chp_client.admin import Admin
 from chp_client.cli.app import chp
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 Run = Callable[..., Result]
 DEAD = "orders.billing.dead"

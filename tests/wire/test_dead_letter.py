@@ -18,7 +18,7 @@ from chp_client import AsyncClone, BadInput, Clone, Consumer, Message, Refused
 from chp_client.topics import dead_letter
 from chp_client.topics.chunk import parts_of
 from chp_server.testing import TestServer
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 class NoText(Exception):
