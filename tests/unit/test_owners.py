@@ -1,6 +1,6 @@
 """One user's flood takes nothing of another's: neither its application nor its idle sessions (SPEC.md, section 38).
 
-covers: core/state/sessions.py; owners in staging.py and granted.py: on both servers, after a failover, and recovered.
+covers: core/state/sessions.py; owners in staging.py and access_state.py: on both servers, after a failover, recovered
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""covers: client/chp_client/topics/ aside.py, letters.py: what can't be handled is put aside, and stops nobody."""
+"""covers: dead_letter.py, dead_letter_format.py: a message that can't be handled is put aside and stops no consumer."""
 
 from __future__ import annotations
 

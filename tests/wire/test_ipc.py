@@ -1,4 +1,4 @@
-"""covers: files.py and connections.py: Clones and commands that reach servers by files, and who can't."""
+"""covers: ipc:// addresses, ports/connections.py: Clones and commands that reach servers by files, and who can't."""
 
 from __future__ import annotations
 

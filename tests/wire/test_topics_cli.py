@@ -1,6 +1,6 @@
 """`chp sub --group` and `chp topic` on groups, against a real server.
 
-covers: client/chp_client/cli/topics: consuming.py, groups.py, messages.py, topic.py; what metrics tell of groups.
+covers: cli/topics: consume.py, groups.py, messages.py, topic.py; the metrics of groups
 """
 
 from __future__ import annotations
