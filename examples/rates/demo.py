@@ -38,10 +38,12 @@ from .processes import Failed, Family, Process, free_ports, server_command
 APPLICATIONS = {"desk": "/rates/", "euro-prices": "/rates/EUR/", "dollar-prices": "/rates/USD/"}
 FIRST_DAY, DAYS, PACE = "2025-12-08", 100, 3.0  # Bulgaria leaves on the way
 KILL_AT_DAY, RESTART_AT_DAY = 40, 65
-START_S = 120.0  # a cold disk and a Java that starts for the first time
+# The disk may be cold, and Java may start for the first time.
+START_S = 120.0
 STEP_S = 60.0
 EVERY_S = 0.4
-PROGRESS_S = 4.0  # of a wait in which nothing else is shown
+# A wait in which nothing else is shown tells its progress so often.
+PROGRESS_S = 4.0
 # How long the console stays after the demo, unless Enter is pressed: nobody may be at the terminal any more.
 LOOK_S = 600.0
 
@@ -118,7 +120,7 @@ class Demo:
         return self.family.python("feeder", "examples.rates.feeder", str(self.folder / "days"), *pace)
 
     def applications_synced(self) -> bool:
-        """Whether every application holds its subtree."""
+        """Return whether every application holds its subtree."""
         return all(process.said("state SYNCED") for process in self.applications.values())
 
     # -- the steps
@@ -149,7 +151,7 @@ class Demo:
         return process
 
     def in_sync(self, role: str) -> bool:
-        """Whether this server says that it is passive and holds what the other one holds."""
+        """Return whether this server says that it is passive and holds what the other one holds."""
         with Admin([self.servers[role]], timeout_s=0.5) as admin:
             answer = admin.ask_all("status")[self.servers[role]]
         return isinstance(answer, AdminReply) and answer.facts["state"] == "passive" and bool(answer.facts["in_sync"])
@@ -197,7 +199,7 @@ class Demo:
             select.select([sys.stdin], [], [], LOOK_S)
 
     def ask_application(self, name: str, wanted: dict[str, str]) -> dict[str, str]:
-        """What an application holds; asked again for a while if that is not what it should be."""
+        """Return what an application holds. Ask again for a while if that is not what it should be."""
         process = self.applications[name]
         held: dict[str, str] = {}
         deadline = time.monotonic() + 10
@@ -206,14 +208,14 @@ class Demo:
         return held
 
     def report(self, process: Process) -> dict[str, str]:
-        """What an application says that it holds, now."""
+        """Return what an application says that it holds now."""
         seen = len(process.said("items"))
         process.order("report")
         self.wait(lambda: len(process.said("items")) > seen, f"{process.name} to report")
         return subset(json.loads(process.said("items")[-1][1].removeprefix("items ")), "")
 
     def read_server(self, role: str) -> dict[str, str]:
-        """What one server holds, by a fresh Clone that knows no other."""
+        """Return what one server holds, by a fresh Clone that knows no other server."""
         with Clone([self.servers[role]], subtree="/rates/", name="check") as clone:
             clone.wait_until_synced(timeout=STEP_S)
             return subset(clone.snapshot(), "/rates/")
@@ -252,12 +254,12 @@ class Demo:
 
 
 def fed(feeder: Process) -> int:
-    """How many days the feeder has dropped."""
+    """Return the number of days that the feeder has dropped."""
     return len(feeder.said("day"))
 
 
 def subset(items: "dict[str, str] | dict[str, bytes]", subtree: str) -> dict[str, str]:
-    """What lies under a subtree, as text, without the demo's own marks."""
+    """Return the items of a subtree as text, without the demo's own marks."""
     return {
         key: value.decode() if isinstance(value, bytes) else value
         for key, value in items.items()
@@ -283,7 +285,8 @@ def main() -> int:
 
     def end(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(other, signal.SIG_IGN)  # from here on it ends, and is not disturbed at it
+            # Further signals must not interrupt the end.
+            signal.signal(other, signal.SIG_IGN)
         raise Ended(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
