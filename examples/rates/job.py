@@ -37,7 +37,7 @@ Sink = Callable[["DataFrame", int], None]
 
 
 def publisher(servers: str) -> Sink:
-    """Return the sink that publishes figures: each batch visible in one step and once. A null figure deletes its key."""
+    """Return the sink that publishes figures, each batch in one step and once. A null figure deletes its key."""
     return foreach_batch(servers=servers, subtree="/rates/", ttl="ttl", null_value="delete", timeout=60)
 
 
