@@ -350,7 +350,7 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
     reads = {**RULES["users"]["bob"], "read": ["/pub/", f"/.chp/topics/{TOPIC}/"]}
     told.give({**RULES, "users": {**RULES["users"], "bob": reads}})
     try:
-        with told.clone("root") as root, Clone.from_file(told.files["bob"], subtree="/pub/") as bob:
+        with told.clone("root") as root, Clone(client_file=told.files["bob"], subtree="/pub/") as bob:
             root.topic(TOPIC).subscribe("kept", "begin")
             topic = bob.topic(TOPIC)
             for what in (lambda: topic.unsubscribe("kept"), lambda: topic.reset("kept", "end")):
@@ -461,7 +461,10 @@ def test_json_of_chp_tells_no_more(told: Who) -> None:
 
 
 def test_a_clone_beside_is_not_disturbed(told: Who) -> None:
-    with told.clone("root", subtree="/secret/") as root, Clone.from_file(told.files["bob"], subtree="/secret/") as bob:
+    with (
+        told.clone("root", subtree="/secret/") as root,
+        Clone(client_file=told.files["bob"], subtree="/secret/") as bob,
+    ):
         root.wait_until_synced(WAIT_S)
         with pytest.raises(Refused):
             bob.wait_until_synced(WAIT_S)
