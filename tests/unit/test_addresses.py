@@ -175,13 +175,7 @@ def test_a_client_file_stands_in_place_of_servers(tmp_path: Path, monkeypatch: p
         Clone()
 
 
-def test_old_words_for_a_client_file_name_the_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Clone("a:5556")
-    made.close(0.0)
-    for kind in (Clone, AsyncClone, made):
-        with pytest.raises(AttributeError, match=r"from_file is gone; use Clone\(client_file=path\)"):
-            _ = kind.from_file  # type: ignore[union-attr]
-        assert "from_file" not in dir(kind)
+def test_the_old_variable_names_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_CLIENT", str(client_file(tmp_path / "alice.toml")))
     for act in (Clone, Admin):
         with pytest.raises(BadInput, match="CHP_CLIENT is set, which is CHP_CLIENT_FILE now"):

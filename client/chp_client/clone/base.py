@@ -156,6 +156,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     if not TYPE_CHECKING:
         from_file = OldName("Clone(client_file=path)")
+        under = OldName('prefix("/rates/")')
 
         # A checker of types takes Clone[Rate] for what it is.
         def __class_getitem__(cls, kind: Any) -> Any:
