@@ -35,7 +35,7 @@ from ..agent.watch import Watch, WatchQueue
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
-from ..renamed import OldName, PublicNames, public_names
+from ..renamed import OldName, PublicNames, public_names, renamed
 from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
 from .atomic import Waiter
@@ -74,7 +74,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
                    full
     silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
-                   heartbeats; `stale_s` is another name for it
+                   heartbeats
     max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
                    read of `state` raises `Lagging`), or a callable that is told the seconds
     on_state       called with each new `State`, on a thread of its own
@@ -86,6 +86,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     keeps_threads = True  # whether its calls wait by keeping the thread
 
+    @renamed(stale_s="silence_s")
     def __init__(
         self,
         servers: Servers | None = None,
@@ -97,7 +98,6 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         window_bytes: int | None = None,
         on_full: Literal["block", "raise"] = "block",
         silence_s: float | None = None,
-        stale_s: float | None = None,
         max_lag_s: float | None = None,
         on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
         on_state: Listener | None = None,
@@ -112,11 +112,9 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
         if on_lag not in ("resync", "raise") and not callable(on_lag):
             raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
-        if silence_s is not None and stale_s is not None:
-            raise BadInput("both silence_s and stale_s are given; they are two names of one setting")
         if on_state is not None:
             checks.callback("on_state", on_state)
-        silence = checks.seconds("silence_s", silence_s) or checks.seconds("stale_s", stale_s)
+        silence = checks.seconds("silence_s", silence_s)
         self.name = name or f"{os.getpid()}-{next(_names)}"
         self.subtrees = tuple(held)
         self._codec = codec_of(codec)
