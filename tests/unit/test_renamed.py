@@ -6,9 +6,11 @@ covers: chp_client.renamed, and where it is used
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
+import chp_client
 from chp_client import AsyncClone, Clone
 
 NOBODY = "tcp://127.0.0.1:9"
@@ -39,6 +41,12 @@ def test_what_was_never_there_is_missed_as_ever(clone: Clone) -> None:
     with pytest.raises(AttributeError, match="'Clone' object has no attribute 'nothing'"):
         _ = clone.nothing  # type: ignore[attr-defined]
     assert "get" in dir(Clone) and "get" in dir(clone) and "_core" not in dir(clone)
+
+
+def test_the_package_tells_its_version() -> None:
+    assert chp_client.__version__ == version("chp-clone") and "__version__" in dir(chp_client)
+    with pytest.raises(AttributeError, match="module 'chp_client' has no attribute 'nothing'"):
+        _ = chp_client.nothing  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", [Clone, AsyncClone])
