@@ -27,6 +27,7 @@ def clone() -> Iterator[Clone]:
     ("old", "now"),
     [
         ("from_file", r"use Clone\(client_file=path\)"),
+        ("together", r"use transaction\(\)"),
         ("under", r'use prefix\("/rates/"\)'),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_is_written_in_one_step_with_a_secret_tells_nothing_of_it(told: Who
         root.wait_until_synced(WAIT_S)
         secret = root.entry(NAME)
         assert secret is not None
-        with root.together(WAIT_S) as step:
+        with root.transaction(WAIT_S) as step:
             step.expect(NAME, secret.revision)
             step.set("/pub/step", b"seen")
             step.publish(TOPIC, b"also-a-secret")
@@ -265,7 +265,7 @@ def test_the_versions_of_somebody_else_s_application_are_not_counted_up(told: Wh
     with told.clone("root") as root:
         root.wait_until_synced(WAIT_S)
         for version in (1, 2):
-            with root.together(WAIT_S) as step:
+            with root.transaction(WAIT_S) as step:
                 step.once("nightly", version)
                 step.set("/pub/nightly", b"%d" % version)
             once = Segment(["/pub/x"], [b"x"], {"once": ["nightly", 10 * version, False]})
@@ -326,7 +326,7 @@ def test_a_segment_tells_who_reads_a_subtree_of_its_keys_alone(told: Who) -> Non
         root.wait_until_synced(WAIT_S)
         sub.subscribe(channel_topic("/pub/"))
         sub.recv_multipart()
-        with root.together() as step:
+        with root.transaction() as step:
             step.set("/pub/shown", b"1", ttl=60)
             step.expect(NAME, root.entry(NAME).revision)  # type: ignore[union-attr]
             step.once("name-of-it", 1)

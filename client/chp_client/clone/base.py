@@ -154,6 +154,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     if not TYPE_CHECKING:
         from_file = OldName("Clone(client_file=path)")
+        together = OldName("transaction()")
         under = OldName('prefix("/rates/")')
 
         # A checker of types takes Clone[Rate] for what it is.

@@ -1,6 +1,6 @@
-"""Several things in one step: keys, messages and acknowledgements, of which all are done or none (docs/topics.md).
+"""A transaction: keys, messages and acknowledgements in one step, of which all are done or none (docs/topics.md).
 
-    with clone.together() as t:
+    with clone.transaction() as t:
         t.expect("/stock/7", revision)            only if it still has that revision
         t.set("/stock/7", b"41")
         t.publish("orders", b"...", key="alice")
@@ -48,7 +48,7 @@ class ConsumedBatch(Protocol):
 
 
 class Transaction:
-    """Made by `Clone.together`; each method may be called any number of times, the last word on a key counts."""
+    """Made by `Clone.transaction`; each method may be called any number of times, the last word on a key counts."""
 
     def __init__(self, writer: Writer, timeout: float | None = None) -> None:
         self._writer, self._timeout = writer, checks.wait_s(timeout)
@@ -116,11 +116,12 @@ class Transaction:
     def send(self) -> Ticket:
         """Send it, and don't wait; the ticket raises `Conflict`, `Fenced` and `Refused`."""
         if self._ticket is not None:
-            raise BadInput("this was sent already; begin another `together`")
+            raise BadInput("this was sent already; begin another transaction")
         body = self._segment().encode()
         if len(self._sets) > DEFAULT.batch_items_max:
-            most = f"{DEFAULT.batch_items_max:,} keys"
-            raise BadInput(f"what is done together is one batch of at most {most}, not {len(self._sets):,}; do less")
+            raise BadInput(
+                f"a transaction has at most {DEFAULT.batch_items_max:,} keys, not {len(self._sets):,}; do less"
+            )
         self._ticket = ticket = self._writer.put_encoded(checks.batch_body(body), self._timeout)
         for batch in self._batches:
             batch.sent(ticket)
