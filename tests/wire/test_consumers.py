@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -22,6 +23,7 @@ from chp_client import (
     NoSuchGroup,
     NoSuchTopic,
     Refused,
+    Transaction,
 )
 from chp_client.ask.port import QuestionPort
 from chp_server.testing import Pair, TestServer
@@ -71,6 +73,36 @@ def test_keys_messages_and_conditions_are_one_step_or_none() -> None:
             t.once("importer", 3, strict=True)
         assert (refused.value.code, refused.value.detail) == ("count", 1)
         assert clone.topic("log").facts()["next"] == 2
+
+
+def test_a_condition_stands_with_the_key_that_is_set_or_deleted() -> None:
+    with TestServer() as server, Clone([server.address], codec="text") as clone:
+        with clone.transaction() as t:
+            t.set("/new", "1", if_revision=0)
+        at = t.done.revision
+        acts: list[Callable[[Transaction], None]] = [
+            lambda t: t.set("/new", "2", if_revision=0),
+            lambda t: t.delete("/new", if_revision="1.99"),
+        ]
+        for act in acts:
+            with pytest.raises(Conflict) as conflict, clone.transaction() as t:
+                act(t)
+                t.set("/other", "1")
+            assert conflict.value.revisions == {"/new": at}
+        with pytest.raises(BadInput, match="if_revision=-1 is not a revision"), clone.transaction() as t:
+            t.set("/new", "2", if_revision=-1)
+        until(lambda: clone.get("/new") == "1")
+        asyncio.run(conditional(server.address, int(at)))
+        until(lambda: not clone)
+
+
+async def conditional(address: str, at: int) -> None:
+    async with AsyncClone([address], None) as clone:
+        async with clone.transaction() as t:
+            t.delete("/new", if_revision=at)
+        with pytest.raises(Conflict):
+            async with clone.transaction() as t:
+                t.delete("/new", if_revision=at)
 
 
 def test_what_is_too_much_for_one_step_is_said_before_it_is_sent() -> None:
