@@ -51,7 +51,7 @@ class Client:
         self.made += 1
         for _ in range(TRIES):
             self.tries += 1
-            with self._clone.together() as t:
+            with self._clone.transaction() as t:
                 t.once(self._to, self.made, strict=True)
                 t.set(self._count, self.made)
                 t.publish(self._requests, {"to": self._to, "n": self.made, "of": of}, key=self._to)

@@ -89,9 +89,9 @@ async def register_consumer(clone: AsyncClone, topic: str, consumer_id: str = ""
 async def produce(clone: AsyncClone, topic: str, producer_id: str, message: str) -> Told:
     """POST /producer/produce: refused for a topic without a consumer."""
     await registered(clone, key("producers", topic, producer_id))
-    if not clone.under(f"/queue/consumers/{topic}/"):
+    if not clone.prefix(f"/queue/consumers/{topic}/"):
         await clone.sync()
-        if not clone.under(f"/queue/consumers/{topic}/"):
+        if not clone.prefix(f"/queue/consumers/{topic}/"):
             raise Wrong(409, f"no consumer is registered to topic {topic!r}")
     await clone.topic(topic).publish(message.encode())
     return {}
