@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chp_server.core.updates.resource_limits import ResourceLimits
+from chp_server.settings import config
 from chp_server.shell import metrics
 from chp_server.store.store_url import open_journal
 
@@ -104,6 +105,17 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 def test_the_page_of_spark_has_the_options_as_they_are() -> None:
     options = pytest.importorskip("chp_client.spark.options")
     assert options.table() in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_settings_has_them_as_they_are() -> None:
+    assert config.table() in (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_that_the_operators_page_explains_exists() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page.partition("| setting | when to change it |\n|---|---|\n")[2].partition("\n\n")[0]
+    names = {name for line in table.splitlines() for name in line.split("|")[1].strip().split(", ")}
+    assert len(names) > 9 and names <= config.BY_NAME.keys()
 
 
 def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> None:
