@@ -19,7 +19,7 @@ from chp.numbers import pack
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.authorizer import Signed
 from chp_server.cores import Cores
-from tests.unit.test_access_log import ask
+from tests.unit.test_access_state import ask
 
 MOST = 8
 ALL = {"read": [""], "write": [""]}

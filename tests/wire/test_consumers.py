@@ -26,7 +26,7 @@ from chp_client import (
 from chp_client.ask.port import QuestionPort
 from chp_server.testing import Pair, TestServer
 from tests.wire.still import stand_still
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 def values_of(consumer: Consumer, n: int) -> list[bytes]:

@@ -13,7 +13,7 @@ import pytest
 from chp_client import Clone, Consumer, Message, Refused
 from chp_server.testing import Pair, TestServer
 from tests.wire.still import stand_still
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
