@@ -11,11 +11,13 @@ takes over again, is read too. The last line is
     demo: N published, A applications agree, L lost, failover took S s
 
 and the exit status 0 only if all agree and nothing is lost. The failover is measured from the SIGKILL until the last
-application has received something that was set after it. Takes about a minute; leaves no process, port or file.
+application has received something that was set after it. The demo takes about a minute and leaves no process, port or
+file. On a terminal it waits for Enter before it ends, so that the console can be read.
 """
 
 import argparse
 import json
+import select
 import shutil
 import signal
 import sys
@@ -40,6 +42,8 @@ START_S = 120.0  # a cold disk and a Java that starts for the first time
 STEP_S = 60.0
 EVERY_S = 0.4
 PROGRESS_S = 4.0  # of a wait in which nothing else is shown
+# How long the console stays after the demo, unless Enter is pressed: nobody may be at the terminal any more.
+LOOK_S = 600.0
 
 
 class Demo:
@@ -53,6 +57,7 @@ class Demo:
         self.applications: dict[str, Process] = {}
         self.expected_dead: set[str] = {"feeder"}
         self.last_line = ""
+        self.console = ""
 
     def run(self) -> int:
         """Every step in its order; the exit status."""
@@ -95,9 +100,10 @@ class Demo:
         if not all(map(find_spec, ("starlette", "uvicorn"))):
             return
         listen = f"127.0.0.1:{free_ports(1, self.taken)}"
+        self.console = f"http://{listen}/"
         self.family.python("console", "chp_client.gateway", "--servers", servers, "--listen", listen)
         self.expected_dead.add("console")
-        self.shown.say(f"the console is at http://{listen}/ until the demo ends")
+        self.shown.say(f"the console is at {self.console} until the demo ends")
 
     def start_job(self, servers: str) -> Process:
         """Start Spark, which takes its time; it waits for days."""
@@ -183,6 +189,12 @@ class Demo:
             f"failover took {failover_s:.1f} s"
         )
         return 0 if published and not lost and agree == len(APPLICATIONS) else 1
+
+    def look(self) -> None:
+        """On a terminal, keep the console until the user presses Enter."""
+        if self.console and sys.stdin.isatty() and sys.stdout.isatty():
+            self.shown.say(f"all is counted; the console is still at {self.console}: press Enter to end")
+            select.select([sys.stdin], [], [], LOOK_S)
 
     def ask_application(self, name: str, wanted: dict[str, str]) -> dict[str, str]:
         """What an application holds; asked again for a while if that is not what it should be."""
@@ -283,6 +295,7 @@ def main() -> int:
             demo = Demo(family, folder, shown)
             status = demo.run()
             last_line = demo.last_line
+            demo.look()
     except Failed as error:
         print(error.said, file=sys.stderr)
         last_line = f"demo: failed: {error}"

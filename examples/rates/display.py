@@ -14,7 +14,7 @@ from typing import Any
 
 from .figures import CROSSES
 
-PAIRS = [("EUR", "USD"), ("EUR", "GBP"), ("EUR", "JPY"), ("EUR", "CHF"), ("EUR", "PLN"), ("EUR", "BGN"), *CROSSES[:5]]
+PAIRS = [("EUR", "USD"), ("EUR", "GBP"), ("EUR", "JPY"), ("EUR", "CHF"), ("EUR", "PLN"), ("EUR", "SEK"), *CROSSES[:5]]
 COLUMNS = ("last", "change", "average_30", "average_90", "volatility", "high_1y", "low_1y", "day")
 NARROW = ("last", "change", "average_30", "volatility", "high_1y", "low_1y", "day")
 WIDE = 92  # columns of a terminal on which all of them fit
