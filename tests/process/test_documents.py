@@ -94,7 +94,14 @@ def test_readme_shows_the_servers_that_the_tests_start() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "SPEC.md", *(f"docs/{p.name}" for p in sorted(ROOT.glob("docs/*.md")))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "SPEC.md",
+        *(f"{p.parent.name}/{p.name}" for f in ("docs", "spec") for p in sorted(ROOT.glob(f"{f}/*.md"))),
+    ],
+)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
