@@ -34,7 +34,7 @@ SLOTS = b"\xff" * 32
         {"publish": [["orders", 1, b"\x92\x92\xa1a\xa1b\x91\xc4\x011"]]},
         {"publish": [["orders", 0, b"\x92\xc0\x90"]]},
     ],
-    ids=lambda extras: " ".join(extras),
+    ids=" ".join,
 )
 def test_what_does_not_go_together_is_refused(extras: dict[str, Any]) -> None:
     assert verdict("kvset", kvset(1, [], [], extras)) == "bad"
@@ -48,7 +48,7 @@ def test_what_does_not_go_together_is_refused(extras: dict[str, Any]) -> None:
         ([], {"group": ["orders", "g", {}]}),
         (["/a"], {"stage": STAGED, "n": [[0], [1]], "t": 1000}),
     ],
-    ids=lambda what: " ".join(what),
+    ids=" ".join,
 )
 def test_what_goes_together_is_done(keys: list[str], extras: dict[str, Any]) -> None:
     assert verdict("kvset", kvset(1, keys, [b"1"] * len(keys), extras)) == "taken"
