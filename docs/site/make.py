@@ -33,6 +33,7 @@ NAV: dict[str, list[str]] = {
     "Guide": [
         "library.md",
         "cli.md",
+        "starts.md",
         "guarantees.md",
         "topics.md",
         "testing.md",
