@@ -4,7 +4,7 @@
 """
 
 HELD: dict[str, dict[str, str]] = {
-    # -- chp1.md
+    # -- of chp1.md, and of other pages beside
     "tests/wire/test_classic_stand_ins.py": {
         "test_a_client_gets_the_snapshot_then_the_updates": "C-1",
     },
@@ -30,6 +30,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_four_actives_of_garbage_do_not_pass_for_a_peer": "C-3",
         "test_a_malformed_set_is_counted_and_later_sets_are_published": "C-63",
         "test_any_frames_on_any_port_are_refusals_and_no_more": "C-64",
+        "test_a_malformed_peer_message_is_counted": "L-1 L-8",
     },
     "tests/wire/test_ipc.py": {
         "test_a_clone_by_files_and_one_by_ports_have_the_same": "C-4",
@@ -48,7 +49,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come": "C-71",
     },
     "tests/wire/test_snapshots.py": {
-        "test_a_reader_that_asks_and_takes_nothing_is_given_up": "C-10",
+        "test_a_reader_that_asks_and_takes_nothing_is_given_up": "C-10 R-24 S-36",
         "test_15_readers_of_100000_keys_while_heartbeats_go_on": "C-11",
     },
     "tests/unit/test_messages.py": {
@@ -76,12 +77,12 @@ HELD: dict[str, dict[str, str]] = {
         "test_relative_ttl": "C-58",
     },
     "tests/process/test_faults_clock.py": {
-        "test_the_core_counts_ttls_by_the_monotonic_clock_alone": "C-60",
+        "test_the_core_counts_ttls_by_the_monotonic_clock_alone": "C-60 X-4",
     },
     "tests/unit/test_chp1_overflow.py": {
         "test_what_is_not_held_back_is_not_missed": "C-67",
     },
-    # -- topics.md
+    # -- of topics.md
     "tests/unit/test_columns_together.py": {
         "test_what_does_not_go_together_is_refused": "T-5 T-24 T-47",
     },
@@ -110,7 +111,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_members_share_by_slots_in_order_and_each_gets_his_part_once": "T-26 T-39",
         "test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are": "T-27 T-28 T-29",
         "test_a_member_that_comes_by_another_connection_goes_on_behind_what_it_was_given": "T-32 T-35 T-37",
-        "test_more_than_that_is_refused_with_the_id_of_the_question": "T-33",
+        "test_more_than_that_is_refused_with_the_id_of_the_question": "T-33 T-34 S-11",
         "test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowledged": "T-34",
         "test_what_was_acknowledged_and_is_lost_comes_again": "T-36",
         "test_a_group_that_is_begun_anew_ends_its_members_streams": "T-38",
@@ -121,9 +122,17 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_commit_is_done_whole_once_or_not_at_all": "T-8 T-44",
         "test_once_is_done_once_whoever_sends_it": "T-45 T-46 T-48",
         "test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again": "T-56",
+        "test_the_other_options_are_weighed_without_the_ranges": "S-12",
     },
     "tests/wire/test_staged.py": {
         "test_a_topic_is_not_made_by_what_is_staged": "T-6",
+        "test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is": "X-17",
+        "test_a_commit_may_replace_a_subtree": "X-19",
+        "test_the_ttl_of_staged_updates_begins_with_the_commit": "X-20",
+        "test_what_was_staged_for_a_version_that_is_done_is_dropped": "X-18 X-21",
+        "test_a_commit_without_an_application_is_not_remembered": "X-22",
+        "test_what_is_staged_after_the_commit_is_not_kept": "X-23",
+        "test_a_commit_whose_messages_have_no_room_is_refused_whole": "S-44",
     },
     "tests/wire/test_topics.py": {
         "test_who_reads_goes_on_over_a_failover_and_misses_nothing": "T-13 T-15 T-20",
@@ -131,7 +140,13 @@ HELD: dict[str, dict[str, str]] = {
         "test_messages_are_in_the_journal_and_there_after_a_restart": "T-51",
     },
     "tests/wire/test_golden_chp2.py": {
-        "test_the_files_have_what_the_programs_say": "T-17",
+        "test_the_files_have_what_the_programs_say": "T-17 F-4",
+        "test_what_a_set_should_not_say_is_ignored": "F-11 W-23",
+        "test_the_digest_goes_on_with_each_batch": "R-42",
+        "test_what_is_said_of_a_session_is_its_public_id": "W-5",
+        "test_what_clients_send_is_read_and_written_alike": "W-2",
+        "test_the_table_of_binary_star_is_the_programs_own": "A-4",
+        "test_what_is_none_is_refused_as_is_said": "R-17 S-10",
     },
     "tests/wire/test_consumers_refused.py": {
         "test_what_was_refused_is_given_again_whoever_waits_for_the_answer": "T-31",
@@ -140,6 +155,522 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_server_that_has_no_such_group_is_believed_only_if_the_one_that_is_followed_has_none_either": "T-43",
     },
     "tests/wire/test_access_matrix.py": {
-        "test_a_column_of_the_servers_is_nobody_s_to_write": "T-49",
+        "test_a_column_of_the_servers_is_nobody_s_to_write": "T-49 T-50 S-6",
+        "test_nobody_can_take_the_lease_of_the_next_member": "S-43",
+        "test_who_may_by_chp_and_by_http": "U-21",
+    },
+    # -- of client.md
+    "tests/unit/test_rules_of_questions.py": {
+        "test_an_option_that_is_not_known_is_ignored": "R-16",
+        "test_more_of_what_is_not_answered_says_nothing": "R-22",
+        "test_the_first_of_several_kinds_of_question_counts": "Q-1",
+        "test_what_does_not_belong_to_the_question_is_ignored": "Q-2",
+        "test_questions_for_a_copy_are_votes_and_others_are_not": "Q-3 Q-4",
+        "test_a_condition_on_a_key_that_stands_there_twice_is_of_what_was_there_before": "X-2 X-3",
+        "test_a_subtree_is_empty_or_has_its_slashes": "F-1",
+        "test_a_log_read_needs_no_proof_and_tells_no_checksum": "Q-7 Q-8",
+        "test_a_log_read_ends_with_the_last_record_up_to_a_number": "Q-6",
+        "test_what_a_server_holds_is_told_by_either_and_by_none_that_starts": "Q-14 Q-15",
+        "test_a_condition_on_a_revision_that_this_server_has_not_reached_is_parted": "W-40",
+    },
+    "tests/unit/test_websocket.py": {
+        "test_leases_of_members_of_groups_are_named_by_no_set": "G-10",
+        "test_nothing_else_does": "G-11",
+        "test_copies_channels_and_sets_of_what_is_served_pass": "G-9",
+        "test_a_message_of_a_port_is_there_and_back": "G-1",
+        "test_who_has_shown_its_session_may_ask_for_it": "G-5",
+    },
+    "tests/unit/test_numbers.py": {
+        "test_the_next_epoch_is_higher_and_of_its_side": "F-2 S-3",
+    },
+    "tests/unit/test_parts.py": {
+        "test_parts_are_held_until_the_last_and_have_the_revision_of_the_first": "F-3",
+    },
+    "tests/unit/test_headers.py": {
+        "test_a_longer_tail_is_ignored": "F-6",
+        "test_a_field_of_another_type_is_bad": "F-7",
+        "test_is_read_by_name_and_sent_as_it_was": "F-5",
+    },
+    "tests/unit/test_unpacking.py": {
+        "test_extension_types_are_refused": "F-8",
+        "test_whatever_the_structure_no_body_builds_more": "F-16",
+        "test_the_weight_is_that_of_the_entries_and_of_the_containers": "F-17",
+    },
+    "tests/unit/test_batch.py": {
+        "test_items_up_to_the_maximum": "F-9",
+        "test_a_delete_is_named_once": "F-10",
+        "test_any_bytes_are_read_or_are_bad_input": "F-12",
+    },
+    "tests/unit/test_hashmap.py": {
+        "test_columns_mean_what_item_by_item_would": "F-14 F-15 X-6",
+    },
+    "tests/unit/test_writers_told.py": {
+        "test_who_wrote_in_a_subtree_is_told_to_its_readers_and_nobody_else": "R-36",
+        "test_what_says_of_a_batch_as_a_whole_is_not_told": "F-13 S-31",
+        "test_a_resume_tells_who_wrote_what_it_has": "R-25",
+    },
+    "tests/unit/test_client_join.py": {
+        "test_several_subtrees_have_their_own_positions": "R-1",
+        "test_a_snapshot_is_asked_for_only_once_the_subscription_is_greeted": "R-3",
+        "test_the_passive_is_not_followed": "R-6",
+        "test_a_sync_without_progress_is_asked_for_again": "P-14",
+        "test_batches_that_come_during_a_snapshot_follow_it": "R-33",
+        "test_a_snapshot_that_does_not_add_up_is_fetched_again": "R-34",
+        "test_a_record_in_parts_is_shown_at_its_last": "R-38 R-39",
+        "test_a_lost_part_is_a_hole": "R-40",
+        "test_a_batch_that_follows_is_applied_and_a_repeated_one_is_not": "R-45",
+        "test_garbage_is_counted_and_changes_nothing": "F-18",
+        "test_garbage_in_a_snapshot_is_counted_and_the_snapshot_asked_for_again": "R-21",
+        "test_a_write_only_client_asks_for_nothing_and_hears_the_pulse": "W-16",
+        "test_a_stale_active_is_not_believed": "P-2",
+        "test_a_vote_that_is_answered_is_a_sign_of_an_active": "P-3 P-12",
+        "test_silence_makes_it_stale_and_vote_at_the_other_again_and_again": "P-4 P-10",
+        "test_the_new_active_is_asked_from_where_we_are": "P-6",
+        "test_a_server_that_restarts_with_a_lower_history_is_followed_all_the_same": "P-7",
+        "test_an_active_that_steps_down_is_left_at_once": "P-9",
+    },
+    "tests/unit/test_client_unread.py": {
+        "test_an_answer_that_cant_be_read_is_warned_of_and_asked_for_ever_later": "F-19",
+    },
+    "tests/wire/test_server_chp2.py": {
+        "test_every_new_subscription_of_a_channel_is_greeted": "R-2",
+        "test_a_passive_refuses_greets_as_such_and_sends_no_heartbeats": "R-5 R-18 P-13",
+        "test_snapshot_chunks_never_exceed_the_credit": "R-19",
+        "test_a_resume_from_what_is_not_history_becomes_a_snapshot": "R-26 S-34",
+        "test_one_batch_a_channel_a_turn_chained_within_the_channel": "R-35",
+        "test_the_end_of_a_sync_tells_the_sessions_last_batch": "W-35",
+        "test_a_refused_batch_that_comes_again_is_refused_again": "W-38",
+        "test_a_duplicate_is_acknowledged_again_and_not_applied": "W-18",
+        "test_a_hole_is_told_with_the_number_wanted_and_nothing_is_applied": "W-20",
+        "test_acknowledgements_say_what_they_are_worth": "W-31 S-26",
+        "test_values_and_batches_of_exactly_the_maximum_and_one_more": "W-10",
+        "test_conditions_are_all_or_nothing": "X-1",
+        "test_pending_batches_are_known_by_session_and_uuid": "S-15",
+        "test_a_takeover_publishes_what_was_pending_once": "S-16",
+        "test_a_refused_batch_is_refused_by_the_successor_too": "S-20",
+        "test_ttls_and_leases_survive_a_takeover": "X-13",
+    },
+    "tests/unit/test_client_bounds.py": {
+        "test_if_that_does_not_help_it_connects_anew": "R-4",
+        "test_one_channel_of_several_is_noticed_too": "R-13",
+        "test_a_clone_of_as_many_subtrees_as_it_may_hold_listens_to_fewer_channels_than_a_connection_may": "R-9",
+        "test_a_heartbeat_that_never_fits": "R-46",
+        "test_in_a_batch": "R-47",
+        "test_a_record_that_never_ends_is_taken_as_a_snapshot": "R-48",
+        "test_an_acknowledgement_that_does_not_come_is_listened_for_anew": "W-27",
+    },
+    "tests/unit/test_listeners.py": {
+        "test_a_cancel_of_what_one_never_had_changes_nothing": "R-7",
+        "test_a_second_subscription_is_greeted_and_is_not_counted": "R-8",
+        "test_one_connection_has_its_share_of_channels": "R-10",
+        "test_while_few_listen_each_beat_has_a_heartbeat_of_each_channel": "R-41",
+        "test_a_connection_that_ends_takes_its_own_along_and_no_more": "S-27",
+        "test_a_channel_lingers_for_a_reader_that_comes_back": "S-28",
+        "test_who_wants_more_prefixes_than_its_share_gets_every_update": "S-29",
+        "test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound": "S-30",
+    },
+    "tests/unit/test_client_refused.py": {
+        "test_it_is_asked_ever_later_and_the_connection_is_kept": "R-11",
+    },
+    "tests/wire/test_access_doors.py": {
+        "test_who_is_denied_is_told_alone": "R-12 U-24",
+        "test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more": "U-8",
+        "test_who_only_reads_a_topic_removes_and_resets_no_group": "U-10",
+        "test_a_user_without_any_rule_hears_that_servers_live_and_nothing_else": "U-22",
+    },
+    "tests/unit/test_client_deaf.py": {
+        "test_a_server_that_lives_and_says_nothing_is_connected_anew_now_and_then": "R-14",
+    },
+    "tests/unit/test_question.py": {
+        "test_a_question_is_an_icanhaz_with_its_id_and_options": "R-15 K-6",
+        "test_an_answer_to_an_earlier_question_is_dropped": "R-20",
+    },
+    "tests/unit/test_syncs.py": {
+        "test_who_asks_again_for_a_copy_has_given_up_the_one_before": "R-23",
+    },
+    "tests/unit/test_prepared.py": {
+        "test_a_reader_hears_each_second_that_its_snapshot_is_prepared": "R-27 R-28",
+        "test_a_client_that_hears_empty_chunks_does_not_begin_anew": "R-29",
+        "test_a_resume_tells_what_is_left_of_each_ttl": "R-30",
+        "test_a_feed_tells_the_ttl_that_was_set": "Q-9",
+    },
+    "tests/process/test_clients_load.py": {
+        "test_keys_deleted_while_a_client_was_away_are_gone": "R-31",
+    },
+    "tests/wire/test_js_vectors.py": {
+        "test_it_goes_through_the_worked_session_as_the_page_does": "R-32",
+    },
+    "tests/unit/test_channel_digest.py": {
+        "test_parts_and_what_is_held_back_are_counted_in_their_order": "R-43",
+        "test_what_counts_from_elsewhere_is_taken_over": "R-44",
+        "test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published": "S-33",
+    },
+    "tests/unit/test_large_records.py": {
+        "test_a_commit_that_replaces_everything": "R-37",
+        "test_the_last_part_of_a_large_record_says_whose_batches_it_holds": "S-5",
+    },
+    "tests/unit/test_client_sets.py": {
+        "test_nothing_is_sent_before_the_link_is_up_and_the_own_channel_greeted": "W-1 W-13 W-14",
+        "test_a_session_that_stays_unknown_is_opened_anew_and_what_is_left_renumbered": "W-3 W-29",
+        "test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns": "W-7",
+        "test_the_window_is_full_by_batches_or_by_bytes": "W-8",
+        "test_the_pipeline_is_bounded": "W-9",
+        "test_an_own_set_is_visible_at_once_and_its_echo_changes_nothing": "W-11 W-34",
+        "test_and_to_the_one_that_becomes_active": "W-24 P-8",
+        "test_a_gap_is_resent_from_where_the_server_wants_it_and_only_once": "W-25",
+        "test_without_an_acknowledgement_it_is_sent_again_ever_more_rarely": "W-26",
+        "test_a_server_that_lacks_what_another_one_answered_is_told_which_batch_is_the_oldest": "W-21 W-28",
+        "test_an_ack_of_a_stale_active_is_not_believed": "W-33",
+        "test_an_acknowledgement_that_comes_before_its_batch_waits_for_it": "W-36",
+        "test_busy_is_final_since_the_server_has_counted_the_number": "W-37",
+        "test_a_refused_set_that_was_shown_is_taken_back": "W-41",
+        "test_a_failed_condition_tells_the_present_revision": "W-42",
+        "test_a_set_goes_to_both_servers": "P-1",
+        "test_leases_are_refreshed_at_a_third_of_their_ttl": "X-11",
+    },
+    "tests/unit/test_outbox.py": {
+        "test_a_session_counts_up_and_after_the_last_is_one_of_another_client": "W-4",
+    },
+    "tests/wire/test_strangers.py": {
+        "test_no_frame_of_a_server_has_a_secret_session_in_it": "W-6 S-8",
+        "test_a_lease_is_its_clients_alone": "X-8",
+        "test_one_client_does_not_take_the_transactions_of_all": "X-24 S-45",
+        "test_nobody_switches_again_and_again": "Q-27",
+    },
+    "tests/wire/test_clone_limits.py": {
+        "test_a_batch_of_nothing_is_acknowledged": "W-12",
+    },
+    "tests/scenarios/test_scenarios.py": {
+        "test_scenario": "W-15 L-30",
+    },
+    "tests/unit/test_intake.py": {
+        "test_what_comes_again_is_told_what_it_came_to": "W-17",
+        "test_what_does_not_follow_is_told_what_would_unless_another_server_may_have_it": "S-19 A-37",
+    },
+    "tests/unit/test_commit.py": {
+        "test_a_revision_that_is_forgotten_is_given_as_one_that_no_key_has": "W-19",
+        "test_a_lease_is_opened_and_ended_also_by_a_batch_of_which_no_item_is_newer": "W-30",
+        "test_two_clients_that_write_a_key_in_one_turn_are_told_different_revisions": "S-2",
+    },
+    "tests/unit/test_sent_again_after_a_split.py": {
+        "test_a_server_that_lacks_batches_asks_for_them_unless_it_is_told_that_they_are_held_no_more": "W-22",
+        "test_a_session_remembers_some_skips_and_forgets_the_oldest": "S-18",
+        "test_it_is_done_once": "A-30",
+        "test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice": "A-31",
+        "test_a_version_that_a_program_counted_again_after_its_restart_is_done_once": "A-32",
+        "test_a_version_of_which_the_log_tells_nothing_is_a_conflict": "A-33",
+    },
+    "tests/unit/test_suffix.py": {
+        "test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does": "W-32",
+        "test_a_chain_of_ones_own_conditions_is_replayed": "A-28",
+        "test_an_equal_value_of_somebody_else_is_not_ones_own": "A-24",
+        "test_what_somebody_else_wrote_in_between_breaks_the_chain": "A-25",
+        "test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later": "A-26 A-27",
+        "test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted_for": "A-29",
+        "test_of_a_record_of_two_clients_each_batch_has_its_own_outcome": "W-39 A-34",
+        "test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back": "A-35",
+        "test_a_classic_set_is_done_once_where_the_log_does_not_reach_back": "A-36",
+        "test_what_ended_by_time_where_the_log_does_not_reach_back_is_no_delete": "A-38",
+        "test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_again": "L-29",
+    },
+    "tests/unit/test_leadership.py": {
+        "test_each_cell_of_the_table": "P-5",
+        "test_who_speaks_another_version_is_not_believed": "K-7",
+    },
+    "tests/unit/test_client_sockets.py": {
+        "test_a_server_whose_collector_is_not_there_is_not_voted_for": "P-11",
+    },
+    "tests/unit/test_expiry.py": {
+        "test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_began": "X-5",
+        "test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say": "A-51",
+    },
+    "tests/unit/test_leases.py": {
+        "test_a_lease_that_is_none_is_refused": "X-7",
+        "test_a_client_has_its_share_of_leases_and_no_more": "X-9",
+        "test_a_refresh_keeps_a_lease_and_does_not_open_one": "X-10",
+        "test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost": "X-12",
+        "test_owners_are_in_the_state_that_another_server_catches_up_by": "S-39",
+        "test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys": "S-42",
+    },
+    "tests/unit/test_ending.py": {
+        "test_a_lease_of_many_keys_ends_in_slices_and_both_servers_agree": "X-14 S-40",
+        "test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened": "X-15",
+        "test_a_key_that_is_set_anew_while_its_lease_ends_stays": "X-16",
+        "test_a_successor_goes_on_with_the_rest_and_nothing_is_a_suffix": "S-41",
+    },
+    "tests/unit/test_clients_told.py": {
+        "test_a_client_tells_the_server_that_it_follows_soon_after_and_then_each_five_seconds": "X-25",
+        "test_one_that_says_nothing_for_three_times_what_it_promised_is_gone": "X-26",
+        "test_it_is_bounded_and_who_was_unheard_longest_makes_room": "Q-28",
+    },
+    "tests/wire/test_client_keys.py": {
+        "test_who_is_known_is_let_in_everywhere": "K-1 K-2",
+        "test_who_is_made_known_is_let_in_by_itself": "K-4",
+    },
+    "tests/unit/test_keyfiles.py": {
+        "test_z85_is_that_of_zeromq": "K-3",
+        "test_keygen_refuses_what_is_no_name": "S-54",
+        "test_only_the_peer_is_the_peer": "S-51",
+    },
+    "tests/unit/test_clientfile.py": {
+        "test_it_is_its_addresses_and_has_their_keys": "K-5",
+    },
+    "tests/unit/test_client_channel.py": {
+        "test_what_a_later_version_adds_to_a_header_is_let_be": "K-8",
+    },
+    "tests/unit/test_unknown_columns.py": {
+        "test_a_column_that_is_not_known_is_refused_by_name_whatever_is_in_it": "K-9 S-7",
+    },
+    # -- of server.md
+    "tests/unit/test_recordlog.py": {
+        "test_a_reader_may_begin_after_a_whole_record_only": "S-1",
+    },
+    "tests/unit/test_meeting.py": {
+        "test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known": "S-4 A-1",
+        "test_what_a_client_has_really_seen_is_risen_above": "S-37",
+        "test_six_hundred_resumes_of_high_epochs_use_up_a_few": "S-38",
+        "test_a_pair_works_at_the_lower_version_and_says_that_they_differ": "S-46 S-47",
+        "test_a_passive_whose_records_differ_is_not_in_sync_and_gets_the_whole_state": "A-2 L-26",
+        "test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is_accounted_for": "A-3",
+        "test_a_foreign_store_is_never_taken_and_never_begun_with": "A-6 A-7 L-10",
+        "test_who_has_met_a_foreign_store_does_not_begin_by_being_alone_but_by_a_persons_word": "A-8",
+        "test_a_server_that_is_started_without_a_peer_is_told_by_that_to_serve": "A-10",
+        "test_a_starting_server_of_the_same_role_ends": "A-11",
+        "test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone": "A-21",
+        "test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve": "A-22",
+        "test_one_forged_state_of_a_far_epoch_leaves_a_pair_that_syncs_and_restarts": "L-12",
+    },
+    "tests/wire/test_images.py": {
+        "test_slices_are_disjoint_and_of_one_number": "Q-16",
+        "test_ill_formed_requests_are_refused": "Q-18",
+        "test_the_number_of_slices_can_be_chosen_when_the_size_is_known": "Q-19",
+        "test_images_are_bounded_and_go": "Q-20 Q-21",
+        "test_a_packed_slice_says_the_same_in_four_pieces": "Q-24",
+        "test_the_store_id_survives_failover_and_restart": "Q-10",
+    },
+    "tests/unit/test_weights.py": {
+        "test_records_of_many_small_things_are_resumed_in_chunks_that_a_reader_takes": "S-13",
+        "test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_read": "S-14",
+        "test_a_staged_commit_of_many_small_batches_is_read_by_passive_and_subscribers": "L-25",
+    },
+    "tests/unit/test_shares.py": {
+        "test_all_of_a_segment_is_the_segment_itself_so_that_its_bytes_are_used_again": "S-9",
+    },
+    "tests/unit/test_pending.py": {
+        "test_order_and_once": "S-17",
+    },
+    "tests/unit/test_unwritten.py": {
+        "test_what_nobody_would_do_leaves_no_row_if_its_session_is_new": "S-21",
+        "test_it_is_written_with_what_its_session_does_next": "S-22",
+        "test_the_other_server_hears_of_it_before_it_takes_over": "S-23",
+        "test_a_pair_without_room_never_calls_it_replicated": "S-24",
+    },
+    "tests/unit/test_at_the_limits.py": {
+        "test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others": "S-25",
+    },
+    "tests/unit/test_deferred_commit.py": {
+        "test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints": "S-32",
+    },
+    "tests/wire/test_unread_snapshots.py": {
+        "test_many_unread_connections_share_a_bounded_amount_and_are_cut_off": "S-35",
+    },
+    "tests/unit/test_access_log.py": {
+        "test_an_older_server_is_no_peer_of_one_with_rules": "S-48",
+        "test_no_reader_is_sent_the_rules": "U-12",
+        "test_a_session_is_its_user_s_on_both_servers": "U-13",
+        "test_rules_given_by_a_server_that_gives_way_are_handed_over": "U-15",
+        "test_the_pair_has_one_secret_on_both_servers_which_rules_and_failovers_leave_as_it_is": "U-17",
+        "test_rules_of_a_server_that_had_no_secret_get_one_when_a_gateway_asks": "U-18",
+        "test_rules_are_told_as_done_when_both_servers_have_them": "U-19 U-28",
+        "test_rules_are_refused_where_they_could_not_hold": "U-20",
+        "test_who_is_denied_is_refused_and_told_whom_to_ask": "U-23",
+        "test_after_a_failover_the_rules_hold_for_what_was_pending_too": "U-26",
+    },
+    "tests/unit/test_formats.py": {
+        "test_a_journal_and_a_backup_of_each_format_are_read": "S-49",
+        "test_a_suffix_begins_with_its_format_and_is_written_as_ever": "J-16",
+        "test_a_backup_that_is_started_is_another_store_and_a_journal_is_not": "J-15",
+    },
+    "tests/wire/test_keys.py": {
+        "test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port": "S-50",
+        "test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own": "S-52",
+        "test_programs_of_rfc_12_come_by_the_plain_ports": "S-53 U-1",
+    },
+    "tests/wire/test_removed_keys.py": {
+        "test_a_removed_key_is_refused_on_each_port_and_the_users_other_key_goes_on": "S-55",
+    },
+    "tests/unit/test_feeds.py": {
+        "test_who_is_behind_what_the_journal_retains_is_told_how_far_it_reaches": "Q-5",
+        "test_a_probe_finds_the_end_of_what_was_before_a_moment": "Q-13",
+    },
+    "tests/wire/test_positions_of_a_split.py": {
+        "test_a_feed_that_was_kept": "Q-11 Q-12",
+    },
+    "tests/wire/test_hostile_requests.py": {
+        "test_a_request_that_means_nothing_is_refused": "Q-17",
+    },
+    "tests/unit/test_many_requests.py": {
+        "test_readers_that_stand_still_keep_a_bounded_number_of_keys_alive": "Q-23",
+    },
+    "tests/unit/test_copies.py": {
+        "test_a_backup_has_a_name_that_leads_nowhere_else": "Q-26",
+    },
+    "tests/unit/test_fair_bounds.py": {
+        "test_a_user_who_has_all_images_makes_room_for_another": "Q-22 H-7",
+        "test_a_user_alone_may_have_all_leases_and_makes_room_for_another": "H-5",
+        "test_a_user_who_has_all_requests_under_way_makes_room_for_another": "H-4",
+        "test_a_user_who_has_all_groups_of_a_topic_keeps_nobody_else_from_it": "H-8 H-9",
+    },
+    "tests/unit/test_fair.py": {
+        "test_the_user_who_has_most_makes_room": "H-1",
+        "test_a_user_alone_has_all_of_it": "H-2",
+        "test_where_nobody_has_a_quarter_the_one_goes_that_was_used_longest_ago": "H-3",
+    },
+    "tests/unit/test_owners.py": {
+        "test_who_is_heard_again_and_again_is_not_forgotten": "H-6",
+        "test_a_journal_and_a_state_bring_them_back_in_their_order": "H-12",
+        "test_a_users_application_stays_its_own": "U-14",
+    },
+    "tests/wire/test_users_connections.py": {
+        "test_the_user_who_has_most_connections_loses_those_heard_longest_ago": "H-10",
+    },
+    "tests/wire/test_gateway_shares.py": {
+        "test_a_user_who_has_all_websockets_loses_the_one_used_longest_ago": "H-11",
+    },
+    "tests/unit/test_admin.py": {
+        "test_both_are_asked_and_one_that_is_away_is_said_to_be": "Q-25",
+    },
+    "tests/process/test_two_histories.py": {
+        "test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives": "A-9",
+    },
+    "tests/unit/test_liveness.py": {
+        "test_while_the_connection_stands_it_takes_three": "A-12",
+        "test_without_a_connection_one_timeout_of_silence_is_enough": "A-13",
+        "test_one_that_left_is_replaced_at_once": "A-15",
+        "test_a_pause_of_our_own_is_no_silence_of_the_peer_s_but_once": "A-16",
+        "test_one_that_starts_and_reaches_nobody_serves_after_solo_wait": "A-18",
+        "test_one_whose_connection_stands_waits_for_a_word_of_its_peer": "A-19",
+        "test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person": "A-20",
+        "test_an_active_does_not_wait_for_a_passive_that_is_slow": "A-41",
+    },
+    "tests/wire/test_peerwatch.py": {
+        "test_a_connection_that_the_kernel_takes_is_none_without_a_handshake": "A-14",
+    },
+    "tests/unit/test_binary_star.py": {
+        "test_of_two_that_wait_exactly_one_goes_first": "A-5",
+        "test_a_vote_counts_only_while_the_peer_is_silent": "A-17",
+        "test_of_two_actives_the_higher_epoch_stays": "A-23",
+    },
+    "tests/unit/test_follow.py": {
+        "test_records_of_an_epoch_leave_only_when_it_is_in_the_journal": "A-39",
+        "test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal": "A-40",
+        "test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_up": "A-42",
+        "test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing": "L-15",
+        "test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state": "L-16",
+        "test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks": "L-14 L-17 L-18",
+        "test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it": "L-19",
+        "test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back": "L-21",
+        "test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confirm": "L-27",
+    },
+    "tests/unit/test_peers_port.py": {
+        "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-43 A-45",
+        "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-44",
+        "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-46",
+    },
+    "tests/unit/test_pulse.py": {
+        "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-47 A-50",
+        "test_a_beat_is_of_the_run_that_was_heard_and_has_not_left": "A-48",
+        "test_who_takes_no_processor_time_is_not_busy": "A-49",
+        "test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say": "A-52",
+    },
+    "tests/unit/test_scrub.py": {
+        "test_a_slice_is_as_large_as_the_time_asks_for": "A-53",
+        "test_a_difference_is_found_told_by_both_and_healed": "A-54",
+        "test_a_key_that_only_the_passive_has_shows_at_the_end_of_the_pass": "L-32",
+        "test_a_slice_for_another_number_or_of_another_pass_is_not_answered": "L-34",
+        "test_the_sum_of_a_key_is_of_all_that_is_held_of_it": "L-31",
+        "test_an_answer_that_makes_no_sense_is_refused": "L-33",
+    },
+    "tests/unit/test_cut_short.py": {
+        "test_one_whose_peer_has_more_catches_up_and_may_serve_then": "A-55 J-13",
+    },
+    "tests/unit/test_resting.py": {
+        "test_the_active_hands_over_while_it_still_has_some_room": "A-56",
+    },
+    "tests/process/test_faults_disk.py": {
+        "test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves": "A-57",
+        "test_a_suffix_that_can_not_be_saved_ends_the_server_before_it_is_forgotten": "L-28",
+    },
+    "tests/sim/test_arbiter.py": {
+        "test_who_is_not_in_the_set_waits_for_the_one_that_went_on_alone": "A-58 A-63",
+        "test_a_wish_is_confirmed_by_its_serial_and_upon_its_version": "A-59",
+        "test_nothing_is_acknowledged_while_the_arbiter_can_not_be_told": "A-60",
+        "test_a_passive_that_lacks_what_was_acknowledged_alone_does_not_count": "A-61",
+        "test_a_person_s_word_lets_one_serve_that_is_not_in_the_set": "A-62",
+    },
+    "tests/unit/test_journal_format.py": {
+        "test_the_digest_of_a_snapshot_is_that_of_the_rows_before_it": "L-2",
+        "test_a_journal_is_as_the_page_says": "J-2 J-3 J-4 J-5 J-7",
+        "test_a_mark_is_as_the_page_says": "J-12",
+    },
+    "tests/unit/test_performing.py": {
+        "test_a_turn_is_performed_in_the_order_of_the_contract": "L-4 J-9",
+        "test_the_peer_is_heard_first": "L-5",
+        "test_the_parts_of_a_record_that_was_never_complete_leave_the_journal": "J-1",
+    },
+    "tests/unit/test_replacing.py": {
+        "test_it_is_written_in_turns_and_confirmed_after_the_last": "L-6 L-23",
+        "test_who_has_to_serve_writes_the_rest_at_once": "L-7",
+    },
+    "tests/unit/test_state_chunks.py": {
+        "test_a_state_without_one_of_its_staged_segments_is_not_taken_over": "L-20",
+        "test_what_is_staged_arrives_with_the_state": "L-22",
+    },
+    "tests/unit/test_journal.py": {
+        "test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept": "L-24",
+        "test_a_snapshot_that_was_not_committed_never_was": "J-10",
+        "test_a_snapshot_from_elsewhere_takes_the_place_of_all_rows": "J-11",
+    },
+    "tests/damage/test_sqlite_damage.py": {
+        "test_a_flipped_row_is_refused_with_its_place": "J-6",
+        "test_a_snapshot_with_a_chunk_missing_is_refused": "J-8",
+    },
+    "tests/unit/test_journal_mark.py": {
+        "test_the_mark_of_a_journal_elsewhere_is_certain_only_if_that_is_synced": "J-14",
+    },
+    "tests/process/test_recording.py": {
+        "test_the_updates_of_a_record_stay_together": "J-17",
+    },
+    "tests/unit/test_access_rules.py": {
+        "test_tokens_that_can_not_be_are_refused": "U-2",
+        "test_what_is_no_rule_is_named": "U-3 U-7",
+        "test_what_one_may": "U-4 U-5 U-6",
+        "test_who_may_use_a_group_and_who_may_have_it_lose_what_it_keeps": "U-9 U-11",
+    },
+    "tests/wire/test_access.py": {
+        "test_a_restore_leaves_the_rules_as_they_are_on_both_servers": "U-16",
+        "test_a_revocation_cuts_readers_and_refuses_the_next_set": "U-25 U-27",
+        "test_a_clone_that_is_denied_is_told_at_once_and_what_it_may_works": "U-29",
+    },
+    "tests/wire/test_audit.py": {
+        "test_a_command_has_who_what_number_and_verdict": "U-30",
+        "test_denials_at_every_port_are_told_and_a_flood_of_them_is_counted": "U-31",
+    },
+    "tests/wire/test_gateway_websocket.py": {
+        "test_it_begins_with_the_servers_and_answers_pings": "G-2",
+    },
+    "tests/wire/test_js_clone.py": {
+        "test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump": "G-3 G-4",
+    },
+    "tests/wire/test_gateway_access.py": {
+        "test_a_websocket_is_held_to_the_rules": "G-6",
+        "test_a_websocket_without_a_token_is_told_why": "G-7",
+        "test_a_revocation_ends_what_runs": "G-8",
+    },
+    "tests/unit/test_rules_of_the_link.py": {
+        "test_a_record_is_passed_on_and_journaled_as_it_was": "L-3",
+        "test_what_comes_for_another_state_is_dropped_without_a_word": "L-9",
+        "test_a_state_of_the_server_itself_is_refused": "L-11",
+        "test_a_state_may_have_names_that_are_not_known": "L-13",
     },
 }
