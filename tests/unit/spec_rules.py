@@ -124,7 +124,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again": "T-56",
         "test_the_other_options_are_weighed_without_the_ranges": "S-12",
     },
-    "tests/wire/test_staged.py": {
+    "tests/wire/test_staging.py": {
         "test_a_topic_is_not_made_by_what_is_staged": "T-6",
         "test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is": "X-17",
         "test_a_commit_may_replace_a_subtree": "X-19",
@@ -204,7 +204,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_hashmap.py": {
         "test_columns_mean_what_item_by_item_would": "F-14 F-15 X-6",
     },
-    "tests/unit/test_writers_told.py": {
+    "tests/unit/test_origins.py": {
         "test_who_wrote_in_a_subtree_is_told_to_its_readers_and_nobody_else": "R-36",
         "test_what_says_of_a_batch_as_a_whole_is_not_told": "F-13 S-31",
         "test_a_resume_tells_who_wrote_what_it_has": "R-25",
@@ -269,10 +269,10 @@ HELD: dict[str, dict[str, str]] = {
         "test_who_wants_more_prefixes_than_its_share_gets_every_update": "S-29",
         "test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound": "S-30",
     },
-    "tests/unit/test_client_refused.py": {
+    "tests/unit/test_client_channel_refused.py": {
         "test_it_is_asked_ever_later_and_the_connection_is_kept": "R-11",
     },
-    "tests/wire/test_access_doors.py": {
+    "tests/wire/test_access_programs.py": {
         "test_who_is_denied_is_told_alone": "R-12 U-24",
         "test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more": "U-8",
         "test_who_only_reads_a_topic_removes_and_resets_no_group": "U-10",
@@ -288,7 +288,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_syncs.py": {
         "test_who_asks_again_for_a_copy_has_given_up_the_one_before": "R-23",
     },
-    "tests/unit/test_prepared.py": {
+    "tests/unit/test_syncs_prepared.py": {
         "test_a_reader_hears_each_second_that_its_snapshot_is_prepared": "R-27 R-28",
         "test_a_client_that_hears_empty_chunks_does_not_begin_anew": "R-29",
         "test_a_resume_tells_what_is_left_of_each_ttl": "R-30",
@@ -309,7 +309,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_commit_that_replaces_everything": "R-37",
         "test_the_last_part_of_a_large_record_says_whose_batches_it_holds": "S-5",
     },
-    "tests/unit/test_client_sets.py": {
+    "tests/unit/test_own_sets.py": {
         "test_nothing_is_sent_before_the_link_is_up_and_the_own_channel_greeted": "W-1 W-13 W-14",
         "test_a_session_that_stays_unknown_is_opened_anew_and_what_is_left_renumbered": "W-3 W-29",
         "test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns": "W-7",
@@ -392,13 +392,13 @@ HELD: dict[str, dict[str, str]] = {
         "test_owners_are_in_the_state_that_another_server_catches_up_by": "S-39",
         "test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys": "S-42",
     },
-    "tests/unit/test_ending.py": {
+    "tests/unit/test_expiry_slices.py": {
         "test_a_lease_of_many_keys_ends_in_slices_and_both_servers_agree": "X-14 S-40",
         "test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened": "X-15",
         "test_a_key_that_is_set_anew_while_its_lease_ends_stays": "X-16",
         "test_a_successor_goes_on_with_the_rest_and_nothing_is_a_suffix": "S-41",
     },
-    "tests/unit/test_clients_told.py": {
+    "tests/unit/test_clients.py": {
         "test_a_client_tells_the_server_that_it_follows_soon_after_and_then_each_five_seconds": "X-25",
         "test_one_that_says_nothing_for_three_times_what_it_promised_is_gone": "X-26",
         "test_it_is_bounded_and_who_was_unheard_longest_makes_room": "Q-28",
@@ -422,10 +422,10 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_column_that_is_not_known_is_refused_by_name_whatever_is_in_it": "K-9 S-7",
     },
     # -- of server.md
-    "tests/unit/test_recordlog.py": {
+    "tests/unit/test_record_log.py": {
         "test_a_reader_may_begin_after_a_whole_record_only": "S-1",
     },
-    "tests/unit/test_meeting.py": {
+    "tests/unit/test_handshake.py": {
         "test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known": "S-4 A-1",
         "test_what_a_client_has_really_seen_is_risen_above": "S-37",
         "test_six_hundred_resumes_of_high_epochs_use_up_a_few": "S-38",
@@ -459,13 +459,13 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_pending.py": {
         "test_order_and_once": "S-17",
     },
-    "tests/unit/test_unwritten.py": {
+    "tests/unit/test_refusals.py": {
         "test_what_nobody_would_do_leaves_no_row_if_its_session_is_new": "S-21",
         "test_it_is_written_with_what_its_session_does_next": "S-22",
         "test_the_other_server_hears_of_it_before_it_takes_over": "S-23",
         "test_a_pair_without_room_never_calls_it_replicated": "S-24",
     },
-    "tests/unit/test_at_the_limits.py": {
+    "tests/unit/test_limits.py": {
         "test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others": "S-25",
     },
     "tests/unit/test_deferred_commit.py": {
@@ -474,7 +474,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/wire/test_unread_snapshots.py": {
         "test_many_unread_connections_share_a_bounded_amount_and_are_cut_off": "S-35",
     },
-    "tests/unit/test_access_log.py": {
+    "tests/unit/test_access_state.py": {
         "test_an_older_server_is_no_peer_of_one_with_rules": "S-48",
         "test_no_reader_is_sent_the_rules": "U-12",
         "test_a_session_is_its_user_s_on_both_servers": "U-13",
@@ -531,10 +531,10 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_journal_and_a_state_bring_them_back_in_their_order": "H-12",
         "test_a_users_application_stays_its_own": "U-14",
     },
-    "tests/wire/test_users_connections.py": {
+    "tests/wire/test_connections.py": {
         "test_the_user_who_has_most_connections_loses_those_heard_longest_ago": "H-10",
     },
-    "tests/wire/test_gateway_shares.py": {
+    "tests/wire/test_gateway_fair.py": {
         "test_a_user_who_has_all_websockets_loses_the_one_used_longest_ago": "H-11",
     },
     "tests/unit/test_admin.py": {
@@ -553,7 +553,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person": "A-20",
         "test_an_active_does_not_wait_for_a_passive_that_is_slow": "A-41",
     },
-    "tests/wire/test_peerwatch.py": {
+    "tests/wire/test_peer_watch.py": {
         "test_a_connection_that_the_kernel_takes_is_none_without_a_handshake": "A-14",
     },
     "tests/unit/test_binary_star.py": {
@@ -572,12 +572,12 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back": "L-21",
         "test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confirm": "L-27",
     },
-    "tests/unit/test_peers_port.py": {
+    "tests/unit/test_peerlink.py": {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-43 A-45",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-44",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-46",
     },
-    "tests/unit/test_pulse.py": {
+    "tests/unit/test_beat.py": {
         "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-47 A-50",
         "test_a_beat_is_of_the_run_that_was_heard_and_has_not_left": "A-48",
         "test_who_takes_no_processor_time_is_not_busy": "A-49",
@@ -591,10 +591,10 @@ HELD: dict[str, dict[str, str]] = {
         "test_the_sum_of_a_key_is_of_all_that_is_held_of_it": "L-31",
         "test_an_answer_that_makes_no_sense_is_refused": "L-33",
     },
-    "tests/unit/test_cut_short.py": {
+    "tests/unit/test_journal_cut_short.py": {
         "test_one_whose_peer_has_more_catches_up_and_may_serve_then": "A-55 J-13",
     },
-    "tests/unit/test_resting.py": {
+    "tests/unit/test_health.py": {
         "test_the_active_hands_over_while_it_still_has_some_room": "A-56",
     },
     "tests/process/test_faults_disk.py": {
@@ -618,7 +618,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_the_peer_is_heard_first": "L-5",
         "test_the_parts_of_a_record_that_was_never_complete_leave_the_journal": "J-1",
     },
-    "tests/unit/test_replacing.py": {
+    "tests/unit/test_journal_replacement.py": {
         "test_it_is_written_in_turns_and_confirmed_after_the_last": "L-6 L-23",
         "test_who_has_to_serve_writes_the_rest_at_once": "L-7",
     },
