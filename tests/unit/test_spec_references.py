@@ -22,6 +22,15 @@ def test_sections_that_the_specification_names_exist() -> None:
     assert named and named <= SECTIONS
 
 
+def test_a_client_is_written_from_the_top_of_its_page_to_the_end() -> None:
+    """No section of client.md names one of it that comes later."""
+    text = (ROOT / "spec" / "client.md").read_text(encoding="utf-8")
+    begins = {int(found[1]): found.start() for found in re.finditer(r"^## (\d+)\. ", text, re.M)}
+    for found in re.finditer(r"\bsections? (\d+)", text):
+        assert begins.get(int(found[1]), 0) < found.start(), f"section {found[1]} is named before it is there"
+    assert len(begins) > 12
+
+
 def test_sections_that_the_code_names_exist() -> None:
     found = 0
     for path in FILES:

@@ -13,7 +13,7 @@ from tests.unit.spec_rules import HELD
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "SPEC.md", *sorted((ROOT / "spec").glob("*.md"))]
 ID = r"[A-Z]-\d+"
-WORDS_MAX = 40
+WORDS_MAX = 25
 RULES = [
     (page.name, rule, text)
     for page in PAGES

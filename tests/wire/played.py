@@ -207,7 +207,7 @@ def vectors() -> dict[str, Frames]:
     """All of them, by name."""
     names = (
         "greeting-of-our-own-channel", "greeting-of-the-subtree", "icanhaz-for-all", "sync", "kthxbai", "kvset",
-        "batch", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
+        "update", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
     )  # fmt: skip
     told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
     of_clients = {**told, **_of_a_pair(), **_questions(), **_of_a_large_record(), **_of_steps()}
@@ -243,7 +243,7 @@ def _own_sets() -> dict[str, Frames]:
         "kvset-only-if-b-still-has-revision-1-2": (["/b"], [b"3"], b_is),
         "kvset-a-lease-of-10-s-with-one-key": (["/who/1"], [b"here"], {LEASE: [LEASE_ID, 10_000], LEASED: LEASE_ID}),
         "kvset-staged-then-committed": (["/t/1"], [b"v"], {STAGE: [TRANSACTION, "0.0"]}),
-        "kvset-staged-more-of-the-part": (["/t/2"], [b"w"], {STAGE: [TRANSACTION, "0.0"]}),
+        "kvset-staged-more-of-the-attempt": (["/t/2"], [b"w"], {STAGE: [TRANSACTION, "0.0"]}),
         "kvset-the-commit": ([], [], {COMMIT: [TRANSACTION, "job", 7, [["0.0", 2]], None]}),
     }
     return {name: kvset(no, *what) for no, (name, what) in enumerate(sets.items(), 1)}
@@ -335,11 +335,11 @@ def _of_a_large_record() -> dict[str, Frames]:
     """A record that is published in two parts, as one is whose parts may have a byte."""
     lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
     lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
-    names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-part", "kvset-the-commit")
+    names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
     for no, name in enumerate(names, 1):
         turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
     first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
-    return {"batch-with-more": first, "batch-the-last-of-it": last}
+    return {"update-with-more": first, "update-the-last-of-it": last}
 
 
 def _of_the_link() -> Iterator[tuple[str, Frames]]:
@@ -597,19 +597,20 @@ PORTS = {
     "KVSET": ("P+2", "client to server"),
     "UPDATE": ("P+1", "server to client"),
 }
-ON_UPDATES = {"GREETING", "BATCH", "HEARTBEAT", "ACK"}
+ON_UPDATES = {"GREETING", "UPDATE", "HEARTBEAT", "ACK"}
+NAMES = ["UPDATE" if name == "BATCH" else name for name in KIND_NAMES]  # a batch is what a client sends
 
 
 def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
     if name.startswith("journal-"):
-        return KIND_NAMES[split(frames[-1])[0][0]], "journal", "server to file"
+        return NAMES[split(frames[-1])[0][0]], "journal", "server to file"
     if name.startswith("peer-"):
         return frames[0].decode(), "P+3", "server to server"
     if frames[0] == b"ICANHAZ?":
         return "ICANHAZ", *PORTS["ICANHAZ"]
     if len(frames[2]) == 16:
         return "KVSET", *PORTS["KVSET"]
-    message = KIND_NAMES[split(frames[-1])[0][0]]
+    message = NAMES[split(frames[-1])[0][0]]
     on_updates = message in ON_UPDATES or (message == "REFUSED" and frames[0] != RESERVED_KEY)
     return message, "P+1" if on_updates else "P", "server to client"
 
@@ -621,7 +622,7 @@ def _file_of(name: str, message: str) -> str:
         return "topics.json"
     if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in ("refused-passive", "refused-image")):
         return "sets.json"
-    return "updates.json" if message == "BATCH" else "questions.json"
+    return "updates.json" if message == "UPDATE" else "questions.json"
 
 
 # -- as the page shows them

@@ -100,7 +100,7 @@ def test_what_a_set_should_not_say_is_ignored(name: str) -> None:
 def test_what_is_taken_is_told_from_what_is_refused() -> None:
     assert played.verdict("kvset", VECTORS["session-6-kvset"].frames) == "taken"
     assert played.verdict("icanhaz", VECTORS["session-3-icanhaz-for-all"].frames) == "taken"
-    assert played.verdict("update", VECTORS["session-7-batch"].frames) == "taken"
+    assert played.verdict("update", VECTORS["session-7-update"].frames) == "taken"
 
 
 def test_what_is_said_of_a_session_is_its_public_id() -> None:
@@ -108,7 +108,7 @@ def test_what_is_said_of_a_session_is_its_public_id() -> None:
     public = sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
     assert public_session(session) == public and f"`{public.hex()}`" in SPEC
     assert VECTORS["ack-of-the-first-kvset-replicated"].frames[0] == session_topic(public)
-    assert VECTORS["session-7-batch"].decoded[0][5] == [[public, 1]]
+    assert VECTORS["session-7-update"].decoded[0][5] == [[public, 1]]
     assert VECTORS["session-3-icanhaz-for-all"].decoded["session"] == public
 
 
@@ -119,7 +119,7 @@ def test_the_table_of_binary_star_is_the_programs_own() -> None:
 
 @pytest.mark.parametrize("name", ["session-9-heartbeat-that-shows-a-gap", "session-12-kthxbai-of-a-resume"])
 def test_the_digest_goes_on_with_each_batch(name: str) -> None:
-    batches = [VECTORS["session-7-batch"].frames[-1], VECTORS["session-11-records"].decoded[1]]
+    batches = [VECTORS["session-7-update"].frames[-1], VECTORS["session-11-records"].decoded[1]]
     digest = crc32(crc32(batches[0]).to_bytes(4, "big"))
     header = header_of(VECTORS[name].decoded[0])
     assert isinstance(header, Heartbeat | Kthxbai)

@@ -143,7 +143,7 @@ def test_what_is_none_is_counted_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_the_page_s(tmp_path: Path) -> None:
-    bodies = [VECTORS["session-7-batch"].frames[-1], packb(VECTORS["session-11-records"].decoded[1])]
+    bodies = [VECTORS["session-7-update"].frames[-1], packb(VECTORS["session-11-records"].decoded[1])]
     text = "say((await hear()).map(bytes).reduce((digest, each) => linked(digest, each), 0));\nprocess.exit();"
     with Program(tmp_path, HELPERS + text) as program:
         program.tell([each.hex() for each in bodies])

@@ -11,12 +11,13 @@ bytes and no large numbers: `{"$bin": "c0ff"}` is bytes, `{"$int": "281474976710
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parents[2] / "spec" / "vectors"
 SAFE = 1 << 53
-TAGS = {
+TAGS: dict[str, Callable[[str], Any]] = {
     "$bin": bytes.fromhex,
     "$int": int,
     "$float": float,
@@ -51,9 +52,8 @@ def to_json(thing: Any) -> Any:
 def from_json(thing: Any) -> Any:
     """Undo `to_json`."""
     if isinstance(thing, dict):
-        ((tag, value), *more) = thing.items() if thing else (("", None),)
-        if not more and tag in TAGS:
-            return TAGS[tag](value)
+        if len(thing) == 1 and (tag := next(iter(thing))) in TAGS:
+            return TAGS[tag](thing[tag])
         return {key: from_json(value) for key, value in thing.items()}
     return [from_json(each) for each in thing] if isinstance(thing, list) else thing
 
