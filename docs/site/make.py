@@ -34,6 +34,7 @@ NAV: dict[str, list[str]] = {
     "Guide": [
         "library.md",
         "cli.md",
+        "starts.md",
         "guarantees.md",
         "topics.md",
         "testing.md",
