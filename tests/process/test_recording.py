@@ -23,11 +23,11 @@ from chp.errors import BadInput  # noqa: E402
 from chp.headers import Batch, Header  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.errors import NotRetained  # noqa: E402
-from chp_client.feed.feed import Feed, FeedRecord  # noqa: E402
-from chp_client.feed.feed_link import FeedLink  # noqa: E402
-from chp_client.recorder import FILE_BYTES, RecordingWriter, record  # noqa: E402
-from chp_client.recording_files import files  # noqa: E402
-from chp_client.replayer import Replayed, replay  # noqa: E402
+from chp_client.port.feed import Feed, FeedRecord  # noqa: E402
+from chp_client.port.feed_link import FeedLink  # noqa: E402
+from chp_client.recording.files import files  # noqa: E402
+from chp_client.recording.recorder import FILE_BYTES, RecordingWriter, record  # noqa: E402
+from chp_client.recording.replayer import Replayed, replay  # noqa: E402
 from chp_server.settings.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
 

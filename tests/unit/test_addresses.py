@@ -13,7 +13,7 @@ from chp.errors import BadInput
 from chp_client import AsyncClone, Clone
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
-from chp_client.feed import Feed
+from chp_client.port.feed import Feed
 from chp_server.settings.config import ConfigError, load
 
 

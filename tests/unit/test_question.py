@@ -1,4 +1,4 @@
-"""One question to P and what answers it. covers: chp_client.core.question, chp_client.ask.port"""
+"""One question to P and what answers it. covers: chp_client.core.question, chp_client.port.ask"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +12,9 @@ from chp.headers import Kthxbai, Sync
 from chp.keys import RESERVED_KEY
 from chp.messages import ICANHAZ
 from chp.numbers import number, pack
-from chp_client.ask.port import Connection, Elsewhere, QuestionPort
 from chp_client.core.question import Question, reply_of
 from chp_client.errors import Refused, Unanswered
+from chp_client.port.ask import Connection, Elsewhere, QuestionPort
 from chp_server.testing import Pair, free_port
 
 

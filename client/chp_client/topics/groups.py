@@ -10,8 +10,8 @@ from chp.errors import BadInput
 from chp.topics import check_topic
 
 from .. import checks
-from ..ask.port import QuestionPort
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
+from ..port.ask import QuestionPort
 
 Start = int | str
 

@@ -24,9 +24,9 @@ from chp.topics import Settings, check_topic, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
-from ..ask.port import QuestionPort
-from ..clone.writer import Writer
+from ..agent.writer import Writer
 from ..core.events import Ack
+from ..port.ask import QuestionPort
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import Start, begin, end, groups_of, naming, start_of
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches

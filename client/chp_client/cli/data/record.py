@@ -1,7 +1,7 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-What they do is in `chp_client.recorder` and `chp_client.replayer`, which need the extra `parquet`; this is how it is
-asked for, and what is said about it. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
+The package `chp_client.recording` does the work and needs the extra `parquet`; this module has the two commands and
+what they print. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..store import closing, explained, make_clone
 from ..text import show_count, show_revision
 
 if TYPE_CHECKING:
-    from ...replayer import Replayed
+    from ...recording.replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 

@@ -25,8 +25,8 @@ from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
 from chp.parts import Parts
 
-from ...ask.port import QuestionPort
 from ...errors import Refused
+from ...port.ask import QuestionPort
 from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout, Updates

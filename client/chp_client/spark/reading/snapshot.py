@@ -25,8 +25,8 @@ from chp.errors import ChpError
 from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
-from ...ask.port import QuestionPort
 from ...errors import Refused
+from ...port.ask import QuestionPort
 from ..progress import Progress
 from ..values.columns import Layout, Updates, packed_column
 from ..worker import settle

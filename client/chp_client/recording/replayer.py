@@ -26,9 +26,9 @@ from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
-from .agent.tickets import Ticket
-from .clone.clone import Clone
-from .recording_files import (
+from ..agent.tickets import Ticket
+from ..clone.clone import Clone
+from .files import (
     DELETE,
     GAP,
     OPERATIONS,

@@ -31,9 +31,9 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import Revision, describe, epoch_of
 
-from .errors import NotRetained
-from .feed.feed import Feed, FeedRecord, OtherStore
-from .recording_files import (
+from ..errors import NotRetained
+from ..port.feed import Feed, FeedRecord, OtherStore
+from .files import (
     FORMAT,
     GAP,
     LOCK,

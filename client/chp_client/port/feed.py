@@ -45,12 +45,12 @@ from chp.keys import CLIENT_BYTES, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
-from ..ask.port import Elsewhere
 from ..checks import endpoints_of
 from ..clientfile import credentials_of
 from ..core.question import Told, reply_of
 from ..core.rate_limited_log import LOST_S, NEVER
 from ..errors import NotRetained, Refused
+from .ask import Elsewhere
 from .feed_link import FeedLink, deadline_in, wait_any
 
 log = logging.getLogger("chp_client")

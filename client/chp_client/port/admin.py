@@ -32,11 +32,11 @@ from chp.limits import DEFAULT
 from chp.messages import HUGZ
 from chp.numbers import unpack
 
-from .ask import admission
-from .ask.port import Connection
-from .clientfile import Credentials, credentials_of
-from .core.question import Question, reply_of
-from .errors import Refused
+from ..clientfile import Credentials, credentials_of
+from ..core.question import Question, reply_of
+from ..errors import Refused
+from . import admission
+from .ask import Connection
 
 TIMEOUT_S = 2.0
 RETRY_S = 0.5  # a status that is not answered is asked again

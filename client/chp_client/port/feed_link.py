@@ -20,12 +20,12 @@ from chp.headers import Refused as RefusedHeader
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 
-from ..agent.sockets import drain
-from ..ask import admission
-from ..ask.port import LATER, Connection, Elsewhere
 from ..clientfile import Credentials
 from ..core.question import Question, Told, read
 from ..errors import Refused
+from . import admission
+from .ask import LATER, Connection, Elsewhere
+from .receive import drain
 
 CREDIT = 16
 GRANT = 8  # chunks taken before room for as many is granted

@@ -32,7 +32,7 @@ from typing import Any
 from chp.errors import BadInput
 from chp.numbers import epoch_of, number, sequence_of
 
-from .feed.feed import FeedRecord
+from ..port.feed import FeedRecord
 
 
 def need_parquet() -> tuple[Any, Any, Any]:

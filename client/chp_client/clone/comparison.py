@@ -22,10 +22,10 @@ from chp.headers import Header, Kthxbai, Sync
 from chp.numbers import describe, unpack
 
 from ..agent.mailbox import Mailbox
-from ..ask.port import Elsewhere
 from ..checks import endpoints_of
 from ..core.copy.channel import CopyChannel
-from .feed_link import FeedLink
+from ..port.ask import Elsewhere
+from ..port.feed_link import FeedLink
 
 SILENCE_S = 5.0
 RETRY_S = 0.05
