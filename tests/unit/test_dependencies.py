@@ -166,6 +166,17 @@ def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
     assert knowing == {"performing", "snapshots", "copies", "disk", "reactor", "cores"}
 
 
+def test_only_the_agent_and_the_port_connect_to_a_server() -> None:
+    """Assert that no other module of the client makes a DEALER; a browser's frames go by the gateway's."""
+    made = set()
+    for path in files("chp_client"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr == "DEALER":
+                made.add(name_of(path))
+    allowed = {"chp_client.agent.sockets", "chp_client.port.connection", "chp_client.gateway.channels.connection"}
+    assert made == allowed
+
+
 def test_only_packages_lie_in_the_three_folders() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = set(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])

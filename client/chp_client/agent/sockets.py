@@ -19,7 +19,7 @@ from zmq.backend import Socket as Backend
 from chp.limits import DEFAULT
 
 from ..port.admission import EVENTS, Admission
-from ..port.ask import TCP_GIVES_UP
+from ..port.connection import TCP_GIVES_UP
 from ..port.receive import has_input, receive
 
 TURN_MESSAGES = 200  # from one socket a turn

@@ -22,13 +22,15 @@ from chp.headers import Header, Kthxbai, Sync
 from chp.numbers import describe, unpack
 
 from ..agent.mailbox import Mailbox
-from ..checks import endpoints_of
 from ..core.copy.channel import CopyChannel
-from ..port.ask import Elsewhere
-from ..port.feed_link import FeedLink
+from ..core.question import Question
+from ..errors import Refused
+from ..port.ask import LATER
+from ..port.connection import Connection, Elsewhere
 
 SILENCE_S = 5.0
 RETRY_S = 0.05
+CREDIT, GRANT = 16, 8  # chunks
 
 
 @dataclass(slots=True)
@@ -97,18 +99,21 @@ def _round(mailbox: Mailbox, channel: CopyChannel, only: set[str] | None, deadli
 
 def _asked(mailbox: Mailbox, address: str, comparison: Comparison, deadline: float) -> Comparison:
     with zmq.Context() as context:
-        known = mailbox.credentials.get(address)
-        link = FeedLink(context, endpoints_of(address)[0], comparison.channel.subtree, known)
+        connection = Connection(context, address, mailbox.credentials.get(address))
+        question = Question(1, comparison.channel.subtree.encode(), {"from": 0, "credit": CREDIT}, grant=GRANT)
         try:
-            while not link.ask(1, {}):
-                if monotonic() > deadline:
-                    raise Elsewhere(f"{address} takes no connection")
-                link.requests.poll(int(RETRY_S * 1000), zmq.POLLOUT)
-            for number, header, items in link.answer(min(SILENCE_S, max(0.0, deadline - monotonic()))):
+            while not connection.reach(RETRY_S) or not connection.ask(question):
+                if connection.why or monotonic() > deadline:
+                    raise Elsewhere(f"{address} {connection.why or 'takes no connection'}")
+            for number, header, items in connection.answer(question, min(SILENCE_S, max(0.0, deadline - monotonic()))):
                 _reach(mailbox, comparison, unpack(number), deadline)
                 _told(mailbox, comparison, header, items)
+        except Refused as refused:
+            if refused.code in LATER:
+                raise Elsewhere(str(refused)) from None
+            raise
         finally:
-            link.close()
+            connection.close()
     return comparison
 
 

@@ -25,23 +25,19 @@ from typing import Any
 
 import zmq
 
-from chp.addresses import FORMS, beside
 from chp.errors import BadFrame, BadInput, ChpError
 from chp.keys import ETX, STX, session_topic
-from chp.limits import DEFAULT
 from chp.messages import HUGZ
 from chp.numbers import unpack
 
-from ..clientfile import Credentials, credentials_of
+from ..clientfile import credentials_of
 from ..core.question import Question, reply_of
 from ..errors import Refused
-from . import admission
-from .ask import Connection
+from .connection import Connection
 
 TIMEOUT_S = 2.0
 RETRY_S = 0.5  # a status that is not answered is asked again
 REPEATABLE = frozenset({"status"})
-_CHP2 = b"chp=2\n"  # the property by which a HUGZ says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +92,14 @@ class Admin:
         self.timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._context = zmq.Context()
-        self._lines: dict[str, _AdminConnection] = {}
+        self._connections: dict[str, Connection] = {}
         known = credentials_of(servers)
         self.with_key = bool(known)
+        # A channel of our own, on which only a greeting comes, and the heartbeat of CHP/1.
+        topics = [session_topic(secrets.token_bytes(16)), HUGZ]
         try:
             for server in self.servers:
-                self._lines[server] = _AdminConnection(self._context, server, known.get(server))
+                self._connections[server] = Connection(self._context, server, known.get(server), topics)
         except BaseException:
             self.close()
             raise
@@ -132,18 +130,16 @@ class Admin:
 
     def _ask(self, servers: Sequence[str], command: str, arguments: dict[str, Any]) -> dict[str, Answer]:
         question = Question(next(self._ids), STX + command.encode() + ETX, arguments)
-        lines = [self._lines[server] for server in servers]
-        for line in lines:
-            line.begin(question, again=command in REPEATABLE)
+        requests = [Request(self._connections[server], question, again=command in REPEATABLE) for server in servers]
         deadline = time.monotonic() + self.timeout_s
-        while (waiting := [line for line in lines if line.answer is None]) and time.monotonic() < deadline:
+        while (waiting := [each for each in requests if each.answer is None]) and time.monotonic() < deadline:
             _turn(waiting, deadline)
-        return {line.server: line.answer or Unreachable(line.server, self.timeout_s, line.connected) for line in lines}
+        return {each.server: each.answer or Unreachable(each.server, self.timeout_s, each.reached) for each in requests}
 
     def close(self) -> None:
         """Close the sockets; twice is fine."""
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         self._context.term()
 
     def __enter__(self) -> Admin:
@@ -153,116 +149,57 @@ class Admin:
         self.close()
 
 
-def _turn(waiting: list[_AdminConnection], deadline: float) -> None:
-    """Wait until something happens on one of the lines, or a request is due again, and take it."""
-    now = time.monotonic()
-    poller = zmq.Poller()
-    for line in waiting:
-        poller.register(line.monitor, zmq.POLLIN)
-        poller.register(line.updates, zmq.POLLIN)
-        poller.register(line.snapshot, zmq.POLLIN | (zmq.POLLOUT if line.may_send(now) else 0))
-    wait_s = min(deadline - now, RETRY_S, *(max(0.0, line.knocks_at - now) for line in waiting))
-    events = dict(poller.poll(max(1, math.ceil(1000 * wait_s))))
-    for line in waiting:
-        line.look(time.monotonic())
-        if events.get(line.updates):
-            line.hear()
-        ready = events.get(line.snapshot, 0)
-        if ready & zmq.POLLOUT:
-            line.send(now)
-        if ready & zmq.POLLIN:
-            line.receive()
+class Request:
+    """A request on its way to one server."""
 
-
-class _AdminConnection:
-    """Both sockets to one server, and the one request on its way."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: str, known: Credentials | None) -> None:
-        self.server = server
-        self.connected = False
-        self._known = known
+    def __init__(self, connection: Connection, question: Question, *, again: bool) -> None:
+        self.server = connection.address
         self.answer: Answer | None = None
-        self._greeted = False
-        self._question: Question | None = None
-        self._again = False
-        self._sent_at: float | None = None
-        self.snapshot = context.socket(zmq.DEALER)
-        self.updates = context.socket(zmq.SUB)
-        self._port = Connection(server, self.snapshot)
-        self._set_up()
-
-    def _set_up(self) -> None:
-        self.updates.linger = 0
-        self.updates.maxmsgsize = DEFAULT.frame_bytes_max
-        self.snapshot.immediate = 1  # queue nothing for a server that is not there
-        self._topic = session_topic(secrets.token_bytes(16))  # a channel of our own: only a greeting comes on it
-        self.updates.subscribe(self._topic)
-        self.updates.subscribe(HUGZ)
-        self.monitor = self.snapshot.get_monitor_socket(admission.EVENTS)
-        try:
-            ways = [(self.snapshot, self.server), (self.updates, beside(self.server, 1))]
-            self._admission = admission.Admission(self.server, ways, self._known)
-            for socket, endpoint in ways:
-                socket.connect(endpoint)
-        except (zmq.ZMQError, ValueError) as error:
-            self.close()
-            raise BadInput(f"{self.server!r} can't be connected to ({error}); give {FORMS}") from None
-
-    def begin(self, question: Question, again: bool) -> None:
-        """Take up a request; an answer to an earlier one will be dropped."""
+        self.connection = connection
         self._question, self._again = question, again
-        self._sent_at = self.answer = None
-
-    def look(self, now: float) -> None:
-        """Whether it lets us in."""
-        while self.monitor.poll(0):
-            self._admission.heard(self.monitor.recv_multipart(), now)
-        self._admission.step(now)
-        if self._admission.why and self.answer is None:
-            self.answer = AdminDenied(self.server, self._admission.why)
-
-    def may_send(self, now: float) -> bool:
-        """Whether the request may go out: to a server known to speak CHP/2, once, or again when it is due."""
-        if not self._greeted:
-            return not self.connected  # only to learn whether a connection stands
-        return self._sent_at is None or (self._again and now - self._sent_at >= RETRY_S)
+        self._sent_at: float | None = None
 
     @property
-    def knocks_at(self) -> float:
-        """When it is to be tried again, if it did not let us in."""
-        return self._admission.due
+    def reached(self) -> bool:
+        """Whether a connection ever stood."""
+        return self.connection.reached
 
-    def hear(self) -> None:
-        """A message on P+1: a greeting shows CHP/2, a HUGZ that does not say so shows CHP/1."""
-        topic, *rest = self.updates.recv_multipart()
-        if topic == self._topic or (topic == HUGZ and len(rest) > 2 and _CHP2 in rest[2]):
-            self._greeted = True
-        elif topic == HUGZ and not self._greeted:
+    def step(self, now: float) -> None:
+        """Look at the connection, send the request if it may go, and take its answer."""
+        connection = self.connection
+        for _ in connection.published():
+            pass
+        if connection.is_chp1:
             self.answer = SpeaksOnlyChp1(self.server)
-
-    def send(self, now: float) -> None:
-        """The connection takes messages: send the request if it may go."""
-        self.connected = True
-        if self._greeted and self._question is not None and self._port.put(self._question.frames):
+        elif connection.why:
+            self.answer = AdminDenied(self.server, connection.why)
+        elif connection.greeted and self._may_send(now) and connection.ask(self._question):
             self._sent_at = now
-
-    def receive(self) -> None:
-        """Take the answer to this request; what answers an earlier one is dropped."""
-        assert self._question is not None, "begin comes first"
         try:
-            told = self._question.hear(self.server, self.snapshot.recv_multipart(zmq.DONTWAIT))
-            if told is not None:
-                self.answer = AdminReply(self.server, unpack(told.number), reply_of(self.server, told).facts)
-        except zmq.Again:
-            return
+            self._take()
         except Refused as refused:
             self.answer = refused
         except BadFrame as bad:
             self.answer = AdminError(self.server, f"answers with something that is not CHP/2 ({bad})")
 
-    def close(self) -> None:
-        if not self.snapshot.closed:
-            self.snapshot.disable_monitor()
-            self.monitor.close(0)
-        self.snapshot.close()
-        self.updates.close()
+    def _may_send(self, now: float) -> bool:
+        """Return True for a request that was not sent, or that is repeatable and has waited for long enough."""
+        return self._sent_at is None or (self._again and now - self._sent_at >= RETRY_S)
+
+    def _take(self) -> None:
+        if (told := self.connection.take(self._question)) is not None:
+            self.answer = AdminReply(self.server, unpack(told.number), reply_of(self.server, told).facts)
+
+
+def _turn(waiting: list[Request], deadline: float) -> None:
+    """Let each request take a step, then wait until something happens at one of their servers."""
+    now = time.monotonic()
+    poller = zmq.Poller()
+    for request in waiting:
+        request.connection.look()
+        request.step(now)
+        for socket in request.connection.sockets:
+            poller.register(socket, zmq.POLLIN)
+    if all(request.answer is None for request in waiting):
+        wait_s = min(deadline - now, RETRY_S, *(max(0.0, request.connection.due - now) for request in waiting))
+        poller.poll(max(1, math.ceil(1000 * wait_s)))

@@ -26,7 +26,6 @@ changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothi
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,28 +33,27 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-import zmq
-
 from chp import columns
 from chp.batch import Segment, record_of, segment_of
 from chp.errors import ChpError
 from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, Records, State, Sync
 from chp.headers import Refused as RefusedHeader
-from chp.keys import CLIENT_BYTES, check_subtree
+from chp.keys import CLIENT_BYTES, channel_topic, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
 from ..checks import endpoints_of
-from ..clientfile import credentials_of
+from ..clientfile import ClientFile
 from ..core.question import Told, reply_of
 from ..core.rate_limited_log import LOST_S, NEVER
-from ..errors import NotRetained, Refused
-from .ask import Elsewhere
-from .feed_link import FeedLink, deadline_in, wait_any
+from ..errors import NotRetained, Refused, Unanswered
+from .ask import LATER, Interrupted, QuestionPort
+from .connection import Connection
 
 log = logging.getLogger("chp_client")
 SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
 RETRY_S = 0.25
+CREDIT, GRANT = 16, 8  # chunks
 
 
 class OtherStore(ChpError):
@@ -109,7 +107,6 @@ class Feed:
     def __init__(
         self, servers: str | Sequence[str], subtree: str = "", *, store: bytes = b"", silence_s: float = SILENCE_S
     ) -> None:
-        endpoints = endpoints_of(servers)
         self.subtree = check_subtree(subtree)
         self.store = store  # whose numbers these are; that of the first answer, unless it is given
         self.complete = 0  # the number up to which everything was given
@@ -117,12 +114,11 @@ class Feed:
         self._openers: dict[int, bytes] = {}  # of numbers that were told last, from which a reader may begin
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
-        self._ids = itertools.count(1)
-        self._context = zmq.Context()
-        known = credentials_of(servers)
-        self._links = [FeedLink(self._context, each, self.subtree, known.get(each[0])) for each in endpoints]
-        self._turn = itertools.cycle(self._links)
-        self._server = self._links[0]  # the one that answered last
+        given = servers if isinstance(servers, ClientFile) else [each for each, _, _ in endpoints_of(servers)]
+        self._port = QuestionPort(
+            given, NEVER, silence_s=silence_s, patience_s=silence_s, topics=[channel_topic(subtree)]
+        )
+        self._server: Connection | None = None  # the one that answered last
         self._lost_at = NEVER  # since when nobody gives the feed
         self._told = False
 
@@ -134,9 +130,10 @@ class Feed:
         while True:
             try:
                 [answer] = self._ask({"feed": True, "probe": 0}, deadline)
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
                 continue
+            assert self._server is not None, "it has answered"
             told = reply_of(self._server.address, answer).facts
             self.store = self.store or told["store"]
             facts = FeedFacts(*map(told.__getitem__, FeedFacts.__dataclass_fields__))
@@ -181,7 +178,7 @@ class Feed:
                     raise
                 oldest = refused.detail if isinstance(refused.detail, int) else None
                 raise NotRetained(self.complete, oldest) from None
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
 
     def _reach(self, complete: int, told_of: int, opener: bytes | None) -> None:
@@ -221,7 +218,7 @@ class Feed:
                         found.opener = header.proof[1]
                 self._openers = {found.number: found.opener}
                 return found
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
 
     def _fetch_idly(self, idle_s: float) -> Iterator[list[FeedRecord]]:
@@ -253,13 +250,14 @@ class Feed:
     def _live(self, idle_s: float) -> Iterator[list[FeedRecord]]:
         """Records as they are published, until one is missing or another server is to be asked."""
         server, parts = self._server, Parts()
+        assert server is not None, "it was asked for what was missed"
         heard_at = spoke_at = monotonic()
         while True:
-            ready = wait_any(self._links, min(idle_s, RETRY_S))
+            ready = self._port.heard(min(idle_s, RETRY_S))
             now = monotonic()
-            for link in ready:
-                if link is not server:
-                    for _ in link.hear():
+            for connection in ready:
+                if connection is not server:
+                    for _ in connection.published():
                         pass
             records: list[FeedRecord] = []
             follows = True
@@ -279,9 +277,9 @@ class Feed:
                 self.stats["silences"] += 1
                 return
 
-    def _take(self, server: FeedLink, parts: Parts, records: list[FeedRecord]) -> bool:
+    def _take(self, server: Connection, parts: Parts, records: list[FeedRecord]) -> bool:
         """Add what came and follows; False if something is missing."""
-        for header, items in server.hear():
+        for header, items in server.published():
             if isinstance(header, Batch):
                 if header.last <= self.complete or epoch_of(header.last) < epoch_of(self.complete):
                     continue
@@ -303,60 +301,37 @@ class Feed:
                 return False
         return True
 
-    def _successor(self, server: FeedLink) -> bool:
+    def _successor(self, server: Connection) -> bool:
         mine = epoch_of(self.complete)
-        return any(o is not server and o.state == State.ACTIVE and epoch_of(o.number) > mine for o in self._links)
+        others = [each for each in self._port.connections if each is not server]
+        return any(each.state == State.ACTIVE and epoch_of(each.number) > mine for each in others)
 
     # -- asking
 
     def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[Told]:
-        """One server's answer; the one that says it is active, else each in turn."""
-        request_id = next(self._ids)
+        """Yield one server's answer; `Interrupted` if it breaks off, `TimeoutError` if no server serves in time."""
         self.stats["fetches"] += 1
-        meant = {"store": self.store} if self.store else {}
-        while True:
-            link = self._told_active() or next(self._turn)
-            if link.ask(request_id, {**options, **meant}):
-                self._server = link
-                try:
-                    yield from link.answer(self._silence_s)
-                    link.state = State.ACTIVE
-                    return
-                except Refused as refused:
-                    if refused.code == "store":
-                        raise OtherStore(self.store, refused.detail) from None
-                    raise
-                except Elsewhere:
-                    if link.state == State.ACTIVE:
-                        link.state = 0  # it says so no more: the others' turn
-                    self._wait(deadline, "for an active server")
-                    raise
-            link.state = 0
-            self._wait(deadline, "for a server to take connections")
-
-    def _told_active(self) -> FeedLink | None:
-        for link in wait_any(self._links, 0):
-            for _ in link.hear():
-                pass  # nothing is lost: what it says of records will be fetched
-        active = [link for link in self._links if link.state == State.ACTIVE]
-        return max(active, key=lambda link: epoch_of(link.number), default=None)
-
-    def _wait(self, deadline: float, what: str) -> None:
-        left, denied = deadline - monotonic(), {link.address: why for link in self._links if (why := link.denied)}
-        if len(denied) == len(self._links) and deadline < float("inf"):
-            raise Refused("; ".join(f"{server} {why}" for server, why in denied.items()), "key", denied)
-        if left <= 0:
-            found = ", ".join(f"{link.address} {denied.get(link.address, '')}".strip() for link in self._links)
-            raise TimeoutError(f"waited {what}: {found}; see `chp status`")
-        for link in wait_any(self._links, min(RETRY_S, left)):
-            for _ in link.hear():
-                pass
+        meant = {"credit": CREDIT, **options} | ({"store": self.store} if self.store else {})
+        try:
+            for told in self._port.answers(self.subtree, meant, deadline - monotonic(), grant=GRANT):
+                self._server = self._port.asked
+                yield told
+            assert self._server is not None, "it has answered"
+            self._server.state = State.ACTIVE
+        except Interrupted:
+            raise
+        except Unanswered as error:
+            raise TimeoutError(str(error)) from None
+        except Refused as refused:
+            if refused.code == "store":
+                raise OtherStore(self.store, refused.detail) from None
+            if refused.code in LATER:
+                raise Interrupted(str(refused)) from None
+            raise
 
     def close(self) -> None:
         """Close the sockets; twice is fine."""
-        for link in self._links:
-            link.close()
-        self._context.term()
+        self._port.close()
 
     def __enter__(self) -> Self:
         return self
@@ -409,3 +384,8 @@ def _add_chunk(found: FeedSnapshot, segment: Segment) -> None:
     _extend(chunk, segment)
     found.chunks.append(chunk)
     found.revisions.append([revision for revision, n in extras.get(columns.REVISIONS, []) for _ in range(n)])
+
+
+def deadline_in(timeout_s: float | None) -> float:
+    """Return the moment `timeout_s` from now; never, for None."""
+    return NEVER if timeout_s is None else monotonic() + timeout_s

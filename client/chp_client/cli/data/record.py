@@ -89,7 +89,7 @@ def record(settings: CliSettings, directory: str, *, subtree: str, start: str, e
     number in DIR, as far as the servers retain it (chp-server --retain-bytes, --retain-s); if they don't, it says so
     and the recording has a row `gap` and a snapshot.
     """
-    recording = _module("recorder")
+    recording = _module("recording.recorder")
     out = settings.out
     os.umask(0o077)  # what it writes is the user's own: who reads it reads all that was set
     with explained(settings), _until_told() as stop:
@@ -119,7 +119,7 @@ def replay(settings: CliSettings, directory: str, speed: str, after: int) -> Non
 
     Says up to which number of the recording all is acknowledged; --from goes on there.
     """
-    replaying = _module("replayer")
+    replaying = _module("recording.replayer")
     pace = _speed(speed)
     out = settings.out
     with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
