@@ -42,11 +42,10 @@ from chp.keys import CLIENT_BYTES, channel_topic, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
-from ..checks import endpoints_of
-from ..clientfile import ClientFile
 from ..core.question import Told, reply_of
 from ..core.rate_limited_log import LOST_S, NEVER
 from ..errors import NotRetained, Refused, Unanswered
+from ..target import servers_of
 from .ask import LATER, Interrupted, QuestionPort
 from .connection import Connection
 
@@ -114,9 +113,8 @@ class Feed:
         self._openers: dict[int, bytes] = {}  # of numbers that were told last, from which a reader may begin
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
-        given = servers if isinstance(servers, ClientFile) else [each for each, _, _ in endpoints_of(servers)]
         self._port = QuestionPort(
-            given, NEVER, silence_s=silence_s, patience_s=silence_s, topics=[channel_topic(subtree)]
+            servers_of(servers, None), NEVER, silence_s=silence_s, patience_s=silence_s, topics=[channel_topic(subtree)]
         )
         self._server: Connection | None = None  # the one that answered last
         self._lost_at = NEVER  # since when nobody gives the feed

@@ -1,4 +1,4 @@
-"""covers: peerlink.py, meeting.py: who has not the peer's place on P+3 changes nothing while the peer lives."""
+"""covers: peerlink.py, handshake.py: a stranger on P+3 changes nothing while the peer lives."""
 
 import logging
 from dataclasses import replace

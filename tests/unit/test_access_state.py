@@ -1,6 +1,6 @@
-"""Rules of access in the one log: both servers have them at a number, after a failover, a restart, and a split.
+"""Rules of access in the log: both servers have them at a number, after a failover, a restart and a split.
 
-covers: core/access/granted.py and changes.py; records of the kind ACCESS in journals, snapshots, suffixes; versions.
+covers: core/state/access_state.py, questions/access_changes.py; ACCESS records in journals, snapshots and suffixes
 """
 
 from __future__ import annotations

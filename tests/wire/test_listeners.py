@@ -1,4 +1,4 @@
-"""covers: agent/listening.py and AsyncListeners: callbacks of changes, `@clone.on("/config/")`."""
+"""covers: agent/listeners.py and AsyncListeners: callbacks of changes, `@clone.on("/config/")`."""
 
 from __future__ import annotations
 

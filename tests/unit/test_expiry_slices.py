@@ -1,6 +1,6 @@
 """Leases and ttls end a slice a turn: how many keys a turn deletes, and who goes on after a failover.
 
-covers: ending.py, the end of a lease in leases.py and commit.py.
+covers: core/expiry.py; the end of a lease in leases.py and commit.py
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""covers: chp_client.gateway.http.plain.py. What is read without a parser is what no two parsers read in two ways."""
+"""covers: gateway/http/plain.py: it reads, without a parser, only requests that any two parsers read alike."""
 
 import pytest
 

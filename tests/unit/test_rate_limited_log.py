@@ -1,4 +1,4 @@
-"""covers: speaking.py, names.py. What a Clone says by itself when it reaches nobody, and when it is back."""
+"""covers: rate_limited_log.py, names.py: what a Clone logs when it reaches no server, and when it is back."""
 
 from __future__ import annotations
 

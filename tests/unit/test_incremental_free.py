@@ -1,4 +1,4 @@
-"""What nobody needs any more is freed a slice a turn. covers: leaving.py, images, maps that are replaced."""
+"""Large values that are not needed any more are freed a slice a turn. covers: incremental_free.py, images"""
 
 import weakref
 from collections.abc import Sized

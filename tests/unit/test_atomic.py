@@ -1,4 +1,4 @@
-"""covers: taking.py without servers. What the copy alone would answer is looked at again after a `sync`."""
+"""covers: clone/atomic.py without servers: an answer from the copy alone is looked at again after a `sync`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is waited for by descriptors is not missed when they keep silent. covers: waiting.py"""
+"""A message that waits behind a silent descriptor is not missed. covers: `Poller` of ports/sockets.py"""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""covers: server/chp_server/core/resting.py: who serves when one of two has little room, or can't do a set."""
+"""covers: core/peer/health.py: which server serves when one of two has little room or can't do a set."""
 
 import pytest
 

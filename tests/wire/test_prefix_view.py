@@ -23,7 +23,7 @@ def lone() -> Iterator[TestServer]:
 def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
     """Whether another Clone comes to show exactly these."""
     with clone.watch("") as watch:
-        while list(clone.under(prefix)) != keys:
+        while list(clone.prefix(prefix)) != keys:
             watch.get(WAIT_S)
     return True
 
@@ -31,7 +31,7 @@ def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
 def test_what_others_set_and_delete_is_in_the_order(lone: TestServer) -> None:
     with Clone(lone.address) as one, Clone(lone.address) as other:
         other.wait_until_synced(WAIT_S)
-        assert list(other.under("/p/")) == []
+        assert list(other.prefix("/p/")) == []
         one.set_many(dict.fromkeys(reversed(KEYS), b"v")).wait(WAIT_S)
         one["/q"] = b"stays"
         assert seen(other, "/p/", KEYS)

@@ -1,4 +1,4 @@
-"""covers: server/chp_server/core/room.py and measuring.py: what is refused for want of room, and what is not."""
+"""covers: resource_limits.py and shell/gauges.py: which sets are refused for want of room, and which are not."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a server says in the middle of a long turn, and what its own silence means. covers: pulse.py, peerlink.py"""
+"""A server sends BEAT in the middle of a long turn, and knows its own silence. covers: pair/beat.py, peerlink.py"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""covers: client/chp_client/topics/ aside.py, letters.py: what can't be handled is put aside, and stops nobody."""
+"""covers: dead_letter.py, dead_letter_format.py: a message that can't be handled is put aside and stops no consumer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chp_client import AsyncClone, BadInput, Clone, Consumer, Message, Refused
 from chp_client.topics import dead_letter
 from chp_client.topics.chunk import parts_of
 from chp_server.testing import TestServer
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 class NoText(Exception):

@@ -1,4 +1,4 @@
-"""covers: taking.py. Of programs that take or put a key at the same time exactly one does, and it is told so."""
+"""covers: clone/atomic.py: of programs that take or put a key at the same time exactly one succeeds and is told so."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""All of the state but the map, packed a slice a turn, of one moment.
+"""All of the state but the map is packed a slice a turn, as it was at one moment.
 
-covers: core/state/rest.py
+covers: `rest` and `load_rest` of core/state/state.py
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""covers: core/updates/unwritten.py, core/room.py: what is refused without a row; a disk that nothing is written to."""
+"""covers: refusals.py, resource_limits.py: sets that are refused without a row; a disk that is not written to."""
 
 from typing import Any
 

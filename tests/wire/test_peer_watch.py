@@ -1,6 +1,6 @@
 """When the connection to the peer's P+3 stands, and when it broke, as libzmq tells it.
 
-covers: peerwatch.py, sockets.py
+covers: peer_watch.py, sockets.py
 """
 
 from __future__ import annotations

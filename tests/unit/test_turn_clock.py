@@ -1,4 +1,4 @@
-"""How long turns take, what the long ones did, and for how long others wait. covers: turnclock.py, chp_turn_seconds"""
+"""How long turns take, what the long ones did, and how long others wait. covers: turn_clock.py, chp_turn_seconds"""
 
 import time
 from collections import Counter, deque
