@@ -96,6 +96,12 @@ def test_a_refusal_names_the_server_the_code_and_the_detail(code: str, text: str
     assert (str(error), error.code, error.detail, error.server) == (text, code, "no", "tcp://a:1")
 
 
+def test_a_refusal_shows_the_oldest_revision_as_people_read_it() -> None:
+    with pytest.raises(Refused, match=r"refused: \(retained\) 1\.88$") as found:
+        Question(1, b"", {}).hear("tcp://a:1", message(REFUSED, 1, "retained", number(1, 88)))
+    assert found.value.detail == number(1, 88)
+
+
 @pytest.fixture
 def line() -> Iterator[tuple[Connection, zmq.Socket[bytes]]]:
     """A connection that stands, and the server's end of it."""

@@ -15,6 +15,7 @@ from chp.batch import decode, packb
 from chp.errors import BadFrame
 from chp.headers import Header, Kthxbai, Messages, Refused, Reply, name_of, request_of
 from chp.messages import ICANHAZ
+from chp.numbers import describe
 from chp.versions import VERSION
 
 from .. import errors
@@ -72,8 +73,10 @@ def read(server: str, body: bytes) -> tuple[Header, list[Any]]:
 
 
 def refused(server: str, header: Refused) -> errors.Refused:
-    """What a server said no with; "bad" comes with a text that says it all."""
-    why = str(header.detail) if header.code == "bad" else f"({header.code}) {header.detail}"
+    """Return the error for a REFUSED. The detail of "bad" is a whole text; that of "retained" is a revision."""
+    detail = header.detail
+    shown = describe(detail) if header.code == "retained" and type(detail) is int else detail
+    why = str(detail) if header.code == "bad" else f"({header.code}) {shown}"
     return errors.Refused(f"refused: {why}", header.code, header.detail, server)
 
 

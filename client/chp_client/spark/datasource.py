@@ -21,7 +21,7 @@ from .reading.stream import StreamReader
 from .values import messages
 from .values.columns import SCHEMA
 from .values.rows import Shape
-from .worker import settle
+from .worker import errors_first, settle
 from .write import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@errors_first
 class ChpDataSource(DataSource):
     """What Spark makes of format("chp")."""
 

@@ -20,6 +20,7 @@ from . import staging
 from .options import BadOption, parse
 from .progress import Progress
 from .values.messages import shape_of
+from .worker import first
 from .write import Job, Staged, commit, stream_job
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
             _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)
         except ChpError as error:
-            raise error.with_traceback(None) from None  # Spark adds two traces of its own to it
+            raise first(error)  # noqa: B904 (the cause is set)
         _sent[job.application] = run, batch_id
 
     return sink

@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 from chp.errors import BadInput
 from chp.keys import check_subtree
+from chp.numbers import Revision
 
 from ..clientfile import ClientFile
 from ..clone.clone import Clone
@@ -87,7 +88,7 @@ class Pinned(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], revision: int, resyncs: int = 0) -> None:
         super().__init__(values)
-        self.revision = revision
+        self.revision = Revision(revision)
         self.resyncs = resyncs  # before it: a server that lost all may come to the same number with something else
 
 

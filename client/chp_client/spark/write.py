@@ -24,7 +24,7 @@ from . import staging
 from .options import BadOption
 from .progress import Progress
 from .values.rows import Shape
-from .worker import settle
+from .worker import errors_first, note_answer, settle
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bo
     ack = staging.commit(
         options["servers"], job.commit_id, job.application, job.version, parts, replace, options["timeout"]
     )
+    note_answer(options["servers"])
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
     log.info("committed %d rows at %d.%d (%s)", rows, ack.epoch, ack.sequence, ack.durability)
     if duplicates:
@@ -107,6 +108,7 @@ def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bo
         )
 
 
+@errors_first
 class BatchWriter(DataSourceArrowWriter):
     """`df.write.format("chp")`: pickled to each task, so its job is the same in all of them."""
 
@@ -128,6 +130,7 @@ class BatchWriter(DataSourceArrowWriter):
         staging.abort(self._options["servers"], self._job.commit_id, self._options["timeout"])
 
 
+@errors_first
 class StreamWriter(DataSourceStreamArrowWriter):
     """`stream.writeStream.format("chp")`: the tasks know query and batch, and tell it by their messages."""
 

@@ -30,7 +30,7 @@ from ...port.ask import QuestionPort
 from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout, Updates
-from ..worker import settle
+from ..worker import errors_first, settle
 from .snapshot import ReadFailed, port_of
 
 log = logging.getLogger(__name__)
@@ -93,15 +93,15 @@ class RetainedChanges(InputPartition):
 class Retained:
     """What the servers retain, as one reader's options want it; the port is opened when it is first asked."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, options: dict[str, Any], *, plans: bool = False) -> None:
+        self._options, self._plans = options, plans
         self._port: QuestionPort | None = None
 
     @property
     def port(self) -> QuestionPort:
         """What asks the servers."""
         if self._port is None:
-            self._port = port_of(self._options)
+            self._port = port_of(self._options, plans=self._plans)
         return self._port
 
     def probe(self, after: ChangePosition = START, most: int = 0, store: str = "", at: int = 0) -> Facts:
@@ -162,6 +162,7 @@ class Retained:
             self._port = None
 
 
+@errors_first
 class ChangesReader(DataSourceReader):
     """`spark.read.format("chp")` with a start: the changes from there to now, or to the end that is given."""
 
@@ -172,7 +173,7 @@ class ChangesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: one task, with its two ends."""
         settle()
-        there = Retained(self._options)
+        there = Retained(self._options, plans=True)
         try:
             after, facts = self._start(there)
             until = self._end(there, facts)

@@ -27,7 +27,7 @@ from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout
 from ..values.messages import MAKE, put_together
-from ..worker import settle
+from ..worker import errors_first, settle
 from .changes import DataLoss
 from .snapshot import port_of
 
@@ -50,9 +50,9 @@ class Source:
         self.options, self.name = options, str(options["topic"])
         self._layout = Layout(schema, options["codec"], options["mode"], MAKE)
 
-    def facts(self) -> dict[str, Any]:
-        """What there is of it."""
-        with port_of(self.options) as port:
+    def facts(self, *, plans: bool = False) -> dict[str, Any]:
+        """Return what the servers tell of the topic; `plans` is as of `port_of`."""
+        with port_of(self.options, plans=plans) as port:
             try:
                 return port.ask("", topic=self.name, facts=True)
             except Refused as refused:
@@ -61,12 +61,12 @@ class Source:
                 said = f"there is no topic {self.name!r}; it is made by its first message, or by `chp topic create`"
                 raise NoSuchTopic(said, "topic", self.name, refused.server) from None
 
-    def start(self, facts: dict[str, Any], default: str) -> int:
-        """By the option startingOffsets."""
+    def start(self, facts: dict[str, Any]) -> int:
+        """Return the offset that the option startingOffsets means; without it the oldest message kept."""
         start = self.options["startingOffsets"]
         if type(start) is int:
             return self.kept(start, facts) if start <= facts["next"] else self._beyond("startingOffsets", start, facts)
-        return int(facts["first" if (start or default) == "earliest" else "next"])
+        return int(facts["first" if (start or "earliest") == "earliest" else "next"])
 
     def end(self, facts: dict[str, Any]) -> int:
         """By the option endingOffsets."""
@@ -128,6 +128,7 @@ class Source:
             self.lost(f"{missed} messages of topic {self.name} before {before} are kept no more")
 
 
+@errors_first
 class MessagesReader(DataSourceReader):
     """`spark.read.format("chp")` of a topic."""
 
@@ -137,15 +138,16 @@ class MessagesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: both ends are fixed then."""
         settle()
-        facts = self._source.facts()
-        first, end = self._source.start(facts, "earliest"), self._source.end(facts)
+        facts = self._source.facts(plans=True)
+        first, end = self._source.start(facts), self._source.end(facts)
         return self._source.ranges(first, max(first, end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
-        return self._source.read(partition)
+        yield from self._source.read(partition)
 
 
+@errors_first
 class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("chp")` of a topic."""
 
@@ -160,7 +162,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Where a new query starts."""
         facts = self._source.facts()
-        return self._offset(self._source.start(facts, "latest"), facts)
+        return self._offset(self._source.start(facts), facts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the option maxOffsetsPerTrigger."""
@@ -206,4 +208,4 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
-        return self._source.read(partition)
+        yield from self._source.read(partition)

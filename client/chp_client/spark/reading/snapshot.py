@@ -13,7 +13,7 @@ always narrows a read is the option `subtree`, which is the frame's own.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,10 @@ from ...errors import Refused
 from ...port.ask import QuestionPort
 from ..progress import Progress
 from ..values.columns import Layout, Updates, packed_column
-from ..worker import settle
+from ..worker import errors_first, has_answered, note_answer, settle
 
 KEYS_A_TASK, TASKS_MAX = 500_000, 64
+FIRST_S = 15.0
 
 
 AGAIN = "load() the data frame again, or start the query again"
@@ -48,9 +49,30 @@ class ImagePartition(InputPartition):
         self.image, self.part, self.number = image, part, number
 
 
-def port_of(options: dict[str, Any]) -> QuestionPort:
-    """What asks the servers that the options name."""
-    return QuestionPort(options["servers"], options["timeout"], again=AGAIN)
+class ReadPort(QuestionPort):
+    """The port of a read. It notes when a server has answered."""
+
+    def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
+        super().__init__(servers, timeout_s, again=AGAIN)
+        self._named = servers
+
+    def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
+        """Return the facts of a REPLY."""
+        facts = super().ask(subtree, **options)
+        note_answer(self._named)
+        return facts
+
+
+def port_of(options: dict[str, Any], *, plans: bool = False) -> ReadPort:
+    """Return the port to the servers that the options name.
+
+    The plan of a batch read waits no longer than `FIRST_S` for servers that have not answered in this session: they are
+    more likely the wrong ones, or not started, than in a failover.
+    """
+    servers, timeout_s = options["servers"], options["timeout"]
+    if plans and not has_answered(servers):
+        timeout_s = min(timeout_s, FIRST_S)
+    return ReadPort(servers, timeout_s)
 
 
 def make_image(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
@@ -92,6 +114,7 @@ def updates_of(segment: list[Any]) -> Updates:
     return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls)
 
 
+@errors_first
 class BatchReader(DataSourceReader):
     """`spark.read.format("chp")`."""
 
@@ -109,7 +132,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """When the query is planned: one image for all tasks."""
         settle()
-        with port_of(self._options) as port:
+        with port_of(self._options, plans=True) as port:
             return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -123,6 +146,7 @@ class BatchReader(DataSourceReader):
                 progress.add(len(updates.keys))
 
 
+@errors_first
 class NarrowedReader(BatchReader):
     """With pushDownPredicate: reads no more than the filters on the key leave, as far as they say how it begins."""
 

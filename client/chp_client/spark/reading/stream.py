@@ -21,6 +21,7 @@ from chp.numbers import describe, sequence_of
 
 from ...errors import Refused
 from ..values.columns import Layout, Updates
+from ..worker import errors_first
 from .changes import (
     NOT_RETAINED,
     START,
@@ -45,6 +46,7 @@ class SnapshotSlice(InputPartition):
         self.piece, self.until = piece, until
 
 
+@errors_first
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("chp")`."""
 
@@ -64,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after, facts = self._there.before("startingTimestamp")
             return offset_of(after, facts["store"].hex())
         facts = self._there.probe()
-        start, store = self._options["startingOffsets"] or "latest", facts["store"].hex()
+        start, store = self._options["startingOffsets"] or "snapshot", facts["store"].hex()
         if isinstance(start, dict):
             return {**start, "store": store}
         if start == "snapshot":
@@ -88,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = newest(facts) if start.get("snapshot") else self._end(after, most, facts)
         end = end if self._ceiling is None else min(end, self._ceiling)
         behind = max(0, sequence_of(facts["newest"]) - sequence_of(end.number))
-        self._lag = {**offset_of(newest(facts), store), "behind": behind}
+        self._lag = {**offset_of(newest(facts), store), "behind": behind, "revision": describe(facts["newest"])}
         return offset_of(end, store)
 
     def reportLatestOffset(self) -> Offset | None:

@@ -27,7 +27,7 @@ import pyarrow.compute
 
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
-from .fields import BadDataFrame
+from .fields import BadDataFrame, is_binary, is_text
 
 SCHEMA = (
     "key string, value binary, revision bigint, ttl double, "
@@ -125,6 +125,10 @@ class Layout:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._make = _MAKE if make is None else make
         self._inside = [field.name for field in self._schema if field.name not in self._make]
+        # With a codec a column `value` that is neither text nor bytes is what the value decodes to.
+        self._whole = codec != "raw" and any(
+            field.name == "value" and not (is_text(field.type) or is_binary(field.type)) for field in self._schema
+        )
         self._codec = codec
         self._mode = mode
         if self._inside and codec == "raw":
@@ -136,7 +140,7 @@ class Layout:
     def batch(self, updates: DeliveredRows) -> pa.RecordBatch:
         """The updates, or what `make` is for, in the schema's columns."""
         bad: set[int] = set()
-        inside = self._decode(updates, bad) if self._inside else []
+        inside = self._decode(updates, bad) if self._inside or self._whole else []
         arrays = [self._array(field, updates, inside, bad) for field in self._schema]
         keys = updates.keys
         if bad and self._mode == "dropmalformed":
@@ -148,11 +152,12 @@ class Layout:
                 raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
-        make = self._make.get(field.name)
+    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[Any], bad: set[int]) -> pa.Array:
+        make = None if self._whole and field.name == "value" else self._make.get(field.name)
         column: Any
         if make is None:
-            column = [thing.get(field.name) for thing in inside]
+            whole = field.name == "value"
+            column = inside if whole else [None if thing is None else thing.get(field.name) for thing in inside]
             convert: Callable[[Any], pa.Array] = partial(_typed, kind=field.type)
         else:
             column = make(updates)
@@ -172,23 +177,24 @@ class Layout:
             return convert([None if gone else thing for thing, gone in zip(column, mask, strict=True)])
         return convert(pa.compute.if_else(pa.array(mask), pa.scalar(None, column.type), column))
 
-    def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[dict[str, Any]]:
+    def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[Any]:
+        """Return what each value decodes to; None for a delete, and for a bad one, whose row goes into `bad`."""
         decode = json.loads if self._codec == "json" else _from_msgpack
-        things: list[dict[str, Any]] = []
+        things: list[Any] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):
-            thing: Any = {}
+            thing: Any = None
             why = ""
             try:
-                thing = {} if value is None else decode(value)
+                thing = None if value is None else decode(value)
             except Exception as error:
                 why = f"the value of {key!r} is not {self._codec}: {error}"
-            if type(thing) is not dict:
+            if value is not None and not why and self._inside and type(thing) is not dict:
                 why = f"the value of {key!r} is not an object with names, so it has no {self._inside[0]!r}"
             if why and self._mode == "failfast":
                 raise BadDataFrame(f"{why}; the option mode says what becomes of such rows")
             if why:
                 bad.add(i)
-            things.append({} if why else thing)
+            things.append(None if why else thing)
         return things
 
 

@@ -54,6 +54,9 @@ class Shape:
         self._nulls: str = options["null.value"]
         self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
         self.key_columns = self._of_keys()
+        if self._value is None and self._others() == ["value"]:
+            # The only column beside the key is the value itself, and not an object of one field.
+            self._value = "value"
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
             self._require(column, role)
