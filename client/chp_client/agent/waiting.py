@@ -21,29 +21,29 @@ Result = TypeVar("Result")
 
 
 class Waiter(Protocol):
-    """How one call waits, for at most a time that began with it; `TimeoutError` when that is over."""
+    """The waits of one call, which share a limit that began with it; they raise `TimeoutError` after it."""
 
     async def confirmed(self, key: str) -> None:
-        """Until no own set of this key is on its way: before that, it has no revision to make a condition of."""
+        """Wait until no own set of this key is on its way: before that, its revision is not known."""
 
     async def done(self, act: Callable[..., Ticket]) -> Ack:
-        """Until the set that this makes is acknowledged; raises what its ticket does.
+        """Make a set by `act`, and wait until it is acknowledged; raise what its ticket does.
 
         `act` takes a `timeout`, as `Clone.set` does, for one that waits for room itself.
         """
 
     async def settled(self, ticket: Ticket) -> object:
-        """The same of a set that is made."""
+        """Wait until a set is acknowledged; raise what its ticket does."""
 
     async def made(self, act: Callable[..., Result]) -> Result:
-        """What `act` comes to, once there is room for it in the window."""
+        """Return the result of `act`, once there is room for it in the window."""
 
     async def changed(self, watch: Watch, at_most_s: float) -> bool:
-        """Whether a change came in that time; `Closed` if none can come any more."""
+        """Return True if a change came in that time; raise `Closed` if none can come any more."""
 
 
 class Blocking:
-    """Waits that keep the thread."""
+    """A waiter that keeps the thread."""
 
     def __init__(self, mailbox: Mailbox, timeout: float | None) -> None:
         limit = wait_s(timeout)
@@ -54,23 +54,23 @@ class Blocking:
         return None if self._until is None else max(0.0, self._until - monotonic())
 
     async def confirmed(self, key: str) -> None:
-        """As `Waiter`."""
+        """Wait until no own set of this key is on its way."""
         self._mailbox.confirmed(key, self._left())
 
     async def done(self, act: Callable[..., Ticket]) -> Ack:
-        """As `Waiter`."""
+        """Make a set by `act`, and wait until it is acknowledged."""
         return act(timeout=self._left()).wait(self._left())
 
     async def settled(self, ticket: Ticket) -> object:
-        """As `Waiter`."""
+        """Wait until a set is acknowledged."""
         return ticket.wait(self._left())
 
     async def made(self, act: Callable[..., Result]) -> Result:
-        """As `Waiter`."""
+        """Return the result of `act`, once there is room for it in the window."""
         return act(timeout=self._left())
 
     async def changed(self, watch: Watch, at_most_s: float) -> bool:
-        """As `Waiter`."""
+        """Return True if a change came in that time; raise `Closed` if none can come any more."""
         limit = at_most(at_most_s, self._left())
         try:
             watch.get(limit)
@@ -82,19 +82,19 @@ class Blocking:
 
 
 def at_most(seconds: float, left: float | None) -> float:
-    """How long to wait once more, of what is left; raises TimeoutError if that is nothing."""
+    """Return how long the next wait may last, of the time left; raise TimeoutError if no time is left."""
     if left == 0.0:
         raise TimeoutError
     return seconds if left is None else min(left, seconds)
 
 
 def closed_meanwhile() -> Closed:
-    """What whoever waits for a change is told when there is nobody left to tell it."""
+    """Return the error for a wait for a change of a Clone that was closed meanwhile."""
     return Closed("this Clone was closed while something waited for a change; make another")
 
 
 def at_once(course: Coroutine[Any, Any, Result]) -> Result:
-    """What a coroutine returns that awaits nothing but `Blocking`."""
+    """Return the result of a coroutine that awaits nothing but `Blocking`."""
     try:
         course.send(None)
     except StopIteration as end:

@@ -1,11 +1,11 @@
-"""A Clone's copy against a server's, by contents: keys, values, revisions, and which keys have a ttl.
+"""The comparison of a Clone's copy with a server's, by contents: keys, values, revisions, and which keys have a ttl.
 
     snapshot at number N  --chunk by chunk-->  Comparison.take, once the copy is complete up to N
     its end               -->                  Comparison.end: keys that only the copy has
 
-What was changed after N is left out, as is an own set that is under way. A key that the server has and the copy lacks
-may have been deleted meanwhile; so whatever differs is looked at again in a second snapshot, and is named only if it
-differs there too. The answers come over sockets of the caller's own: the agent goes on meanwhile.
+Keys that changed after N are left out, and so are own sets under way. A key that the server has and the copy lacks may
+have been deleted meanwhile. So a second snapshot compares the keys that differ once more, and only those that differ
+there too are named. The caller's own connection carries the answers: the agent goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CREDIT, GRANT = 16, 8  # chunks
 
 @dataclass(slots=True)
 class Comparison:
-    """One channel's copy and one snapshot; `only` bounds it to keys that differed before."""
+    """A comparison of one channel's copy with one snapshot; `only` bounds it to keys that differed before."""
 
     channel: CopyChannel
     only: set[str] | None = None
@@ -45,7 +45,7 @@ class Comparison:
     _seen: set[str] = field(default_factory=set)
 
     def take(self, segment: Segment) -> None:
-        """A chunk of the snapshot; the copy is complete up to its number."""
+        """Compare a chunk of the snapshot; the copy is complete up to its number."""
         self._seen.update(segment.keys)
         replica, extras = self.channel.replica, segment.extras or {}
         revisions = [revision for revision, n in extras.get(columns.REVISIONS, ()) for _ in range(n)]
@@ -59,7 +59,7 @@ class Comparison:
                 self._differs(key)
 
     def end(self) -> None:
-        """The snapshot is complete: what else the copy has of its number is too much."""
+        """Note the keys that the copy has up to the snapshot's number, and the complete snapshot has not."""
         for key, revision in self.channel.replica.map.revisions.items():
             if revision <= self.number and key not in self._seen:
                 self._differs(key)
@@ -70,7 +70,7 @@ class Comparison:
 
 
 def compared(mailbox: Mailbox, timeout_s: float | None) -> Comparison:
-    """All channels of a Clone against the server that it follows; `TimeoutError` if that does not answer in time."""
+    """Compare all channels of a Clone with the server that it follows; `TimeoutError` if it does not answer in time."""
     deadline = float("inf") if timeout_s is None else monotonic() + timeout_s
     every = [_compared(mailbox, channel, deadline) for channel in mailbox.core.channels]
     differing = set().union(*(c.differing for c in every))

@@ -6,10 +6,9 @@
 Commands are "status", "switch", "leases", "backup", "restore". Every server answers for itself, active or not:
 `ask_all` asks both at once and returns when both have answered or time is up; `ask_active` finds the one that serves.
 
-A request goes out only over a connection that stands, so it is not left in a queue to be done an hour later; and only
-to a server whose greeting on P+1 shows that it speaks CHP/2, because three frames on P stop the classic programs.
-"status" changes nothing and is asked again when no answer comes; any other command is sent once, because a second
-"switch" would undo the first.
+A request goes out only over a connection that stands, so that no queue keeps it for an hour. The server's greeting on
+P+1 has to show first that it speaks CHP/2, because three frames on P stop the classic programs. "status" changes
+nothing and is asked again when no answer comes. Any other command is sent once: a second "switch" would undo the first.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from ..target import FilePath, servers_of
 from .connection import Connection
 
 TIMEOUT_S = 2.0
-RETRY_S = 0.5  # a status that is not answered is asked again
+RETRY_S = 0.5
 REPEATABLE = frozenset({"status"})
 
 
 @dataclass(frozen=True, slots=True)
 class AdminReply:
-    """What a server answered: its number, and a map whose names depend on the command."""
+    """A server's answer: its number, and a map whose names depend on the command."""
 
     server: str
     number: int
@@ -60,7 +59,7 @@ class AdminError(ChpError):
 
 
 class Unreachable(AdminError):
-    """No answer within the time given; `connected` says whether anybody listened there."""
+    """No answer came within the time given; `connected` says whether a server listened there."""
 
     def __init__(self, server: str, timeout_s: float, connected: bool) -> None:
         silent = f"takes connections but does not answer (waited {timeout_s:g} s); is it stopped, or no CHP server?"
@@ -70,21 +69,21 @@ class Unreachable(AdminError):
 
 
 class SpeaksOnlyChp1(AdminError):
-    """A server that follows RFC 12 and no more: it has no admin requests."""
+    """A server follows RFC 12 and no more: it has no admin requests."""
 
     def __init__(self, server: str) -> None:
         super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
 
 
 class AdminDenied(AdminError):
-    """A server that does not let this client in: it has no key, an unknown one, or expects another server."""
+    """A server refuses this client, which has no key or an unknown one, or expects another server's key."""
 
 
 Answer = AdminReply | AdminError | Refused
 
 
 class Admin:
-    """One line to each server's P and P+1. Not for use by several threads at once.
+    """A connection to each server's P and P+1. Only one thread may use it at a time.
 
     servers       one or two addresses; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
     timeout_s     how long an answer is waited for
@@ -120,22 +119,22 @@ class Admin:
             raise
 
     def ask(self, server: str, command: str, **arguments: Any) -> AdminReply:
-        """One server's answer; raises `Unreachable`, `SpeaksOnlyChp1` or `Refused`."""
+        """Return one server's answer; raise `Unreachable`, `SpeaksOnlyChp1` or `Refused`."""
         answer = self._ask((server,), command, arguments)[server]
         if not isinstance(answer, AdminReply):
             raise answer
         return answer
 
     def ask_all(self, command: str, **arguments: Any) -> dict[str, Answer]:
-        """Every server's answer, or what was wrong, by server; takes at most `timeout_s`."""
+        """Return every server's answer or error, by server, within `timeout_s`."""
         return self._ask(self.servers, command, arguments)
 
     def ask_some(self, servers: Sequence[str], command: str, **arguments: Any) -> dict[str, Answer]:
-        """The same of some of them."""
+        """Return the answers or errors of some servers, as `ask_all` does."""
         return self._ask(servers, command, arguments)
 
     def ask_active(self, command: str, **arguments: Any) -> AdminReply:
-        """The answer of the server that serves: found by asking each what it is."""
+        """Return the answer of the server that serves, after asking each for its status."""
         answers = self.ask_all("status")
         for server, answer in answers.items():
             if isinstance(answer, AdminReply) and str(answer.facts.get("state", "")).lower() == "active":
@@ -176,7 +175,7 @@ class Request:
 
     @property
     def reached(self) -> bool:
-        """Whether a connection ever stood."""
+        """True if a connection ever stood."""
         return self.connection.reached
 
     def step(self, now: float) -> None:

@@ -29,9 +29,11 @@ from .connection import Connection, Elsewhere
 
 RETRY_S = 2.0
 CREDIT = 8
-CONNECT_S = 0.25  # until the next server has its turn; a connection goes on being made meanwhile
+# The next server has its turn then. The connection to this one goes on being made.
+CONNECT_S = 0.25
 AGAIN_S = 0.1
-LATER = ("passive", "busy")  # the codes of a server that can't answer now: another may, or it itself a moment later
+# The codes of a server that can't answer now. Another server may, or this one a moment later.
+LATER = ("passive", "busy")
 
 
 class Interrupted(Unanswered):
@@ -107,7 +109,8 @@ class QuestionPort:
             question = Question(next(self._ids), subtree.encode(), {"from": 0, **options}, grant=grant)
             try:
                 if connection.reach(min(left, CONNECT_S)) and connection.ask(question):
-                    told = connection.hear(question, min(left, patience_s))
+                    # The timeout of a feed bounds the search for a server, and not an answer on its way.
+                    told = connection.hear(question, patience_s if self._topics else min(left, patience_s))
                     self.asked = connection
                     return connection, question, told
                 last = connection.why or "no answer"
@@ -123,7 +126,8 @@ class QuestionPort:
             except Elsewhere:
                 last = "no answer"
                 self._drop(connection)
-                if self._at == 0:  # all are silent, or one is busy with much: asked again it is not sooner done
+                if self._at == 0:
+                    # All are silent, or one is busy with a large answer, which a new question does not speed up.
                     patience_s *= 2
             self.heard(AGAIN_S)
         raise Unanswered(

@@ -56,11 +56,15 @@ class Connection:
         topics: Sequence[bytes] = (),
     ) -> None:
         self.address, self.topics = address, list(topics)
-        self.stands = self.reached = False  # the connection to P: now; ever
-        self.greeted = self.is_chp1 = False  # what P+1 has shown the server to be
-        self.state = self.number = 0  # as the server last published them
+        # Whether a connection to P stands now, and whether one ever did.
+        self.stands = self.reached = False
+        # The protocol that the server has shown on P+1.
+        self.greeted = self.is_chp1 = False
+        # The state and the number that the server published last.
+        self.state = self.number = 0
         self.heartbeat_s = 1.0
-        self.anew = False  # the server was started anew since the last question: it may hold another store
+        # The server was started anew since the last question, and may hold another store.
+        self.anew = False
         self._run = b""
         self._forbidden = False
         self.requests = context.socket(zmq.DEALER)
@@ -102,16 +106,16 @@ class Connection:
 
     @property
     def why(self) -> str:
-        """Why the server refuses the handshake, once it has insisted; "" if it does not."""
+        """The reason why the server refuses the handshake, once it has insisted; "" if it does not refuse."""
         return self._admission.why
 
     @property
     def due(self) -> float:
-        """When `look` has to connect again."""
+        """The time at which `look` has to connect again."""
         return self._admission.due
 
     def look(self) -> None:
-        """Take what libzmq tells of the connection to P, and connect again if that is due."""
+        """Take libzmq's news of the connection to P, and connect again if that is due."""
         for frames in drain(self.monitor, MESSAGES_A_TURN):
             event = int.from_bytes(frames[0][:2], sys.byteorder)
             if event in (DONE, DISCONNECTED):
@@ -188,7 +192,7 @@ class Connection:
     # -- what the server publishes
 
     def published(self) -> Iterator[tuple[Header, list[object]]]:
-        """Yield header and items of what has come on the topics; note what the server says of itself."""
+        """Yield header and items of each message on the topics; note the server's state and number."""
         for frames in [] if self.updates is None else drain(self.updates, MESSAGES_A_TURN):
             if frames[0] == HUGZ:
                 self.greeted |= len(frames) > 3 and CHP2 in frames[3]
@@ -207,7 +211,7 @@ class Connection:
             yield header, items
 
     def _subscribe_again(self) -> None:
-        """Subscribe anew where the rules kept the topics from us: the server says again whether they still do."""
+        """Subscribe anew after a refusal by the rules: the server answers again whether they still forbid it."""
         self._forbidden = False
         assert self.updates is not None, "only a topic can be forbidden"
         for topic in self.topics:

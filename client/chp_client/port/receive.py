@@ -1,4 +1,4 @@
-"""Taking what has arrived on a socket, without waiting and in bounded portions."""
+"""The messages that have arrived on a socket, taken in bounded portions and without waiting."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _get_option: Any = Backend.get
 
 
 def has_input(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived."""
+    """Return True if a message has arrived."""
     return bool(_get_option(socket, _EVENTS) & _POLLIN)
 
 
 def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
-    """Whatever has arrived, up to a number of messages and bytes."""
+    """Return the messages that have arrived, up to a number of messages and bytes."""
     return receive(socket, messages_max)[0]
 
 
 def receive(socket: zmq.Socket[bytes], messages_max: int) -> tuple[list[list[bytes]], bool]:
-    """Whatever has arrived, up to a number of messages and bytes; and whether there may be more.
+    """Return the messages that have arrived, up to a number of messages and bytes; and True if there may be more.
 
-    A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes longer. Where a message
-    came alone, asking for another costs less than the exception that says there is none.
+    A `Frame` knows whether another one follows. `recv_multipart` asks the socket, which takes longer. After a message
+    that came alone, `has_input` costs less than the exception of a socket without a message.
     """
     messages: list[list[bytes]] = []
     size = 0

@@ -1,11 +1,10 @@
-"""Every option of format("chp") in one table: what it is called, what it takes, and what it is if it isn't given.
+"""Every option of format("chp") in one table: its name, its values, and its default.
 
     options = parse({"servers": "tcp://a:5556,tcp://b:5566", "subtree": "/rates/", "key.template": "/rates/{base}/{quote}"})
     options["null.value"]           -> "error"
 
-Names are taken as Spark hands them over, in any case. An option that is not in the table is an error that suggests
-the one that was meant: a misspelt `confirm.overwrite` or `ttl` that is silently ignored is worse than a job that
-does not start.
+Names are taken in upper or lower case. An option that is not in the table is an error that suggests the nearest one. A
+job that does not start is better than a misspelt `confirm.overwrite` or `ttl` that is silently ignored.
 """
 
 # ruff: noqa: E501 (a table has a row a line)
@@ -28,19 +27,23 @@ from chp.topics import check_topic
 from .. import checks
 from ..clientfile import ClientFile
 
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark hands these to a sink too
+# Spark hands these to a sink too.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 class BadOption(BadInput):
-    """An option that is unknown, missing, or has a value it can't have; the text says which and what to give."""
+    """An option is unknown, missing, or has a wrong value; the text names it and says what to give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table; `read` makes its value of the text, and raises `ValueError` that says what is wanted."""
+    """One row of the table; `read` makes a value of the text, or raises a `ValueError` that says what is wanted.
+
+    `where` is "all", or some of "write", "read" and "stream".
+    """
 
     name: str
-    where: str  # "all", "write", "read", "stream"
+    where: str
     read: Callable[[str], Any]
     default: Any
     takes: str
@@ -100,7 +103,8 @@ def _ttl(text: str) -> float | str:
     try:
         seconds = float(text)
     except ValueError:
-        return text  # a column
+        # It names a column.
+        return text
     if not 0 < seconds <= DEFAULT.ttl_s_max:
         raise ValueError(f"it is seconds above 0 and at most {DEFAULT.ttl_s_max:.0f}, or the name of a column")
     return seconds
@@ -201,7 +205,7 @@ _CATALOG = (
 
 
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
-    """Every option's value, by the name it has in the table; raises `BadOption`."""
+    """Return every option's value, by the name that it has in the table; raise `BadOption`."""
     values = {option.name: option.default for option in OPTIONS}
     for name, text in given.items():
         if name.lower() in SPARKS_OWN:
@@ -242,7 +246,7 @@ OF_KEYS = (
 
 
 def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> None:
-    """Raises `BadOption` for what says nothing of messages, if they are of a topic; and the other way round."""
+    """Raise `BadOption` for an option of keys beside a topic, and for one of messages without a topic."""
     if options["topic"] is None:
         if options["endingOffsets"] is not None:
             raise BadOption(
@@ -265,8 +269,10 @@ def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> 
 
 
 def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
-    """Whether the options of a read are for changes, as a stream's are; raises `BadOption` for those that exclude
-    each other, or need another."""
+    """Return True if a read is one of changes, as a stream's is.
+
+    Raises `BadOption` for options that exclude each other, or need another one.
+    """
     start, since, end, till = (options[name] for name in CHANGES)
     if start is not None and since is not None:
         raise BadOption("both options startingOffsets and startingTimestamp are given; a read has one start")
@@ -290,7 +296,8 @@ def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
 def _unknown(name: str) -> str:
     if name.lower() == "path":
         return "option path is not used: give save() or load() no argument, and the option subtree"
-    if name.lower() == "provider":  # what CREATE TABLE adds
+    if name.lower() == "provider":
+        # CREATE TABLE adds it.
         return f"chp can't be a table of Spark's catalog. {_CATALOG}"
     close = difflib.get_close_matches(name.lower(), list(_BY_NAME), n=1, cutoff=0.5)
     meant = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"there are {', '.join(o.name for o in OPTIONS)}"
@@ -298,7 +305,7 @@ def _unknown(name: str) -> str:
 
 
 def table() -> str:
-    """The table as Markdown, for the documents."""
+    """Return the table as Markdown, for the documents."""
     rows = ["| option | for | takes | default | |", "|---|---|---|---|---|"]
     for o in OPTIONS:
         default = "" if o.default is None else str(o.default).lower() if isinstance(o.default, bool) else f"{o.default}"

@@ -92,7 +92,8 @@ def note_answer(servers: Sequence[str]) -> None:
             try:
                 mark.touch()
             except OSError:
-                pass  # this process knows, which is enough while Spark keeps it
+                # This process knows, which is enough while Spark keeps it.
+                pass
 
 
 def _mark(servers: Sequence[str]) -> Path:

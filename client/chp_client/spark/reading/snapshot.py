@@ -1,15 +1,15 @@
-"""Reading a snapshot: every task reads a slice of one image, so all rows are as of one number.
+"""The reader of a snapshot: every task reads a slice of one image, so all rows are of one number.
 
-    plan      an image of what is to be read is made on the active, and cut into slices        (SPEC.md, section 17)
-    task i    slice i, in chunks with credit, columns from end to end
+    plan      the active makes an image of the keys to read, and cuts it into slices           (SPEC.md, section 17)
+    task i    reads slice i, in chunks with credit, as columns from end to end
 
-An image is kept for ten minutes after its last use, a minute once all slices were read. A data frame that is used again
-later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
+The active keeps an image for ten minutes after its last use, and for a minute after all slices were read. A data frame
+that is used later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
 
-Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once: Spark 4.3 plans a Python
-source once for all uses of a data frame (or view), so what one use pushes down is missing in another. Then
-`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a filter those of the filter. What
-always narrows a read is the option `subtree`, which is the frame's own.
+Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once. Spark 4.3 plans a Python
+source once for all uses of a data frame (or view), so the rows that one use filters out are missing in another. Then
+`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a filter those of the filter. The
+option `subtree` belongs to the frame, and always narrows a read.
 """
 
 import secrets
@@ -39,11 +39,11 @@ AGAIN = "load() the data frame again, or start the query again"
 
 
 class ReadFailed(ChpError):
-    """What was to be read can't be had."""
+    """The servers no longer have what the query reads."""
 
 
 class ImagePartition(InputPartition):
-    """One of the slices of an image."""
+    """A slice of an image."""
 
     def __init__(self, image: bytes, part: int, number: int) -> None:
         self.image, self.part, self.number = image, part, number
@@ -76,7 +76,7 @@ def port_of(options: dict[str, Any], *, plans: bool = False) -> ReadPort:
 
 
 def make_image(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
-    """An image of what begins with `prefix` in a subtree, and its slices."""
+    """Make an image of the keys that begin with `prefix` in a subtree; return its slices."""
     name = secrets.token_bytes(16)
     facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
     if partitions is None:
@@ -86,7 +86,7 @@ def make_image(port: QuestionPort, subtree: str, prefix: str, partitions: int | 
 
 
 def read_slice(port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: bool = False) -> Iterator[Updates]:
-    """The updates of a slice, chunk by chunk; `packed` with keys and values in Arrow's form."""
+    """Yield the updates of a slice, chunk by chunk; if `packed`, with keys and values in Arrow's form."""
     at = describe(piece.number)
     try:
         for header, items in port.stream(subtree, image=piece.image, part=piece.part, packed=packed):
@@ -103,7 +103,7 @@ def read_slice(port: QuestionPort, subtree: str, piece: ImagePartition, *, packe
 
 
 def updates_of(segment: list[Any]) -> Updates:
-    """A segment of a SYNC."""
+    """Return the updates of a segment of a SYNC."""
     keys, values, extras = segment
     runs = extras[columns.REVISIONS]
     revisions = np.repeat(np.array([run[0] for run in runs], np.int64), [run[1] for run in runs])
@@ -116,7 +116,7 @@ def updates_of(segment: list[Any]) -> Updates:
 
 @errors_first
 class BatchReader(DataSourceReader):
-    """`spark.read.format("chp")`."""
+    """The reader of `spark.read.format("chp")`."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
@@ -124,19 +124,19 @@ class BatchReader(DataSourceReader):
         self._prefix: str = options["subtree"]
 
     def narrow(self, prefixes: list[str]) -> None:
-        """Read no more than what begins with each of these."""
+        """Read no more than the keys that begin with each of these prefixes."""
         for prefix in prefixes:
             if prefix.startswith(self._prefix):
                 self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
-        """When the query is planned: one image for all tasks."""
+        """Plan the tasks: one image for all of them."""
         settle()
         with port_of(self._options, plans=True) as port:
             return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
+        """Yield the rows of a slice in a task, as record batches."""
         assert isinstance(partition, ImagePartition)
         settle()
         progress = Progress(f"slice {partition.part}", "keys read")
@@ -148,16 +148,16 @@ class BatchReader(DataSourceReader):
 
 @errors_first
 class NarrowedReader(BatchReader):
-    """With pushDownPredicate: reads no more than the filters on the key leave, as far as they say how it begins."""
+    """A reader with pushDownPredicate: it reads no keys whose beginning the filters rule out."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """All filters come back, for Spark to apply again: a prefix says less than they do."""
+        """Narrow the read, and return all filters for Spark to apply again: a prefix says less than a filter."""
         self.narrow([prefix for each in filters if (prefix := key_prefix(each)) is not None])
         return filters
 
 
 def key_prefix(condition: Filter) -> str | None:
-    """What keys begin with if they meet the condition; None if it says nothing of that."""
+    """Return the prefix of all keys that meet the condition; None if the condition implies none."""
     if getattr(condition, "attribute", None) != ("key",):
         return None
     if isinstance(condition, EqualTo | StringStartsWith):
@@ -168,7 +168,7 @@ def key_prefix(condition: Filter) -> str | None:
 
 
 def _common(texts: list[str]) -> str:
-    """What all of them begin with: what the first and the last in order share."""
+    """Return the common prefix of all texts, which is that of the first and the last in order."""
     low, high = min(texts), max(texts)
     same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     return low[:same]
