@@ -15,7 +15,7 @@ from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
 from chp_client.port.admin import Admin
 from chp_client.port.feed import Feed
-from chp_server.settings.config import ConfigError, load
+from chp_server.settings.sources import ConfigError, load
 from tests.wire import keys
 
 
