@@ -38,8 +38,8 @@ def test_there_are_ten() -> None:
 
 _ASKS = """
 from chp_client import ClientFile
-from chp_client.ask.port import QuestionPort
-from chp_client.feed.feed import Feed
+from chp_client.port.ask import QuestionPort
+from chp_client.port.feed import Feed
 servers = ClientFile.read("/etc/chp/alice.toml")
 with QuestionPort(servers, 60) as port, Feed(servers) as feed:
     print(port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"], bool(feed.facts(60).newest))

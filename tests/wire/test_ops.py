@@ -13,7 +13,7 @@ import pytest
 
 from chp import facts
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.exits import MEANING, Exit
 from chp_server.testing import Pair, free_port
 from tests.wire.gateways import RunningGateway

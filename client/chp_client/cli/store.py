@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from chp.errors import BadInput, ChpError
 
-from ..admin import Admin, AdminReply, Answer
+from ..port.admin import Admin, AdminReply, Answer
 from .faults import Misused, NoServer, RefusedByServer
 from .pair import view
 from .probe import why_silent

@@ -1,7 +1,7 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-What they do is in `chp_client.recorder` and `chp_client.replayer`, which need the extra `parquet`; this is how it is
-asked for, and what is said about it. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
+The package `chp_client.recording` does the work and needs the extra `parquet`; this module has the two commands and
+what they print. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..store import closing, explained, make_clone
 from ..text import show_count, show_revision
 
 if TYPE_CHECKING:
-    from ...replayer import Replayed
+    from ...recording.replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 
@@ -92,7 +92,7 @@ def record(settings: CliSettings, directory: str, *, subtree: str, start: str, e
     number in DIR, as far as the servers retain it (chp-server --retain-bytes, --retain-s); if they don't, it says so
     and the recording has a row `gap` and a snapshot.
     """
-    recording = _module("recorder")
+    recording = _module("recording.recorder")
     out = settings.out
     os.umask(0o077)  # what it writes is the user's own: who reads it reads all that was set
     with explained(settings), _until_told() as stop:
@@ -122,7 +122,7 @@ def replay(settings: CliSettings, directory: str, speed: str, after: int) -> Non
 
     Says up to which number of the recording all is acknowledged; --from goes on there.
     """
-    replaying = _module("replayer")
+    replaying = _module("recording.replayer")
     pace = _speed(speed)
     out = settings.out
     with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:

@@ -19,7 +19,7 @@ import click
 from chp.addresses import is_file, parse
 from chp.versions import VERSION
 
-from ...admin import Admin
+from ...port.admin import Admin
 from .. import pair
 from ..faults import DEGRADED, OK
 from ..pair import ServerStatus
