@@ -1,7 +1,7 @@
 """The commands that set a pair with keys up on two hosts, as the pages of operation have them, on two hosts.
 
-covers: docs/operations.md and docs/operations/keys.md; host names of either kind of address; what a newcomer is told who
-leaves a command out
+covers: docs/operations.md and docs/operations/keys.md; host names of either kind of address; the answers to a newcomer
+that leaves a command out
 """
 
 from __future__ import annotations
