@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chp.numbers import number
-from chp_client.feed.feed import FeedRecord
-from chp_client.recorder import RecordingWriter
+from chp_client.port.feed import FeedRecord
+from chp_client.recording.recorder import RecordingWriter
 
 from ..rates.ecb import Day, history
 
@@ -46,12 +46,12 @@ class Tick:
 
     @property
     def key(self) -> str:
-        """Where its newest is."""
+        """The key of the pair's newest tick."""
         return f"/ticks/{self.pair}"
 
     @property
     def value(self) -> bytes:
-        """As it travels."""
+        """The tick as JSON."""
         return json.dumps({"time": self.time_ms, "price": self.price, "size": self.size, "no": self.no}).encode()
 
 

@@ -109,6 +109,7 @@ def test_a_stream_that_starts_at_a_time_and_tells_its_lag(
     told = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
     told = [json.loads(t) if isinstance(t, str) else t for t in told]
     assert [t["behind"] for t in told][:3] == [3, 1, 0] and told[0]["sequence"] == told[-1]["sequence"], told
+    assert told[0]["revision"] == f"{told[0]['epoch']}.{told[0]['sequence']}"
 
 
 def test_deletes_by_a_column_so_that_changes_are_copied_as_they_come(
@@ -122,9 +123,9 @@ def test_deletes_by_a_column_so_that_changes_are_copied_as_they_come(
     query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     query.awaitTermination(120)
     clone.sync(30)
-    assert dict(clone.under("/b/")) == {"/b/2": b"2"}
+    assert dict(clone.prefix("/b/")) == {"/b/2": b"2"}
     frame = spark.createDataFrame([("/b/2", 1.5, "delete"), ("/b/3", 2.5, "set")], "key string, bid double, op string")
     options = {"servers": server.address, "codec": "json", "operation": "op"}
     frame.write.format("chp").mode("append").options(**options).save()
     clone.sync(30)
-    assert dict(clone.under("/b/")) == {"/b/3": b'{"bid":2.5}'}
+    assert dict(clone.prefix("/b/")) == {"/b/3": b'{"bid":2.5}'}

@@ -47,7 +47,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"servers": "localhost"}, "is not tcp://host:port"),
         ({"provider": "chp", **SERVERS}, "can't be a table of Spark's catalog.*use CREATE TEMPORARY VIEW"),
         ({**SERVERS, "key.tmplate": "x"}, "key.tmplate is not known; did you mean key.template"),
-        ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, client_file, subtree"),
+        ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, clientFile, subtree"),
         ({**SERVERS, "path": "/rates/"}, "option path is not used.*subtree"),
         ({**SERVERS, "subtree": "rates"}, "subtree is 'rates'.*'/rates/'"),
         ({**SERVERS, "codec": "pickle"}, "codec is 'pickle': it is one of raw, json, msgpack"),
@@ -237,3 +237,11 @@ def test_servers_of_foreach_batch_as_a_list() -> None:
     foreach_batch(servers=["tcp://a:5556", "b:5566"], subtree="/a/")
     with pytest.raises(BadOption, match="server 'a' is not tcp"):
         foreach_batch(servers=["tcp://a:5556", "a"])
+
+
+def test_an_ending_revision_is_its_text_or_the_number_in_the_column() -> None:
+    for text in ("1.88", "281474976710744"):
+        assert (
+            parse({**SERVERS, "startingOffsets": "earliest", "endingRevision": text})["endingRevision"]
+            == (1 << 48) + 88
+        )

@@ -21,9 +21,9 @@ from chp.keys import ETX, RESERVED_KEY, STX, channel_topic, public_session, sess
 from chp.messages import ICANHAZ, kvset
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin, AdminReply
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
+from chp_client.port.admin import Admin, AdminReply
 from chp_server.testing import Pair, TestServer
 from tests.wire import keys
 from tests.wire.hand import at, until
@@ -56,7 +56,7 @@ class Who:
 
     def clone(self, name: str, **options: Any) -> Clone:
         """A user's Clone."""
-        return Clone.from_file(self.files[name], **options)
+        return Clone(client_file=self.files[name], **options)
 
     def give(self, rules: dict[str, Any]) -> int:
         """New rules, by root; the number at which they hold."""

@@ -16,9 +16,9 @@ import pytest
 
 from chp_client import Clone
 from chp_client.errors import NotRetained
-from chp_client.feed.feed import Feed
-from chp_client.recorder import RecordingWriter, record
-from chp_client.recording_files import POSITION, files, pq
+from chp_client.port.feed import Feed
+from chp_client.recording.files import POSITION, files, pq
+from chp_client.recording.recorder import RecordingWriter, record
 from chp_server.testing import TestServer
 from tests.process.cluster import wait_for
 from tests.wire.hand import GENEROUS_S
@@ -100,7 +100,7 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
     def record_until(reached: Callable[[list[str]], bool]) -> list[str]:
         stop = Event()
         said: list[str] = []
-        options: dict[str, Any] = {"start": "earliest", "every_s": 0.05, "stop": stop, "say": said.append}
+        options: dict[str, Any] = {"start": "begin", "every_s": 0.05, "stop": stop, "say": said.append}
         thread = Thread(target=record, args=(split.address, folder), kwargs=options, daemon=True)
         thread.start()
         try:

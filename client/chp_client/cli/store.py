@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from chp.errors import BadInput, ChpError
 
-from ..admin import Admin, AdminReply, Answer
+from ..port.admin import Admin, AdminReply, Answer
 from .faults import Misused, NoServer, RefusedByServer
 from .pair import view
 from .probe import why_silent
@@ -115,7 +115,7 @@ class Store:
 
     def keys(self, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
         """The keys under a prefix, in order; or the first `limit` behind a key."""
-        return list(islice(self.clone.under(prefix, after), limit))
+        return list(islice(self.clone.prefix(prefix, after), limit))
 
     def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> WriteResult:
         """Set a key and wait for the acknowledgement."""

@@ -24,21 +24,23 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..agent.changes import Change
+from ..agent.lease import Lease
 from ..agent.listeners import ChangeListeners, Listening
 from ..agent.tickets import Ticket
+from ..agent.waiting import Blocking, at_once
 from ..agent.watch import Watch
+from ..agent.writer import Items
 from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
-from ..feed.history import Version
+from ..port.history import Version
+from ..starts import KeyStart
 from ..topics.reader import PATIENCE_S
 from ..topics.topic import Topic, topics_of
 from ..topics.transaction import Transaction
-from .atomic import NOTHING, AtomicOperations, Blocking, at_once, flush
+from .atomic import NOTHING, AtomicOperations, flush
 from .base import CLOSE_S, BaseClone, Pin
 from .health import Check
-from .lease import Lease
-from .writer import Items
 
 CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
 
@@ -214,7 +216,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def watch(
         self,
         prefix: str = "",
-        start: int | str = "now",
+        start: KeyStart = "end",
         *,
         conflate: bool = False,
         queue_max: int | None = None,
@@ -222,8 +224,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     ) -> Watch:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
-        start      "now"; "snapshot": first everything held, as sets; a revision: first every change after it, deletes
-                   too, from the log of the active. If that does not reach back so far, reading raises `NotRetained`
+        start      "end": only what is new; "snapshot": first everything held, as sets; "begin": first every change
+                   that the log of the active retains, deletes too; a revision, the one seen last: first every change
+                   after it. If the log does not reach back so far, reading raises `NotRetained`
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
                    changes behind: one more, and reading it raises `Lagging`
         on_bad     for a value that the codec can't take: "raise" (`BadValue`, and the next one can be read), "skip" its
@@ -234,15 +237,15 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return self.open_watch(prefix, start, conflate, queue_max, on_bad)
 
-    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: int | str) -> None:
+    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:
         self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:
         """Call a function of `on` no more, under any prefix; whether it was called."""
         return self._listeners.drop(listener)
 
-    def together(self, timeout: float | None = None) -> Transaction:
-        """Keys, messages and acknowledgements in one step, for `with`: all of it is done, or none (docs/topics.md).
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Begin a transaction, for `with`: keys, messages and acknowledgements take effect in one step, or none does.
 
         timeout   seconds that its end waits for the servers; None: as long as it takes. `Conflict` and `Fenced` name
                   what differed

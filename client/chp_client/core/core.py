@@ -33,10 +33,10 @@ from .copy.subscriptions import PULSE, Subscriptions
 from .events import Effects, Sink, State
 from .freshness import Freshness
 from .leadership import Leadership, Move
+from .leases import LeaseRefresher
 from .own_sets import OwnSets
-from .sending.leases import LeaseRefresher
-from .sending.session import Session
 from .server_view import AWAY, SPEAKS, ServerView
+from .session import Session
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
@@ -138,8 +138,8 @@ class ClientCore:
         publish, self.out.effects.publish = self.out.effects.publish, []
         return publish
 
-    def catch_up(self, handle: Any, prefix: str, after: int) -> None:
-        """A watch begins at a revision: what it missed comes as the effect `missed`, with its handle."""
+    def catch_up(self, handle: Any, prefix: str, after: int | None) -> None:
+        """Fetch what a watch missed after a revision, or all that is retained; it comes as the effect `missed`."""
         self.joining.backlogs.add(handle, prefix, after, self.channels)
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool = True, size: int = 0) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from chp_client.agent.lease import Lease
+from chp_client.agent.waiting import Waiter, at_once
 from chp_client.clone.aio import AsyncClone
-from chp_client.clone.atomic import Waiter, at_once
 from chp_client.clone.base import BaseClone
 from chp_client.clone.clone import Clone
-from chp_client.clone.lease import Lease
 
 from .lock import TTL_S, own_name
 from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, of_kind
@@ -31,7 +31,7 @@ class _Party:
 
     def members(self) -> dict[str, Any]:
         """The name of each member, and what it shows; of two of one name the later one's."""
-        found = self._clone.under(self._path).items()
+        found = self._clone.prefix(self._path).items()
         return {name_of(key): value for key, value in found if is_contender(key, self._path)}
 
     def __iter__(self) -> Iterator[str]:
@@ -41,7 +41,7 @@ class _Party:
         return name in self.members()
 
     def __len__(self) -> int:
-        return sum(is_contender(key, self._path) for key in self._clone.under(self._path))
+        return sum(is_contender(key, self._path) for key in self._clone.prefix(self._path))
 
     async def _join(self, waits: Waiter) -> None:
         if self._lease is None or self._lease.lost:

@@ -21,9 +21,9 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
-from chp_client.clone.atomic import Waiter
+from chp_client.agent.lease import Lease
+from chp_client.agent.waiting import Waiter
 from chp_client.clone.base import BaseClone
-from chp_client.clone.lease import Lease
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
@@ -102,7 +102,7 @@ class QueuePlace:
 
     def contenders(self) -> list[str]:
         """The keys of all who hold it or wait for it, in their order."""
-        found = [(self._revision(key), key) for key in self._clone.under(self.path) if is_contender(key, self.path)]
+        found = [(self._revision(key), key) for key in self._clone.prefix(self.path) if is_contender(key, self.path)]
         return [key for _, key in sorted(found)]
 
     def _revision(self, key: str) -> int:

@@ -1,9 +1,9 @@
-"""Live tables: a mapping that a UDF reads from its worker's own replica, current within milliseconds.
+"""Live tables: a mapping that a UDF reads from its worker's own copy, current within milliseconds.
 
     rates = live(["tcp://a:5556", "tcp://b:5566"], "/rates/", codec="text")
 
     @udf("double")
-    def in_euro(amount, currency):                      # `rates` travels with the function, as two addresses and a name
+    def in_euro(amount, currency):                      # `rates` travels as two addresses and a name
         return amount / float(rates[f"/rates/EUR/{currency}"])
 
     def convert(batches):                               # mapInPandas, mapInArrow
@@ -11,25 +11,26 @@
             now = rates.pin()                           # one view for the whole batch
             yield batch.assign(euro=batch.amount / batch.currency.map(lambda c: float(now[f"/rates/EUR/{c}"])))
 
-What a broadcast variable is not: it follows the store. What it costs, and what it promises:
+A broadcast variable stays as it was; a live table follows the store. Its costs and promises:
 
-- **One replica a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree);
-  all later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
-  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default), so a thousand tasks on four
-  cores open four replicas. With reuse off, each task pays for its own.
-- **Start-up**: connecting and one snapshot: some 30 ms, and about a second for each million small keys. Until it is
-  complete, the first read waits, at most `timeout_s`; then it is a `TimeoutError` that says how the servers look.
-- **Consistency**: what a read returns was in the store at one moment, and a worker never goes back in time. Two reads
-  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` is one moment for many reads: a
-  plain dict of the subtree at one number, never half a record; `pin().revision` says which. If the servers fall silent
-  a table goes on with what it has: `state` and `staleness_s` tell.
-- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values;
-  mark it `asNondeterministic()` if it must run once a row and plan.
-- **End of life**: the replica ends with the worker (Spark ends idle ones after a minute, all with the executor); the
-  servers see the connection go. In a program of your own, `close()` ends it sooner.
-- **Fork**: workers are forked by Spark's daemon. A child never uses what its parent opened; it opens its own.
+- **One copy a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree).
+  All later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
+  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default). So a thousand tasks on four
+  cores open four copies. With reuse off, each task opens a copy of its own.
+- **Start-up**: connecting and one snapshot take some 30 ms, and about a second for each million small keys. The first
+  read waits until the copy is complete, at most `timeout_s`. Then it raises a `TimeoutError` that tells the servers'
+  states.
+- **Consistency**: a read returns what was in the store at one moment, and a worker never goes back in time. Two reads
+  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` returns a plain dict of the
+  subtree at one number, never half a record; `pin().revision` is that number. If the servers fall silent, a table goes
+  on with what it has: see `state` and `staleness_s`.
+- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values.
+  Mark it `asNondeterministic()` if it must run once a row and plan.
+- **End of life**: the copy ends with the worker. Spark ends idle workers after a minute, and all of them with the
+  executor. In a program of your own, `close()` ends it sooner.
+- **Fork**: Spark's daemon forks the workers. A child never uses what its parent opened; it opens its own.
 
-Reads only: publish with `format("chp")`.
+A live table only reads: publish with `format("chp")`.
 """
 
 from __future__ import annotations
@@ -37,34 +38,51 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
-from typing import Any
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, NamedTuple
 
 from chp.errors import BadInput
 from chp.keys import check_subtree
+from chp.numbers import Revision
 
-from ..checks import endpoints_of
+from ..clientfile import ClientFile
 from ..clone.clone import Clone
 from ..codecs import Codec
 from ..core.events import State
+from ..target import FilePath, Servers, servers_of
 from ..typed import codec_of
 
 TIMEOUT_S = 30.0
-REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread
-Place = tuple[tuple[str, ...], str]
+# Each replica of a process is a copy of a subtree and a thread.
+REPLICAS_MAX = 32
+
+
+class Source(NamedTuple):
+    """The servers or the client file of a replica, and its subtree; it travels to the workers."""
+
+    servers: tuple[str, ...]
+    client_file: str | None
+    subtree: str
 
 
 def live(
-    servers: str | Iterable[str], subtree: str = "", *, codec: str | Codec = "raw", timeout_s: float = TIMEOUT_S
+    servers: Servers | None = None,
+    subtree: str = "",
+    *,
+    client_file: FilePath | None = None,
+    codec: str | Codec = "raw",
+    timeout_s: float = TIMEOUT_S,
 ) -> Live:
-    """A live table of a subtree; nothing is opened before the first read, in the process that reads.
+    """Return a live table of a subtree; nothing is opened before the first read, in the process that reads.
 
     servers, codec   as of `Clone`; a codec that is an object travels with the table, so it must be picklable
+    client_file      in place of servers: the path of a client file. Only the path travels, and each worker reads the
+                     file: it has to be at the same path on all executors. What is wrong with it the first read raises
     timeout_s        how long a read may wait for the first sync of its process, in seconds (`TimeoutError`)
 
     Raises `BadInput` and `BadSubtree`.
     """
-    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+    return Live(servers, subtree, client_file=client_file, codec=codec, timeout_s=timeout_s)
 
 
 class Pinned(dict[str, Any]):
@@ -72,23 +90,24 @@ class Pinned(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], revision: int, resyncs: int = 0) -> None:
         super().__init__(values)
-        self.revision = revision
-        self.resyncs = resyncs  # before it: a server that lost all may come to the same number with something else
+        self.revision = Revision(revision)
+        # The syncs before it: a server that lost all may come to an equal number with other contents.
+        self.resyncs = resyncs
 
 
 class Live(Mapping[str, Any]):
-    """A mapping onto this process's replica of a subtree; see the module. Make one with `live`."""
+    """A mapping onto this process's copy of a subtree; see the module. Make one with `live`."""
 
     def __init__(
         self,
-        servers: str | Iterable[str],
+        servers: Servers | None = None,
         subtree: str = "",
         *,
+        client_file: FilePath | None = None,
         codec: str | Codec = "raw",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        endpoints = endpoints_of(servers)
-        self._place: Place = tuple(each[0] for each in endpoints), check_subtree(subtree)
+        self._from = _source_of(servers, client_file, check_subtree(subtree))
         self._codec, self._timeout_s = codec, timeout_s
         found = codec_of(codec)
         self._decode = None if found is None else found.decode
@@ -97,7 +116,7 @@ class Live(Mapping[str, Any]):
         _TABLES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (*self._place, self._codec, self._timeout_s)
+        return _again, (self._from, self._codec, self._timeout_s)
 
     def __hash__(self) -> int:
         return id(self)
@@ -109,7 +128,7 @@ class Live(Mapping[str, Any]):
         return value if self._decode is None else self._decode(value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default`."""
+        """Return the value, or `default`."""
         value = self._here().get(key)
         if value is None:
             return default
@@ -125,15 +144,15 @@ class Live(Mapping[str, Any]):
         return iter(self._here())
 
     def values(self) -> ValuesView[Any]:
-        """Those of this moment, as of `pin`."""
+        """Return the values at this moment, as `pin` has them."""
         return self.pin().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Those of this moment, as of `pin`."""
+        """Return the items at this moment, as `pin` has them."""
         return self.pin().items()
 
     def pin(self) -> Pinned:
-        """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""
+        """Return the table at this moment, one consistent view. It costs a copy if the table has changed."""
         raw, revision, resyncs = self._here().pin()
         before = self._pinned
         if before is None or (before.revision, before.resyncs) != (revision, resyncs):
@@ -146,7 +165,7 @@ class Live(Mapping[str, Any]):
 
     @property
     def revision(self) -> int:
-        """The number up to which this process's replica is complete."""
+        """The number up to which this process's copy is complete."""
         return self._here().revision
 
     @property
@@ -156,13 +175,13 @@ class Live(Mapping[str, Any]):
 
     @property
     def staleness_s(self) -> float:
-        """For how long this process's replica has not been known to be current."""
+        """The seconds for which this process's copy has not been known to be current."""
         return self._here().staleness_s
 
     def close(self) -> None:
-        """End this process's replica of the subtree, for all tables that share it; the next read opens it anew."""
+        """End this process's copy of the subtree, for all tables that share it; the next read opens it anew."""
         with _lock:
-            clone = _replicas.pop(self._place, None)
+            clone = _replicas.pop(self._from, None)
             for table in list(_TABLES):
                 if table._clone is clone:
                     table._clone = table._pinned = None
@@ -171,46 +190,58 @@ class Live(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         where = "not opened here" if self._clone is None else repr(self._clone)
-        return f"<live {self._place[1] or '(everything)'} of {', '.join(self._place[0])}: {where}>"
+        servers, file, subtree = self._from
+        return f"<live {subtree or '(everything)'} of {file or ', '.join(servers)}: {where}>"
 
     def _here(self) -> Clone:
-        clone = self._clone  # not by its truth: an empty mapping is false
+        # An empty mapping is false, so compare with None.
+        clone = self._clone
         return clone if clone is not None else self._open()
 
     def _open(self) -> Clone:
-        clone = _replica(self._place)
+        clone = _replica(self._from)
         clone.wait_until_synced(self._timeout_s)
         self._clone = clone
         return clone
 
 
-# -- this process's replicas
+# -- this process's copies
 
 _lock = threading.Lock()
-_replicas: dict[Place, Clone] = {}
-_parents: list[dict[Place, Clone]] = []  # of the processes this one was forked from: kept, so that nothing closes them
+_replicas: dict[Source, Clone] = {}
+# The copies of the processes from which this one was forked; kept, so that the garbage collector closes none of them.
+_parents: list[dict[Source, Clone]] = []
 _TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
 
 
-def _again(servers: tuple[str, ...], subtree: str, codec: str | Codec, timeout_s: float) -> Live:
-    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+def _source_of(servers: Servers | None, client_file: FilePath | None, subtree: str) -> Source:
+    if client_file is not None and servers is None:
+        return Source((), os.path.abspath(client_file), subtree)
+    found = servers_of(servers, client_file)
+    return Source((), found.path, subtree) if isinstance(found, ClientFile) else Source(tuple(found), None, subtree)
 
 
-def _replica(place: Place) -> Clone:
+def _again(source: Source, codec: str | Codec, timeout_s: float) -> Live:
+    servers, client_file, subtree = source
+    return Live(servers or None, subtree, client_file=client_file, codec=codec, timeout_s=timeout_s)
+
+
+def _replica(source: Source) -> Clone:
     with _lock:
-        clone = _replicas.get(place)
+        clone = _replicas.get(source)
         if clone is None or clone.closed:
             if len(_replicas) >= REPLICAS_MAX:
                 raise BadInput(
                     f"{REPLICAS_MAX} live tables are open in this process; use one of a larger subtree, or close() some"
                 )
-            servers, subtree = place
-            clone = _replicas[place] = Clone(servers, subtree, name=f"live-{os.getpid()}-{subtree.strip('/')[:40]}")
+            servers, file, subtree = source
+            name = f"live-{os.getpid()}-{subtree.strip('/')[:40]}"
+            clone = _replicas[source] = Clone(servers or None, subtree, client_file=file, name=name)
         return clone
 
 
 def _after_fork_in_child() -> None:
-    """What was open belongs to the parent, threads and sockets alike; let go of it without touching it."""
+    """Let go of the parent's threads and sockets without touching them."""
     global _lock, _replicas
     _lock = threading.Lock()
     _parents.append(_replicas)

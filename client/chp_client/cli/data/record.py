@@ -1,7 +1,7 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-What they do is in `chp_client.recorder` and `chp_client.replayer`, which need the extra `parquet`; this is how it is
-asked for, and what is said about it. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
+The package `chp_client.recording` does the work and needs the extra `parquet`; this module has the two commands and
+what they print. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..store import closing, explained, make_clone
 from ..text import show_count, show_revision
 
 if TYPE_CHECKING:
-    from ...replayer import Replayed
+    from ...recording.replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 
@@ -61,6 +61,9 @@ def _until_told() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
+_STARTS = {"snapshot": "snapshot", "now": "end", "earliest": "begin"}
+
+
 @click.command(short_help="Record every change as Parquet files.", epilog=examples("""
     chp record ticks/ --subtree /ticks/   # all that is there; or goes on
     chp record log/ --start now --every 10s --size 64
@@ -69,7 +72,7 @@ def _until_told() -> Iterator[Event]:
 @DIRECTORY
 @click.option("--subtree", default="", metavar="/NAME/", help="What to record.  [default: everything]")
 @click.option(
-    "--start", default="snapshot", type=click.Choice(["snapshot", "now", "earliest"]),
+    "--start", default="snapshot", type=click.Choice(list(_STARTS)),
     help="Where a new recording begins; earliest is what the server's log has.  [default: snapshot]",
 )  # fmt: skip
 @click.option(
@@ -89,14 +92,14 @@ def record(settings: CliSettings, directory: str, *, subtree: str, start: str, e
     number in DIR, as far as the servers retain it (chp-server --retain-bytes, --retain-s); if they don't, it says so
     and the recording has a row `gap` and a snapshot.
     """
-    recording = _module("recorder")
+    recording = _module("recording.recorder")
     out = settings.out
     os.umask(0o077)  # what it writes is the user's own: who reads it reads all that was set
     with explained(settings), _until_told() as stop:
         if not directory:
             raise BadInput("no directory is given")
         writer = recording.record(
-            settings.servers, directory, check_subtree(subtree), start=start, every_s=every_s,
+            settings.servers, directory, check_subtree(subtree), start=_STARTS[start], every_s=every_s,
             file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
             say=lambda text: click.echo(f"chp record: {text}", err=True),
         )  # fmt: skip
@@ -119,13 +122,13 @@ def replay(settings: CliSettings, directory: str, speed: str, after: int) -> Non
 
     Says up to which number of the recording all is acknowledged; --from goes on there.
     """
-    replaying = _module("replayer")
+    replaying = _module("recording.replayer")
     pace = _speed(speed)
     out = settings.out
     with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
         clone.wait_until_synced(settings.timeout_s)
         done: Replayed = replaying.replay(
-            directory, clone, speed=pace, after=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
+            directory, clone, speed=pace, start=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
             keys_under=lambda subtree: _keys_under(settings, subtree),
             progress=lambda so_far: _progress(out, so_far),
         )  # fmt: skip

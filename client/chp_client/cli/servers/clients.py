@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...admin import Admin
+from ...port.admin import Admin
 from ..settings import CliSettings, examples, pass_settings, shared_for
 from ..store import explained
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency

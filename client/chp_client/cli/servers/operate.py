@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ...admin import Admin, AdminReply, Answer, Unreachable
+from ...port.admin import Admin, AdminReply, Answer, Unreachable
 from .. import pair
 from ..data.write import somebody_to_ask
 from ..faults import REFUSED, Misused, NoServer, RefusedByServer
