@@ -29,6 +29,7 @@ from .context import ACTIVE, PASSIVE, Ask, Asking, CoreConfig, RiseAbove, Server
 from .deadlines import BEAT, EXPIRY, HANDOVER, LINK
 from .expiry import Expiry
 from .heartbeats import HeartbeatTimer
+from .now import Now
 from .pair.arbitration import Members, Wish
 from .pair.beat import BeatTimer
 from .pair.binary_star import PairEvent, step
@@ -62,7 +63,7 @@ class ServerCore:
         self.pending, self.counts = ctx.pending, ctx.counts
         self.epochs, self.arbitration = ctx.epochs, ctx.arbitration
         self.pulse = BeatTimer(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
-        self.health, self.expiry = HealthCheck(ctx), Expiry(ctx)
+        self.health, self.expiry = HealthCheck(ctx), Expiry(ctx.committer, ctx.counts)
         self.link = PeerLink(ctx, self.health)
         self.changes = AccessChanges(ctx)
         self.requests = Requests(ctx, self.link, self.changes)
@@ -207,8 +208,11 @@ class ServerCore:
 
     def subscription(self, frames: list[bytes]) -> None:
         """P+1: a connection's event, or its end."""
+        ctx = self.ctx
         try:
-            subscriptions.hear(self.ctx, frames)
+            if subscriptions.begins(frames):
+                ctx.commit()
+            ctx.turn.publish += subscriptions.hear(frames, ctx.commits, ctx.now, ctx.greeting)
         except BadInput as error:
             self._garbage("updates", error)
 
@@ -473,7 +477,7 @@ class ServerCore:
         elif ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             ctx.deadlines.set(EXPIRY, ctx.hold_until)
         else:
-            self.expiry.step(scan=beats)
+            self.expiry.step(Now(ctx.now, ctx.arrival, ctx.wall), scan=beats)
             self.requests.readers.settle(beat=beats)
             at = ctx.now if self.expiry.ready else state.map.next_deadline()
             if at is not None:
