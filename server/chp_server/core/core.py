@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from math import inf
 from typing import Any, TypeVar, cast
 
 from chp.errors import BadInput
@@ -70,7 +71,9 @@ class ServerCore:
         self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
-        self.releasing, self.beating = AckRelease(ctx), HeartbeatTimer(ctx, self.link)
+        stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
+        self.releasing = AckRelease(ctx.committer.acks, ctx.arbitration, stopped_s)
+        self.beating = HeartbeatTimer(ctx, self.link)
         self._woke = False
         # A message of the peer's that waits for the journal, with what it reads, and those that came after it.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
@@ -186,9 +189,12 @@ class ServerCore:
 
     def _answer(self) -> None:
         """Tell clients and operators what they may be told of what they changed."""
-        acks = self.committer.acks
-        if acks.waiting or self.releasing.waits or self.arbitration.enabled:
-            self.releasing.end_turn()
+        ctx, acks = self.ctx, self.committer.acks
+        owes = acks.waiting or self.releasing.waits or self.arbitration.enabled
+        if owes and ctx.bstate is ACTIVE and ctx.now >= ctx.hold_until:
+            follower = ctx.follower
+            confirmed = follower.confirmed if follower is not None and follower.in_sync else None
+            self.releasing.end_turn(ctx.turn, confirmed, ctx.commits.state.number)
         if self.changes.owed:
             self.changes.tell(acks.answered, self.requests.promise)
 
@@ -419,7 +425,7 @@ class ServerCore:
         self.arbitration.end()
         self.link.reset()
         self.committer.unwritten.clear()
-        self.releasing.clear()
+        self.releasing.clear(self.ctx.turn)
         self.requests.clear()
         self.changes.owed.clear()
         while self.pending.taken:

@@ -60,7 +60,7 @@ class PeerLink:
         self._said_at = LONG_AGO
         self.handed_over_at = LONG_AGO  # when we were asked to take over
         self.replay = Replay(ctx)
-        self.scrubber = Scrubber(ctx)
+        self.scrubber = Scrubber(ctx.commits, ctx.counts, ctx.config.scrub_s, ctx.config.heartbeat_s)
         self._whole = False  # what we have is not to be built on: the whole state is asked for
         self._wanted_at = LONG_AGO
         self._unanswered = 0  # times that we asked since anything of an answer came
@@ -273,8 +273,13 @@ class PeerLink:
         self._want()
 
     def _on_scrub(self, body: bytes) -> None:
-        if self.loader is None and self.scrubber.on_scrub(body):
+        ctx = self._ctx
+        if self.loader is None and ctx.bstate is PASSIVE and self.scrubber.on_scrub(body, ctx.turn, ctx.now):
             self.want_whole()
+
+    def _on_scrubbed(self, body: bytes) -> None:
+        if self._ctx.active:
+            self.scrubber.on_scrubbed(body, self._ctx.turn, self._ctx.now)
 
     def _want(self) -> None:
         ctx = self._ctx
@@ -535,7 +540,7 @@ class PeerLink:
         if ctx.handing_over:
             ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
         else:
-            self.scrubber.go_on(follower)
+            self.scrubber.go_on(follower, ctx.turn, ctx.now)
         silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
         self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
@@ -561,6 +566,6 @@ class PeerLink:
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
-        SCRUB: _on_scrub, SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
+        SCRUB: _on_scrub, SCRUBBED: _on_scrubbed,
         LACK: lambda self, body: self.filler.on_lack(body), FILL: lambda self, body: self.filler.on_fill(body),
     }  # fmt: skip

@@ -57,7 +57,7 @@ class Requests:
         self.awake = False  # somebody asked in this turn, or is being answered
         self.syncs = Syncs(ctx.limits)
         self.images = Images(ctx.limits)
-        self.feeds = Feeds(ctx)
+        self.feeds = Feeds(ctx.commits, ctx.counts)
         self.readers = TopicReaders(ctx)
         self.clients = Clients()
         self._alive = Alive(ctx.limits)
