@@ -64,7 +64,7 @@ class ServerCore:
         self.pending, self.counts = ctx.pending, ctx.counts
         self.epochs, self.arbitration = ctx.epochs, ctx.arbitration
         self.pulse = BeatTimer(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
-        self.health, self.expiry = HealthCheck(ctx), Expiry(ctx.committer, ctx.counts)
+        self.health, self.expiry = HealthCheck(ctx.room), Expiry(ctx.committer, ctx.counts)
         self.link = PeerLink(ctx, self.health)
         self.changes = AccessChanges(ctx)
         self.requests = Requests(ctx, self.link, self.changes)
@@ -169,12 +169,12 @@ class ServerCore:
         if self.pending.taken:
             self._go_on_with_pending()
         self.committer.commit(ctx.turn, ctx.arrival, ctx.wall)
-        if (self.room.taken >= self.room.ample or self.health.failures or self.health.told) and self.health.look():
-            self.link.switch()
+        if self.room.taken >= self.room.ample or self.health.failures or self.health.told:
+            self._look_at_health()
         if self.config.has_peer:
             self.link.end_turn(look=beats or LINK in due)
         elif self.state.topics.changed:
-            self.link.filler.end_turn(asks=False)
+            self.link.filler.end_turn(ctx.turn, now, asks=False)
         self._answer()
         if BEAT in due or now >= ctx.next_beat:
             self.beating.end_turn()
@@ -262,8 +262,8 @@ class ServerCore:
         """Take what the journal has of what the last turn wanted to read, or an error if it is damaged there."""
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
-        if isinstance(read, ReadMessages):
-            self.link.filler.read(read, found)
+        if isinstance(read, ReadMessages) and self.link.filler.read(read, found, self.ctx.turn):
+            self.ctx.deadlines.set(LINK, self.ctx.now)
         self.requests.page(read, found)
         if self._parked is not None and self._parked[1] == read:
             self._found = found
@@ -320,11 +320,22 @@ class ServerCore:
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
         self.ctx.deadlines.set(EXPIRY, self.ctx.now)
-        if aside:
-            self.room.measured(seen)
-        elif self.health.measured(seen):
-            self.link.switch()
+        before = self.room.read_only
+        self.room.measured(seen)
+        if not aside:
+            if before and not self.room.read_only:
+                self.state.renew_leases(self.ctx.now)  # nobody could refresh one
+            self._look_at_health()
         return self.room.tight
+
+    def _look_at_health(self) -> None:
+        """Hand over if this server had better not serve, and the other one can."""
+        ctx = self.ctx
+        if self.health.look(ctx.turn):
+            ctx.beat_now()
+        ready = ctx.serving and ctx.in_sync() and ctx.arbitration.both and ctx.peer is not None and ctx.peer.room
+        if ready and self.health.wants_relief(ctx.now):
+            self.link.switch()
 
     def vote(self) -> bool:
         """A client asks to be served; whether it will be."""
@@ -353,7 +364,7 @@ class ServerCore:
         before, ctx.bstate, ctx.since = ctx.bstate, after, ctx.now
         ctx.deadlines.set(LINK, ctx.now)
         ctx.deadlines.set(EXPIRY, ctx.now)
-        self.health.stepped(event)
+        self.health.stepped(event, ctx.now)
         ctx.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
             self._become_active(event.name.lower())

@@ -68,7 +68,7 @@ class PeerLink:
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
         self.in_sync_since = ctx.now  # when that last changed
-        self.filler = Backfill(ctx)
+        self.filler = Backfill(ctx.commits, ctx.config.peer_timeout_s)
         self._messages = b""  # the frame of a RECORD that has its messages
         self.opens = False  # whether this turn opened an epoch
         self._late_at = ctx.now  # from when on the passive may have to be given up; no turn is taken for that alone
@@ -380,6 +380,19 @@ class PeerLink:
         ctx.confirmed = 0
         ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
 
+    @property
+    def _are_two(self) -> bool:
+        """True if one of the two servers follows the other."""
+        return self._ctx.bstate is PASSIVE or self._ctx.in_sync()
+
+    def _on_lack(self, body: bytes) -> None:
+        if self._ctx.active or self._ctx.in_sync():
+            self.filler.on_lack(body, self._ctx.turn)
+
+    def _on_fill(self, body: bytes) -> None:
+        if self._are_two:
+            self.filler.on_fill(body, self._ctx.turn)
+
     def _on_handover(self, body: bytes) -> Asking:
         if unpack(body) == self._ctx.state.number:
             yield PairEvent.HANDOVER
@@ -506,7 +519,8 @@ class PeerLink:
         if look:
             self._look()
         if look or state.topics.changed:
-            self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
+            whole = self.loader is None and ctx.replacing is None
+            self.filler.end_turn(ctx.turn, ctx.now, asks=whole and ctx.alive() and self._are_two)
         self._held_back = self.opens and follower is not None
         if follower is not None and not self._held_back:
             if follower.position != state.number or follower.pump_ready:
@@ -567,5 +581,5 @@ class PeerLink:
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
         SCRUB: _on_scrub, SCRUBBED: _on_scrubbed,
-        LACK: lambda self, body: self.filler.on_lack(body), FILL: lambda self, body: self.filler.on_fill(body),
+        LACK: _on_lack, FILL: _on_fill,
     }  # fmt: skip

@@ -389,7 +389,7 @@ class Requests:
                 ctx.turn.replies.append((identity, part))
             ctx.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
-        self.readers.pump(self.blocked, lacks=self._link.filler.waits)
+        self.readers.pump(self.blocked, lacks=self._link.filler.waits(ctx.turn))
         self.awake = bool(self.syncs or self.readers)
 
     def page(self, read: JournalRead, found: Any) -> None:
