@@ -13,9 +13,10 @@ from .cluster import ProcessPair
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, somebody's tests, a package beside
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
+    "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
-OTHERS = {"gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+OTHERS = {"cli.md": {"console"}, "gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
 
 
 def pages() -> list[Path]:
