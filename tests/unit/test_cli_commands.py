@@ -152,7 +152,7 @@ def test_set_if_revision(run: Run, shared: Shared) -> None:
         (["del", ""], "the key is empty"),
         (["del"], "Missing argument"),
         (["get"], "Missing argument"),
-        (["watch", "--start", "yesterday"], "now, snapshot, or a revision"),
+        (["watch", "--from", "yesterday"], "end, snapshot, begin, or the revision"),
         (["bench", "--prefix", "no-slash"], "must be '' or begin and end with '/'"),
         (["restore", "/etc/passwd"], "is a path"),
         (["backup", "../x.db"], "is a path"),
@@ -211,7 +211,7 @@ def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
 
 
 def test_del_of_a_prefix_does_what_is_answered(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chp_client.cli.data.write.somebody_to_ask", lambda: True)
+    monkeypatch.setattr("chp_client.cli.data.write.can_ask", lambda: True)
     for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
         shared.put("/a/x", b"1")
         result = run("del", "--prefix", "/a/", stdin=answer)
@@ -273,7 +273,7 @@ def test_watch(run: Run, shared: Shared) -> None:
         _change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3), _change("/b", None, 4, expired=True)
     ]  # fmt: skip
     assert run("watch", "--count", "2").stdout_bytes == b"set\t/a\t\xff1\ndel\t/a\n"
-    assert [json.loads(line) for line in run("watch", "/", "--json", "--start", "3.7").stdout.splitlines()] == [
+    assert [json.loads(line) for line in run("watch", "/", "--json", "--from", "3.7").stdout.splitlines()] == [
         {"op": "set", "key": "/a", "base64": "/zE=", "revision": "3.1"},
         {"op": "del", "key": "/a", "revision": "3.2"},
         {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
@@ -285,8 +285,8 @@ def test_watch(run: Run, shared: Shared) -> None:
 
 
 def test_watch_from_a_number_that_the_store_has_not_reached(run: Run, shared: Shared) -> None:
-    assert run("watch", "--start", "3.1042").exit_code == 0
-    result = run("watch", "--start", "3.1043")
+    assert run("watch", "--from", "3.1042").exit_code == 0
+    result = run("watch", "--from", "3.1043")
     assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
     assert ("watch", "", number(3, 1043)) not in shared.opened
 
