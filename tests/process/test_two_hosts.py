@@ -17,7 +17,7 @@ from .hosts import TwoHosts, why_not
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why)]
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 USER = re.search(r"^    (useradd .*)$", PAGE, re.M)
-STATUS = re.search(r"`(chp --as [^`]* status)`", PAGE)
+STATUS = re.search(r"`(chp --client-file [^`]* status)`", PAGE)
 
 
 def commands() -> list[tuple[str, str]]:
@@ -72,7 +72,7 @@ def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
     with TwoHosts(tmp_path / "hosts", kind) as hosts:
         assert set_up(hosts) == ""
         wait_for("a pair in sync", lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None])
-        done = hosts.a.run("chp --as /etc/chp/alice.toml set /a 1 && chp --as /etc/chp/alice.toml get /a")
+        done = hosts.a.run("chp --client-file /etc/chp/alice.toml set /a 1 && chp --client-file /etc/chp/alice.toml get /a")
         assert (done.returncode, done.stdout) == (0, "1"), done
         asked = hosts.a.run(f"python3 -c '{_ASKS}'")  # by each way to ask that is no Clone
         assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked

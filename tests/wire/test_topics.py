@@ -18,7 +18,7 @@ from chp_client.topics import topic as topic_module
 from chp_server.core.state.journal import Options
 from chp_server.store.store_url import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:

@@ -65,26 +65,24 @@ class CliSettings:
     def resolve(self, timeout_s: float = TIMEOUT_S) -> None:
         """Read the client file and the environment, and set the timeout of this command."""
         self.timeout_s = self.patience(timeout_s)
-        if os.environ.get(OLD_FILE_VARIABLE) and not self.file_variable:
-            raise Misused(f"{OLD_FILE_VARIABLE} is called {FILE_VARIABLE} now, and is always a path")
-        path = self.client_file or self.file_variable
+        text, path = os.environ.get(SERVERS_VARIABLE, ""), self.client_file
+        if self.named and path:
+            raise Misused(f"--servers and --client-file {path} both name servers; give only one of them")
+        if not self.named and not path:
+            path = os.environ.get(FILE_VARIABLE, "")
+            if path and text:
+                raise Misused(f"{SERVERS_VARIABLE} and {FILE_VARIABLE} both name servers; unset {SERVERS_VARIABLE}")
+            if not path and os.environ.get(OLD_FILE_VARIABLE):
+                raise Misused(f"{OLD_FILE_VARIABLE} is called {FILE_VARIABLE} now, and is always a path")
         try:
-            if path and self.named:
-                how = "--client-file" if self.client_file else FILE_VARIABLE
-                raise Misused(f"--servers and {how} {path} both name servers; give only one of them")
             if path:
                 self.servers, self.named = ClientFile.read(path), True
-            elif not self.named and (text := os.environ.get(SERVERS_VARIABLE)):
+            elif text and not self.named:
                 self.servers, self.named = read_servers(text), True
         except BadInput as error:
             raise Misused(str(error)) from None
         except ValueError as error:
             raise Misused(f"{SERVERS_VARIABLE}: {error}") from None
-
-    @property
-    def file_variable(self) -> str:
-        """The client file that the environment names, or an empty text."""
-        return os.environ.get(FILE_VARIABLE, "")
 
 
 def read_servers(text: str) -> tuple[str, ...]:

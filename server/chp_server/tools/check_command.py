@@ -84,14 +84,16 @@ def check(args: list[str]) -> int:
         help="without a word of a server, or a connection; 10",
     )
     parser.add_argument(
-        "--as",
+        "--client-file",
         dest="client",
-        metavar="FILE",
-        default=os.environ.get("CHP_CLIENT") or None,
-        help="the client file to show servers that have keys (CHP_CLIENT); read of everything is needed",
+        metavar="PATH",
+        default=os.environ.get("CHP_CLIENT_FILE") or None,
+        help="the client file to show servers that have keys (CHP_CLIENT_FILE); read of everything is needed",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
+        if any(word == "--as" or word.startswith("--as=") for word in args):
+            parser.error("--as is called --client-file PATH now")
         asked = parser.parse_args(args)
     except SystemExit as done:  # --help, or used wrongly: argparse has said so
         return SOUND if not done.code else USAGE
