@@ -94,6 +94,13 @@ def test_get_of_what_is_not_there(run: Run, shared: Shared) -> None:
     assert one_line(result) == "chp get: no key '/b'; `chp ls` lists what is there\n"
 
 
+def test_get_without_the_first_slash_names_the_key_that_is_meant(run: Run, shared: Shared) -> None:
+    shared.put("/config/x", b"1")
+    result = run("get", "config/x")
+    assert result.exit_code == 1
+    assert one_line(result) == "chp get: no key 'config/x'; did you mean /config/x?\n"
+
+
 def test_no_server_has_its_own_exit_code(run: Run, shared: Shared) -> None:
     shared.synced = False
     result = run("get", "/a")
@@ -198,6 +205,20 @@ def test_del_of_keys_there_or_not(run: Run, shared: Shared) -> None:
     assert shared.opened == [[]]
 
 
+def test_del_of_a_folder_that_is_no_key_deletes_nothing_and_says_so(run: Run, shared: Shared) -> None:
+    for key in ("/d/a", "/d/b", "/e/a", "/f"):
+        shared.put(key, b"1")
+    two = run("del", "/f", "/d/")
+    assert (two.exit_code, one_line(two)) == (
+        1, "chp del: no key '/d/'; 2 keys begin with it: chp del --prefix /d/\n"
+    )  # fmt: skip
+    assert "1 key begins with it" in run("del", "/e/").stderr
+    assert len(shared.entries) == 4
+    assert run("del", "/nothing/").exit_code == 0
+    shared.put("/d/", b"a key of that name")
+    assert run("del", "/d/").exit_code == 0 and "/d/" not in shared.entries
+
+
 def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
     for key in ("/a/x", "/a/y", "/b"):
         shared.put(key, b"1")
@@ -289,6 +310,35 @@ def test_watch_from_a_number_that_the_store_has_not_reached(run: Run, shared: Sh
     result = run("watch", "--from", "3.1043")
     assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
     assert ("watch", "", number(3, 1043)) not in shared.opened
+
+
+def test_watch_begins_where_the_table_says_and_names_the_new_words(run: Run, shared: Shared) -> None:
+    for word, start in (("end", "end"), ("snapshot", "snapshot"), ("begin", "begin"), ("3.7", number(3, 7))):
+        assert run("watch", "--from", word).exit_code == 0
+        assert shared.opened[-1] == ("watch", "", start)
+    for old, new in (("now", "end"), ("earliest", "begin"), ("LATEST", "end")):
+        result = run("watch", "--from", old)
+        assert result.exit_code == 2 and f"{old!r}: it is gone; use {new}" in one_line(result)
+    for command in ("watch", "record"):
+        result = run(command, *["there"][: command == "record"], "--start", "now")
+        assert (result.exit_code, one_line(result)) == (2, f"chp {command}: --start is gone; use --from\n")
+    assert "from begin, or from a revision on" in one_line(run("replay", "there", "--from", "snapshot"))
+    assert "end, snapshot or begin" in one_line(run("record", "there", "--from", "1.42"))
+
+
+def test_a_watch_of_a_pattern_is_refused_unless_a_key_begins_so(run: Run, shared: Shared) -> None:
+    shared.put("/a/x", b"1")
+    result = run("watch", "/a/*")
+    assert (result.exit_code, one_line(result)) == (2, "chp watch: '/a/*': a watch is by prefix; use '/a/'\n")
+    shared.put("/a/*", b"1")
+    assert run("watch", "/a/*").exit_code == 0
+
+
+def test_a_forced_hand_over_is_to_one_of_the_servers_named(run: Run) -> None:
+    pair = ("--servers", "a:1,b:1")
+    assert "name the one that is to serve with --to" in one_line(run("switch", "--force", *pair))
+    assert "tcp://c:1 is none of the servers named" in one_line(run("switch", "--force", "--to", "tcp://c:1", *pair))
+    assert "--to is for --force" in one_line(run("switch", "--to", "tcp://b:1", *pair))
 
 
 # -- dump and load

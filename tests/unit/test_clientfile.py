@@ -116,6 +116,6 @@ def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_serve
 def test_who_types_an_old_word_is_told_the_new_one(file: Path) -> None:
     for words in (["--as", "bob", "status"], ["status", "--as", "bob"]):
         done = CliRunner().invoke(chp, words, prog_name="chp")
-        assert (done.exit_code, done.output.partition(": ")[2]) == (2, "--as is called --client-file PATH now\n")
+        assert (done.exit_code, done.output.partition(": ")[2]) == (2, "--as is gone; use --client-file PATH\n")
     done = CliRunner().invoke(chp, ["status"], env={**dict.fromkeys(VARIABLES), "CHP_CLIENT": str(file)})
-    assert done.exit_code == 2 and "CHP_CLIENT is called CHP_CLIENT_FILE now" in done.output
+    assert done.exit_code == 2 and "CHP_CLIENT is gone; use CHP_CLIENT_FILE" in done.output

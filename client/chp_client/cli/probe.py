@@ -21,7 +21,7 @@ GREETING_S = 1.0
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 GREETING_BYTES = 64
 MECHANISM = slice(12, 32)
-NOT_FIRST = "is no first port of a server; name the first of its four ports"
+NOT_FIRST = "is not the first port of a server: name the first of its four"
 STOPPED = "takes connections but says nothing; is its process stopped, or is it no CHP server?"
 BUSY = "greets, but does not answer in time; is it busy? Look at its log, or give a longer --timeout"
 # The rest of our greeting, if the server wants no keys: minor version, mechanism NULL, client, filler. The server's

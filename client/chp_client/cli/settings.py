@@ -73,7 +73,7 @@ class CliSettings:
             if path and text:
                 raise Misused(f"{SERVERS_VARIABLE} and {FILE_VARIABLE} both name servers; unset {SERVERS_VARIABLE}")
             if not path and os.environ.get(OLD_FILE_VARIABLE):
-                raise Misused(f"{OLD_FILE_VARIABLE} is called {FILE_VARIABLE} now, and is always a path")
+                raise Misused(f"{OLD_FILE_VARIABLE} is gone; use {FILE_VARIABLE}, which is always a path")
         try:
             if path:
                 self.servers, self.named = ClientFile.read(path), True
@@ -158,7 +158,7 @@ def moved(old: str, new: str) -> Callable[[Any], Any]:
 
     def tell(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise Misused(f"{old} is called {new} now")
+            raise Misused(f"{old} is gone; use {new}")
 
     return click.option(old, "moved_" + old.strip("-"), hidden=True, expose_value=False, is_eager=True, callback=tell)
 

@@ -118,7 +118,7 @@ def read_topic_start(text: str) -> str | int:
 
 def _check_old_word(text: str) -> None:
     if new := _OLD_STARTS.get(text.lower()):
-        raise ValueError(f"it is called {new} now")
+        raise ValueError(f"it is gone; use {new}")
 
 
 def show_duration(seconds: float | None) -> str:

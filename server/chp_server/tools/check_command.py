@@ -93,7 +93,7 @@ def check(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
         if any(word == "--as" or word.startswith("--as=") for word in args):
-            parser.error("--as is called --client-file PATH now")
+            parser.error("--as is gone; use --client-file PATH")
         asked = parser.parse_args(args)
     except SystemExit as done:  # --help, or used wrongly: argparse has said so
         return SOUND if not done.code else USAGE

@@ -1,6 +1,6 @@
 """`chp dev`: a pair to try things on, in the foreground; Ctrl-C or a closed terminal ends it.
 
-    ready: a primary (process 4711) and a backup (process 4712); Ctrl-C ends both, and their data are gone
+    ready: a primary (process 4711) and a backup (process 4712); Ctrl-C ends both
     console: http://127.0.0.1:8080
     try: chp set /hello world; chp watch /
 
@@ -189,7 +189,8 @@ def _serve(out: Out, children: list[Child], addresses: list[str], lines: list[st
                 child.start()
             if _until_ready(children, addresses, lines[0], stop):
                 primary, backup = (f"a {child.name} (process {child.number})" for child in children[:2])
-                out.lines([f"ready: {primary} and {backup}; Ctrl-C ends both, and their data are gone", *lines])
+                with contextlib.suppress(OSError):
+                    out.lines([f"ready: {primary} and {backup}; Ctrl-C ends both", *lines])
             while not stop.wait(AGAIN_S):
                 for child in children:
                     if (code := child.has_ended()) is not None:
@@ -198,6 +199,8 @@ def _serve(out: Out, children: list[Child], addresses: list[str], lines: list[st
         finally:
             for child in reversed(children):
                 child.end()
+    with contextlib.suppress(OSError):
+        out.line("ended, and its data are gone")
 
 
 def _until_ready(children: list[Child], addresses: list[str], console: str, stop: threading.Event) -> bool:

@@ -132,15 +132,19 @@ class _ServerKeys:
 
     def copy(self) -> str:
         """Return the command that copies the folder to the host."""
-        host = self.host.strip("[]")
-        return f"scp -r {self.folder} root@{host}:{KEYS} && ssh root@{host} chown -R chp: {KEYS}"
+        there = f"root@{self.host}"
+        return (
+            f"ssh {there} mkdir -p {Path(KEYS).parent} && scp -r {self.folder} {there}:{KEYS} && "
+            f"ssh {there} chown -R chp: {KEYS}"
+        )
 
     def start(self, peer: str) -> str:
         """Return the command that starts the server."""
         port = addresses.parse(self.address)[1]
         bind = self.address if self.here else f"'tcp://*:{port}'"
         keys, data = (self.folder, self.folder / "data") if self.here else (KEYS, DATA)
-        return f"chp-server --{self.role} --bind {bind} --peer {peer} --data {data} --keys {keys}"
+        before = "" if self.here else f"{self.host}$ runuser -u chp -- "
+        return f"{before}chp-server --{self.role} --bind {bind} --peer {peer} --data {data} --keys {keys}"
 
 
 def _make_pair(base: Path, text: str, admin: str) -> None:

@@ -52,9 +52,7 @@ def pub(settings: CliSettings, topic: str, value: str | None, key: str | None, n
         found = store.clone.topic(topic)
         is_new = not _exists(settings, found)
         if is_new and no_create:
-            raise NotFound(
-                f"there is no topic {topic!r}; `chp topic create` makes one, and so does --no-create left out"
-            )
+            raise NotFound(f"there is no topic {topic!r}; make it with `chp topic create`, or leave out --no-create")
         for data in values:
             ticket = found.publish(data, key=key, timeout=settings.timeout_s)
             count += 1
