@@ -147,7 +147,7 @@ def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone
     for words, code, text in (
         (("sub", "orders", "--exec", "true"), 2, "--exec needs --group"),
         (("sub", "orders", "--group", "g", "--tries", "3"), 2, "--tries is how often"),
-        (("sub", "orders", "--group", "g", "--from", "-3"), 2, "give begin, end, or the offset"),
+        (("sub", "orders", "--group", "g", "--from", "-3"), 2, "'-3' is not 'begin', 'end' or the first offset"),
         (("topic", "reset", "orders", "none", "--to", "end", "-y"), 1, "there is no group 'none' of topic 'orders'"),
         (("topic", "unsubscribe", "orders", "none", "-y"), 1, "`chp topic groups` lists"),
         (("topic", "reset", "orders", "none", "--to", "end"), 2, "add --yes"),

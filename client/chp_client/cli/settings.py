@@ -30,9 +30,10 @@ from chp import addresses
 from chp.errors import BadInput
 
 from ..clientfile import ClientFile
+from ..starts import key_start, topic_start
 from .faults import Misused
 from .out import Out
-from .text import read_duration, read_key_start, read_revision, read_topic_start
+from .text import read_duration, read_revision
 
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
@@ -129,14 +130,21 @@ class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         try:
             return self.read(value)
         except ValueError as error:
-            self.fail(f"{value!r}: {error}" if not str(error).startswith(repr(value)) else str(error), param, ctx)
+            text = str(error).removeprefix("start=")
+            self.fail(text if text.startswith(repr(value)) else f"{value!r}: {text}", param, ctx)
+
+
+def _topic_start(text: str) -> str | int:
+    start = int(text) if text.isascii() and text.isdigit() else text
+    topic_start(start)
+    return start
 
 
 DURATION = _Word("duration", read_duration)
 REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_servers)
-KEY_START = _Word("start", read_key_start)
-TOPIC_START = _Word("start", read_topic_start)
+KEY_START = _Word("start", key_start)
+TOPIC_START = _Word("start", _topic_start)
 
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 

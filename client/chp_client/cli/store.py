@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # How long a failed command looks for the reason.
 EXPLAIN_S = 0.5
-# How a Clone calls where a watch begins.
-_STARTS = {"end": "now"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class Store:
 
     def changes(self, prefix: str, start: str | int) -> Iterator[list[Change]]:
         """Give the changes under a prefix without end; a list has those that came together."""
-        with self.clone.watch(prefix, start=_STARTS.get(start, start) if isinstance(start, str) else start) as watch:
+        with self.clone.watch(prefix, start=start) as watch:
             yield from map(list, watch.batches())
 
 

@@ -15,17 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import Revision, describe
 
 _DURATION = re.compile(r"(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+) ?(?P<unit>ms|s|m|h|d|)\Z")
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SHOWN_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
-# A reader of keys or of a topic begins there, or behind a revision, or at an offset.
-KEY_STARTS = ("end", "snapshot", "begin")
-TOPIC_STARTS = ("begin", "end")
-_OLD_STARTS = {"now": "end", "latest": "end", "earliest": "begin"}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -80,10 +75,7 @@ def show_revision(revision: int) -> str:
 
 def read_revision(text: str) -> Revision:
     """Read a revision as it is shown, or as one number; ValueError otherwise."""
-    try:
-        return Revision(text)
-    except BadInput as error:
-        raise ValueError(str(error)) from None
+    return Revision(text)
 
 
 def read_duration(text: str) -> float:
@@ -93,32 +85,6 @@ def read_duration(text: str) -> float:
     if not 0 < seconds <= DEFAULT.ttl_s_max:
         raise ValueError(f"give seconds above 0 and up to {DEFAULT.ttl_s_max:.0f}, such as 30, 500ms, 5m, 2h or 1d")
     return seconds
-
-
-def read_key_start(text: str) -> str | Revision:
-    """Return where a reader of keys begins: a word of KEY_STARTS, or a revision."""
-    if text in KEY_STARTS:
-        return text
-    _check_old_word(text)
-    try:
-        return Revision(text)
-    except BadInput:
-        raise ValueError("give end, snapshot, begin, or the revision seen last, such as 1.42") from None
-
-
-def read_topic_start(text: str) -> str | int:
-    """Return where a reader of a topic begins: a word of TOPIC_STARTS, or an offset."""
-    if text in TOPIC_STARTS:
-        return text
-    if text.isascii() and text.isdigit() and len(text) < 18:
-        return int(text)
-    _check_old_word(text)
-    raise ValueError("give begin, end, or the offset of a message")
-
-
-def _check_old_word(text: str) -> None:
-    if new := _OLD_STARTS.get(text.lower()):
-        raise ValueError(f"it is gone; use {new}")
 
 
 def show_duration(seconds: float | None) -> str:

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from ...replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
-# How the recorder calls where a recording begins.
-_STARTS = {"end": "now", "begin": "earliest", "snapshot": "snapshot"}
 
 
 @command()
 @DIRECTORY
 @click.option("--subtree", default="", metavar="/NAME/", help="What to record.  [default: everything]")
 @click.option(
-    "--from", "start", default="snapshot", type=KEY_START, metavar="end|snapshot|begin",
+    "--from", "start", default="snapshot", type=KEY_START, metavar="end|snapshot|begin|REVISION",
     help="Where a new recording begins; begin is the oldest change retained.  [default: snapshot]",
 )  # fmt: skip
 @moved("--start", "--from")
 @duration("--every", "every_s", default="60s", help="A file at least so often.")
 @at_least_1("--size", "size_mib", default=8, help="MiB of keys and values a file.")
-def record(settings: CliSettings, directory: str, *, subtree: str, start: str, every_s: float, size_mib: int) -> None:
+def record(
+    settings: CliSettings, directory: str, *, subtree: str, start: str | int, every_s: float, size_mib: int
+) -> None:
     """Record every change as Parquet files.
 
     Write the changes of a subtree into DIR, until Ctrl-C. Files appear complete, by rename; Spark and others read DIR
@@ -56,15 +56,13 @@ def record(settings: CliSettings, directory: str, *, subtree: str, start: str, e
         python -c "import pandas; print(pandas.read_parquet('ticks/'))"
     """
     recording = _module("recorder")
-    if start not in _STARTS:
-        raise Misused(f"--from {show_revision(int(start))}: a recording begins at end, snapshot or begin")
     # The files are the user's own, because they show everything that was set.
     os.umask(0o077)
     with explained(settings), _until_told() as stop:
         if not directory:
             raise BadInput("no directory is given")
         writer = recording.record(
-            settings.servers, directory, check_subtree(subtree), start=_STARTS[start], every_s=every_s,
+            settings.servers, directory, check_subtree(subtree), start=start, every_s=every_s,
             file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
             say=lambda text: click.echo(f"chp record: {text}", err=True),
         )  # fmt: skip
@@ -94,12 +92,12 @@ def replay(settings: CliSettings, directory: str, speed: str, start: str | int) 
     replaying = _module("replayer")
     pace, out = _speed(speed), settings.out
     if start in ("end", "snapshot"):
-        raise Misused(f"--from {start}: a recording is played from begin, or from a revision on, such as 1.42")
-    after = 0 if start == "begin" else int(start)
+        raise Misused(f"--from {start}: a recording is replayed from begin, or from a revision such as 1.42")
+    after = start if isinstance(start, int) else 0
     with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
         clone.wait_until_synced(settings.timeout_s)
         done: Replayed = replaying.replay(
-            directory, clone, speed=pace, after=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
+            directory, clone, speed=pace, start=start, stop=stop, timeout_s=max(60.0, settings.timeout_s),
             keys_under=lambda subtree: _keys_under(settings, subtree),
             progress=lambda so_far: _progress(out, so_far),
         )  # fmt: skip

@@ -145,7 +145,7 @@ def _read(settings: CliSettings, found: Topic, start: str | int, count: int | No
     out, left = settings.out, count
     out.watch_reader(PIPE_CLOSED)
     out.note(f"reading {found.name} from {start}; Ctrl-C ends it")
-    for batch in found.read(_after(start), wait=not no_wait):
+    for batch in found.read(start, wait=not no_wait):
         if batch.missed:
             out.note(f"{show_count(batch.missed)} messages before {batch.offset} are not kept any more")
         out.show(list(batch)[:left], _fields, _text)
@@ -153,15 +153,6 @@ def _read(settings: CliSettings, found: Topic, start: str | int, count: int | No
             left -= len(batch)
             if left <= 0:
                 return
-
-
-def _after(start: str | int) -> int | None:
-    """Return where to begin in the words of `Topic.read`."""
-    from chp_client import LATEST
-
-    if isinstance(start, int):
-        return start - 1
-    return None if start == "begin" else LATEST
 
 
 def _fields(message: Message) -> dict[str, Any]:
