@@ -66,8 +66,8 @@ def test_a_pair_starts_with_what_it_wrote(tmp_path: Path) -> None:
             clone.set("/a", b"1").wait(WAIT_S)
         alice = run(more.replace("NAME", f"{tmp_path}/alice"))
         assert alice.returncode == 0, alice
-        for folder in ("a", "b"):
-            (tmp_path / "keys" / folder / "clients/alice.pub").write_bytes((tmp_path / "alice.pub").read_bytes())
+        for name in ("a", "b"):
+            (tmp_path / "keys" / name / "clients/alice.pub").write_bytes((tmp_path / "alice.pub").read_bytes())
         wait_for("another user", lambda: run(f"chp --client-file {tmp_path}/alice.toml get /a").stdout == "1")
     again = run(f"chp keygen --pair {pair} {tmp_path}/keys")
     assert again.returncode == 2 and "is there already" in again.stderr

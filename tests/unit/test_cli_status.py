@@ -16,11 +16,11 @@ from rich.console import Console
 
 from chp.numbers import number
 from chp_client import Refused
-from chp_client.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
-from chp_client.ask import admission
 from chp_client.cli import faults, pair, probe
 from chp_client.cli.out import Out
 from chp_client.cli.servers import access, operate, status
+from chp_client.port import admission
+from chp_client.port.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
 A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"

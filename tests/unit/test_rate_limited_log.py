@@ -13,8 +13,8 @@ import pytest
 from chp_client import Clone, State
 from chp_client.agent.names import look_up, unresolved
 from chp_client.core.rate_limited_log import LOST_S, NEVER, STALE_S, RateLimitedLog
-from chp_client.feed import feed as feed_module
-from chp_client.feed.feed import Feed
+from chp_client.port import feed as feed_module
+from chp_client.port.feed import Feed
 from chp_server.testing import TestServer
 
 WAIT_S = 60.0

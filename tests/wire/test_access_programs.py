@@ -26,9 +26,9 @@ from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
-from chp_client.feed.feed import Feed
+from chp_client.port.admin import Admin
+from chp_client.port.feed import Feed
 from chp_server.testing import Pair
 from tests.wire import keys
 from tests.wire.hand import until

@@ -22,10 +22,10 @@ from chp.access import token_hash
 from chp.batch import packb
 from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
-from chp_client.admin import Admin
 from chp_client.cli.app import chp
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from chp_client import AsyncClone, BadInput, BadKey, Clone
 from chp_client.cli.app import chp
-from chp_client.feed import Version
+from chp_client.port.history import Version
 from chp_server.testing import Pair, TestServer
 
 WAIT_S = 30.0

@@ -20,9 +20,9 @@ import zmq
 
 from chp import keyfiles
 from chp_client import Clone
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
+from chp_client.port.admin import Admin
 from chp_server.access.keyring import Keyring
 from chp_server.access.zap import CLIENTS, ENDPOINT, LOCAL, PEER, ZapHandler
 from chp_server.exits import CannotStart

@@ -17,7 +17,7 @@ import pytest
 
 from chp.errors import ChpError
 from chp_client import AsyncClone, ClientFile, Clone, Refused
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.settings import sources
 from chp_server.testing import TestServer, free_port
 from tests.process.cluster import ServerProcess, wait_for

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chp_client import Clone
-from chp_client.admin import Admin
 from chp_client.cli.app import chp
+from chp_client.port.admin import Admin
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
 from tests.wire.test_clone import until

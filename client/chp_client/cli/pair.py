@@ -22,8 +22,8 @@ from typing import Any, TypeGuard
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
-from ..admin import AdminDenied, AdminReply, Answer, SpeaksOnlyChp1
 from ..errors import Refused
+from ..port.admin import AdminDenied, AdminReply, Answer, SpeaksOnlyChp1
 from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK, REFUSED
 
 STATES: dict[int, str] = {

@@ -10,8 +10,8 @@ import socket
 
 from chp.addresses import is_file
 
-from ..admin import Answer, Unreachable
-from ..ask.admission import WANTS_KEY
+from ..port.admin import Answer, Unreachable
+from ..port.admission import WANTS_KEY
 from .pair import ServerStatus
 
 CONNECT_S = 0.2

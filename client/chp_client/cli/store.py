@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from chp.errors import BadInput, ChpError
 
-from ..admin import Admin, AdminReply, Answer
+from ..port.admin import Admin, AdminReply, Answer
 from .faults import Misused, NoServer, NotFound, RefusedByServer
 from .out import hold_warnings
 from .pair import view

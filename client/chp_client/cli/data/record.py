@@ -1,6 +1,6 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-`chp_client.recorder` and `chp_client.replayer` do the work, and need the extra `parquet`. Both commands end on Ctrl-C
+The package `chp_client.recording` does the work, and needs the extra `parquet`. Both commands end on Ctrl-C
 or SIGTERM with everything in place, and can go on from there.
 """
 
@@ -26,7 +26,7 @@ from ..store import closing, explained, make_clone
 from ..text import show_count, show_revision
 
 if TYPE_CHECKING:
-    from ...replayer import Replayed
+    from ...recording.replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 
@@ -156,7 +156,7 @@ def _module(name: str) -> Any:
     from importlib import import_module
 
     try:
-        return import_module(f"chp_client.{name}")
+        return import_module(f"chp_client.recording.{name}")
     except ImportError as error:
         raise Misused(str(error)) from None
 

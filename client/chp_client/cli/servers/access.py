@@ -21,7 +21,7 @@ from chp import access as rules
 from chp.access import Document, Rules
 from chp.errors import BadInput
 
-from ...admin import Admin, AdminReply
+from ...port.admin import Admin, AdminReply
 from ..faults import Misused
 from ..settings import CliSettings, command, group
 from ..store import asking

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import click
 
-from ...admin import Admin
+from ...port.admin import Admin
 from .. import pair
 from ..faults import OK, Misused, NotFound, RefusedByServer
 from ..out import Out

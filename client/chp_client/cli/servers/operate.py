@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ...admin import Admin, Answer, Unreachable
+from ...port.admin import Admin, Answer, Unreachable
 from .. import pair
 from ..data.write import confirm
 from ..faults import REFUSED, Misused, NoServer, RefusedByServer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...admin import Admin, AdminReply, Answer
+from ...port.admin import Admin, AdminReply, Answer
 from .. import pair
 from ..out import Out
 from ..pair import PairVerdict, ServerStatus
