@@ -87,7 +87,7 @@ def test_each_kind_of_event_named_is_counted() -> None:
 
 
 def test_each_alarm_of_the_page_has_its_rule() -> None:
-    page = (OPS.parent / "docs" / "operations.md").read_text()
+    page = (OPS.parent / "docs" / "operations" / "monitoring.md").read_text()
     rules = {rule["name"]: rule["expr"] for rule in alerts() if not rule["name"].startswith("ChpGateway")}
     table = page.partition("| alarm | metric | means | do |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
     found = set()

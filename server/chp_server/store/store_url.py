@@ -1,6 +1,6 @@
-"""Which store an URL means: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
+"""The stores of URLs: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
 
-The one module that knows all stores; they know of a journal only what journal.py says.
+This is the one module that knows all stores; a store knows only the interface in journal.py.
 """
 
 from pathlib import Path
@@ -28,12 +28,12 @@ def open_journal(
     catch_up: bool = False,
     beside: str | Path | None = None,
 ) -> Journal:
-    """The journal at `url`.
+    """Open the journal at `url`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
-    below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
+    below `retain_bytes` and they are younger than `retain_s`. The next snapshot begins at half the last one's size. So
     the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from. A
+    the id of the store at `url`. A journal that was cut short is refused, unless there is a peer to `catch_up` from. A
     store that is no file has its mark in the directory `beside`, if that is given.
     """
     options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
@@ -48,7 +48,7 @@ def open_journal(
 
 
 def look_at(url: str) -> SqlJournal[Any]:
-    """The journal at `url`, only to be read."""
+    """Open the journal at `url` for reading only."""
     if url.startswith("sqlite:"):
         path = database_path(url)
         if not path.exists():
@@ -60,7 +60,7 @@ def look_at(url: str) -> SqlJournal[Any]:
 
 
 def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[SqliteDatabase]:
-    """The journal in a file; with `writable=False` one that a server may be using, only to be read."""
+    """Open the journal in a file; with `writable=False` for reading only, as a server may use it."""
     database = SqliteDatabase(url, options, writable=writable)
     try:
         mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
@@ -76,7 +76,7 @@ def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJ
 def postgres_journal(
     url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
 ) -> SqlJournal[Any]:
-    """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
+    """Open the journal in a schema; with `writable=False` for reading only, as a server may use it."""
     from .sql.postgres import PostgresDatabase
 
     database = PostgresDatabase(url, options, writable=writable)
@@ -90,6 +90,6 @@ def postgres_journal(
 
 
 def _place_id(url: str, schema: str) -> str:
-    """Which schema of which database, in eight characters; whoever it is that connects."""
+    """Return an id of a schema of a database, in eight characters, for any user who connects."""
     parts = urlsplit(url)
     return f"{crc32(f'{parts.hostname}:{parts.port}{parts.path}/{schema}'.encode()):08x}"

@@ -74,7 +74,7 @@ def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float
             "open P, P+1 and P+2 for clients",
         )
     if view.trouble:
-        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations.md on two stores")
+        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations/store.md")
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
