@@ -57,7 +57,7 @@ class Requests:
         self.awake = False  # somebody asked in this turn, or is being answered
         self.syncs = Syncs(ctx.limits)
         self.images = Images(ctx.limits)
-        self.feeds = Feeds(ctx)
+        self.feeds = Feeds(ctx.commits, ctx.counts)
         self.readers = TopicReaders(ctx)
         self.clients = Clients()
         self._alive = Alive(ctx.limits)
@@ -389,7 +389,7 @@ class Requests:
                 ctx.turn.replies.append((identity, part))
             ctx.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
-        self.readers.pump(self.blocked, lacks=self._link.filler.waits)
+        self.readers.pump(self.blocked, lacks=self._link.filler.waits(ctx.turn))
         self.awake = bool(self.syncs or self.readers)
 
     def page(self, read: JournalRead, found: Any) -> None:
