@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 from rich.console import Console
 
 from chp.numbers import number
@@ -200,6 +201,19 @@ def test_who_greets_is_not_taken_for_stopped(
         there = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert probe.why_silent(there, gone(there), with_key=with_key) == why
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(zmq.XPUB, probe.NOT_FIRST), (zmq.SUB, probe.NOT_FIRST), (zmq.ROUTER, probe.BUSY)]
+)
+def test_another_port_of_a_server_is_told_from_a_busy_one(kind: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+    monkeypatch.setattr(probe, "GREETING_S", 30.0)
+    monkeypatch.setattr(socket, "create_connection", CONNECT)
+    with zmq.Context() as context, context.socket(kind) as there:
+        there.linger = 0
+        address = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
+        assert probe.why_silent(address, gone(address), with_key=False) == why
 
 
 def test_a_state_may_be_told_as_a_number_too() -> None:

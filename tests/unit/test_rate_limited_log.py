@@ -99,7 +99,7 @@ def test_numbers_need_no_looking_up() -> None:
 
 def test_the_command_line_says_so_on_standard_error() -> None:
     program = (
-        "import logging\nfrom chp_client.cli.out import speak\nspeak(); speak()\n"
+        "import logging\nfrom chp_client.cli.out import show_warnings\nshow_warnings(); show_warnings()\n"
         "logging.getLogger('chp_client').warning('no copy yet: %s', 'tcp://a:1')\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True)

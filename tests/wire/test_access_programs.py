@@ -72,7 +72,7 @@ def refused_by(what: Callable[[], Any]) -> Refused:
 
 def chp(who: Who, user: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as a user."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(who.files[user]), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(who.files[user]), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S * 2, check=False)
 
 

@@ -57,7 +57,7 @@ def test_who_is_known_is_let_in_everywhere(pair: Pair, tmp_path: Path) -> None:
     with QuestionPort(file, LONG_S) as port:
         assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
     asyncio.run(_async(file.path))
-    done = chp("--as", file.path, "get", "/a")
+    done = chp("--client-file", file.path, "get", "/a")
     assert (done.returncode, done.stdout) == (0, "1")
 
 

@@ -103,5 +103,5 @@ def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -
 
 def chp(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as alice."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(file), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(file), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
