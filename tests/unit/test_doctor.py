@@ -34,8 +34,8 @@ def test_a_pair_that_is_well() -> None:
 @pytest.mark.parametrize(
     ("facts", "level", "words"),
     [
-        ({"wall_ms": NOW_MS - 12_100}, WARN, "12.0 s apart"),
-        ({"wall_ms": NOW_MS + 12_100}, WARN, "12.0 s apart"),
+        ({"wall_ms": round(NOW_MS - 12_100)}, WARN, "12.0 s apart"),
+        ({"wall_ms": round(NOW_MS + 12_100)}, WARN, "12.0 s apart"),
         ({"room": {**ROOM, "memory": 950}}, WARN, "of 1000 B memory in use"),
         ({"room": {**ROOM, "disk_free": 100}}, WARN, "is read-only below 64 B"),
         ({"room": {**ROOM, "full": True, "why": "max_keys"}}, BAD, "refuses sets: max_keys"),

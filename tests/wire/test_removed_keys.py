@@ -92,11 +92,11 @@ def clients(server: TestServer) -> Path:
 
 def remove(server: TestServer, name: str) -> None:
     """Take a file away; return when the server has seen it."""
-    assert server.server is not None and server.server.sockets.doors is not None
-    doors = server.server.sockets.doors
-    before = doors.removals
+    assert server.server is not None and server.server.sockets.zap_handler is not None
+    zap_handler = server.server.sockets.zap_handler
+    before = zap_handler.removals
     (clients(server) / f"{name}.pub").unlink()
-    until(lambda: doors.removals > before, "the server sees that the key is gone", 10)
+    until(lambda: zap_handler.removals > before, "the server sees that the key is gone", 10)
 
 
 @pytest.fixture

@@ -171,43 +171,33 @@ def rows(look: Look) -> list[list[str]]:
 Tell = Callable[[ServerStatus, Look], str]
 
 
-def _number(name: str) -> Tell:
-    def tell(v: ServerStatus, look: Look) -> str:
-        said = v.facts.get(name)
-        return show_count(said) if pair.is_number(said) else "-"
-
-    return tell
-
-
-def _text(name: str) -> Tell:
-    return lambda v, look: escape(str(v.facts[name])) if v.facts.get(name) is not None else "-"
+def _number(path: str) -> Tell:
+    return lambda v, look: "-" if (said := v.fact(path)) is None else show_count(said)
 
 
 def _role(v: ServerStatus, look: Look) -> str:
-    return ", ".join(escape(str(v.facts[name])) for name in ("role", "name") if v.facts.get(name)) or "-"
+    return ", ".join(escape(said) for path in ("role", "name") if (said := v.fact(path))) or "-"
 
 
 def _since(v: ServerStatus, look: Look) -> str:
-    spans = [v.facts.get(name) for name in ("since_s", "uptime_s")]
-    return ", ".join(show_duration(span) for span in spans if pair.is_number(span)) or "-"
+    spans = [v.fact(path) for path in ("since_s", "uptime_s")]
+    return ", ".join(show_duration(span) for span in spans if span is not None) or "-"
 
 
 def _sync(v: ServerStatus, look: Look) -> str:
     if v.in_sync is None or not v.has_peer:
         return "-"
-    since = v.facts.get("in_sync_since_s")
-    return ("yes" if v.in_sync else "NO") + (f", for {show_duration(since)}" if pair.is_number(since) else "")
+    since = v.fact("in_sync_since_s")
+    return ("yes" if v.in_sync else "NO") + ("" if since is None else f", for {show_duration(since)}")
 
 
 def _peer(v: ServerStatus, look: Look) -> str:
-    peer = v.facts.get("peer")
     if not v.has_peer:
         return "none, as configured"
-    if not isinstance(peer, dict):
+    alive, name = v.fact("peer.alive"), escape(v.fact("peer.name") or "?")
+    if alive is None:
         return "never seen"
-    if peer.get("alive"):
-        return f"{escape(str(peer.get('name', '?')))}, heard"
-    return f"{escape(str(peer.get('name', '?')))}, SILENT for {show_duration(peer.get('silent_s'))}"
+    return f"{name}, heard" if alive else f"{name}, SILENT for {show_duration(v.fact('peer.silent_s'))}"
 
 
 def _rate(name: str) -> Tell:
@@ -219,48 +209,40 @@ def _rate(name: str) -> Tell:
 
 
 def _pending(v: ServerStatus, look: Look) -> str:
-    n, size = v.facts.get("pending"), v.facts.get("pending_bytes")
-    if not pair.is_number(n):
+    n, size = v.fact("pending"), v.fact("pending_bytes")
+    if n is None:
         return "-"
-    return show_count(n) + (f" ({show_bytes(size)})" if n and pair.is_number(size) else "")
+    return show_count(n) + (f" ({show_bytes(size)})" if n and size is not None else "")
 
 
 def _journal(v: ServerStatus, look: Look) -> str:
-    journal = v.facts.get("journal")
-    if not isinstance(journal, dict):
-        return "-"
-    size, sync = journal.get("bytes"), journal.get("sync")
-    if not pair.is_number(size):
-        return escape(str(journal.get("store", "-")))
-    return show_bytes(size) + (f", sync {escape(str(sync))}" if sync else "")
+    size, sync = v.fact("journal.bytes"), v.fact("journal.sync")
+    if size is None:
+        return escape(v.fact("journal.store") or "-")
+    return show_bytes(size) + (f", sync {escape(sync)}" if sync else "")
 
 
 def _room(v: ServerStatus, look: Look) -> str:
-    room = v.facts.get("room")
-    if not isinstance(room, dict):
-        return "-"
-    if not room.get("why"):
-        return "yes"
-    return ("NO" if room.get("full") else "LITTLE") + f", {escape(str(room['why']))}"
+    why = v.fact("room.why")
+    if not why:
+        return "-" if why is None else "yes"
+    return ("NO" if v.fact("room.full") else "LITTLE") + f", {escape(why)}"
 
 
 def _journal_sync(v: ServerStatus, look: Look) -> str:
-    journal = v.facts.get("journal")
-    if not isinstance(journal, dict) or not pair.is_number(journal.get("sync_p50_s")):
-        return "-"
-    return f"{show_latency(journal['sync_p50_s'])}, {show_latency(journal.get('sync_p99_s', 0.0))}"
+    p50, p99 = v.fact("journal.sync_p50_s"), v.fact("journal.sync_p99_s")
+    return "-" if p50 is None else f"{show_latency(p50)}, {show_latency(p99 or 0.0)}"
 
 
 def _contents(v: ServerStatus, look: Look) -> str:
-    """What the last comparison of the two servers' contents found."""
-    said = v.facts.get("scrub")
-    if not isinstance(said, dict) or not said.get("keys"):
+    """Return the result of the last comparison of the two servers' contents."""
+    keys, ended, differ = v.fact("scrub.keys"), v.fact("scrub.ended_s_ago"), v.fact("scrub.differences")
+    if not keys:
         return "-"
-    keys, ended, differ = said["keys"], said.get("ended_s_ago"), said.get("differences")
-    when = f", {show_duration(ended)} ago" if pair.is_number(ended) else ""
+    when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:
         return f"{show_count(keys)} keys equal{when}"
-    named = ", ".join(escape(str(key)) for key in said.get("differing", ())[:3])
+    named = ", ".join(escape(str(key)) for key in (v.fact("scrub.differing") or ())[:3])
     return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
 
 
@@ -276,7 +258,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("peer", _peer),
     ("compared", _contents),
     ("in state, up", _since),
-    ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.facts.get("insecure") else "-"),
+    ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.fact("insecure") else "-"),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
     ("clients", _number("clients")),
     ("sessions", _number("sessions")),
@@ -288,7 +270,6 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("journal", _journal),
     ("sync p50, p99", _journal_sync),
     ("refused", _refusals),
-    ("version", _text("version")),
 )
 
 
