@@ -26,7 +26,7 @@ from chp.numbers import pack
 
 from .core.core import CoreConfig, ServerCore
 from .core.pair.binary_star import PairEvent
-from .core.updates.turn import Save, Turn
+from .core.updates.turn import Read, ReadMessages, ReadSpans, Save, Turn
 
 STEP_S = 0.05
 
@@ -76,7 +76,18 @@ class Cores:
         if self.linked:
             self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.opened, *turn.confirm]
         self.turns[name].append(turn)
+        self.write(name, turn)
+        for read in turn.reads:
+            if not isinstance(read, Read):
+                core.page(read, self.read(name, read))
         return turn
+
+    def write(self, name: str, turn: Turn) -> None:
+        """Do what a turn has for a server's journal: nothing, as there is no journal here."""
+
+    def read(self, name: str, read: ReadMessages | ReadSpans) -> Any:
+        """Return what a server's journal has of messages: none, as there is no journal here."""
+        return {} if isinstance(read, ReadSpans) else []
 
     def connection(self, up: bool) -> None:
         """Let the connections of both to the other's P+3 stand, or break, as of their next turns."""

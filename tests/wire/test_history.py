@@ -1,4 +1,4 @@
-"""covers: feed/history.py and `chp history`: the versions of a key that the log still holds."""
+"""covers: port/history.py and `chp history`: the versions of a key that the log still holds."""
 
 from __future__ import annotations
 

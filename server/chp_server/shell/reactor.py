@@ -40,6 +40,7 @@ from ..core.performing import (
     has_met,
     is_unheard,
     leave,
+    read_journal,
     recover,
     refuse_subscription,
     rules_number,
@@ -49,9 +50,8 @@ from ..core.performing import (
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
-from ..core.state.record_log import LoggedRow
 from ..core.updates.authorizer import Signed
-from ..core.updates.turn import Copy, Fact, JournalOp, Read, Save, Turn
+from ..core.updates.turn import Copy, Fact, JournalOp, JournalRead, Save, Turn
 from ..exits import CannotStart, Exit
 from ..logs import Log
 from ..ports.beat_thread import QUEUED_MAX as BEATS_MAX
@@ -501,9 +501,9 @@ class Server:
             self._audit.note(fact, self.core.state.number)
         log_fact(log, fact)
 
-    def read(self, read: Read) -> list[LoggedRow] | None:
-        """Return a page of the journal."""
-        return self._journal.read_after(read.after, read.bytes_max)
+    def read(self, read: JournalRead) -> Any:
+        """Return what the journal has."""
+        return read_journal(self._journal, read)
 
     def copy(self, copy: Copy) -> None:
         """Let the next turn begin a backup or a restore."""
