@@ -40,7 +40,7 @@ def test_a_pair_that_is_well() -> None:
         ({"room": {**ROOM, "disk_free": 100}}, WARN, "is read-only below 64 B"),
         ({"room": {**ROOM, "full": True, "why": "max_keys"}}, BAD, "refuses sets: max_keys"),
         ({"turns": {"longest_ms": 2500.0}}, WARN, "took 2.5 s"),
-        ({"counts": {"unknown_keys": 3}}, WARN, "turned away 3 connections"),
+        ({"counts": {"unknown_keys": 3}}, WARN, "rejected 3 connections"),
         ({"insecure": True}, WARN, "--insecure"),
         ({"peer": {**PEER, "alive": False}}, BAD, "does not hear its peer"),
         ({"peer": {**PEER, "version": VERSION + 1}}, WARN, f"speaks version {VERSION + 1}, this {VERSION}"),

@@ -570,7 +570,8 @@ def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway)
 
 def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: RunningGateway) -> None:
     def run(*words: str) -> Any:
-        return CliRunner().invoke(chp, ["access", words[0], "--client-file", str(keyed.file), *words[1:]], prog_name="chp")
+        line = ["access", words[0], "--client-file", str(keyed.file), *words[1:]]
+        return CliRunner().invoke(chp, line, prog_name="chp")
 
     made = run("token", "bob")
     assert made.exit_code == 0, made.output

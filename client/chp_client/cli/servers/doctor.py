@@ -114,17 +114,22 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
     if longest is not None and longest > TURN_MS:
         yield Finding(
             WARN, f"the longest turn of {view.server} took {longest / 1000:.1f} s",
-            "everybody waited for it: see its log for what it did; a slow disk, or a machine that swaps?",
+            "all clients waited for it: its log says what it did; a slow disk, or a machine that swaps?",
         )  # fmt: skip
     for name in ("unknown_keys", "handshakes_failed"):
         if counts.get(name):
             yield Finding(
                 WARN,
-                f"{view.server} turned away {counts[name]:.0f} connections ({name})",
-                "its log names addresses and why",
+                f"{view.server} rejected {counts[name]:.0f} connections ({name})",
+                "its log has their addresses, and the reasons",
             )
+<<<<<<< HEAD
     if view.fact("insecure"):
         yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
+=======
+    if view.facts.get("insecure"):
+        yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
+>>>>>>> m-cli
 
 
 def _peer(view: ServerStatus) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """`chp status` and `chp top`: both servers at a glance, once or live.
 
-What each row means, and what a missing fact is, says `pair.py`. Rates are what the counters moved between two looks,
-so `status` looks twice, a moment apart; `--no-rates` looks once.
+`pair.py` has the meaning of each fact and of a missing one. A rate is the difference of a counter between two looks, so
+`status` looks twice, a moment apart; `--no-rates` looks once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from ..text import columns, escape, show_bytes, show_count, show_duration, show_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LOOK_S = 0.5  # between the two looks of `status`
-TIMEOUT_S = 1.0  # what a server gets for its answer, unless --timeout says otherwise
+# The time between the two looks of `status`.
+LOOK_S = 0.5
+# The time for a server's answer, unless --timeout says otherwise.
+TIMEOUT_S = 1.0
 HISTORY = 30
-CLIENTS_SHOWN = 8  # by `top`
+# The number of clients that `top` shows.
+CLIENTS_SHOWN = 8
 RATES = ("updates", "records")
 _COLOURS = {
     "ACTIVE": "green", "PASSIVE": "cyan", "STARTING": "yellow", "UNREACHABLE": "red", "CHP/1": "yellow",
@@ -46,7 +49,8 @@ class Look:
         self.admin = admin
         self.named = named
         self._asks_clients = clients
-        self.clients: list[dict[str, Any]] = []  # the first page of the active's, if they are asked for
+        # The first page of the active server's clients, if they are asked for.
+        self.clients: list[dict[str, Any]] = []
         self.views: list[ServerStatus] = []
         self.rates: dict[str, dict[str, float]] = {}
         self.history: dict[str, deque[float]] = {}
@@ -54,11 +58,11 @@ class Look:
         self._before: dict[str, tuple[float, dict[str, float]]] = {}
 
     def again(self) -> None:
-        """Ask both servers, now."""
+        """Ask both servers."""
         self._take(self.admin.ask_all("status"))
 
     def once_more(self) -> None:
-        """Ask those that answered, a moment ago; who did not is taken to be away still."""
+        """Ask the servers that answered the last look again; the others are taken to be away still."""
         here = [server for server, answer in self._answers.items() if isinstance(answer, AdminReply)]
         self._take({**self._answers, **self.admin.ask_some(here, "status")})
 
@@ -122,7 +126,7 @@ def _wait(seconds: float) -> None:
 
 
 def show(out: Out, look: Look, verdict: PairVerdict) -> None:
-    """One look, in the form that suits where it goes."""
+    """Show one look as JSON, as a table, or as lines."""
     if out.json:
         told = [_fields(view, look.rates.get(view.server, {})) for view in look.views]
         last = {"verdict": verdict.word, "why": verdict.why, "exit": verdict.code}
@@ -134,7 +138,7 @@ def show(out: Out, look: Look, verdict: PairVerdict) -> None:
 
 
 def show_epochs(out: Out, look: Look) -> None:
-    """Who was active when, and because: what any of the servers remembers, the newest first."""
+    """Show the epochs that any of the servers remembers, with their server and reason; the newest first."""
     found: dict[int, dict[str, Any]] = {}
     for view in look.views:
         for each in view.facts.get("epochs") or []:
@@ -158,7 +162,7 @@ def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
 
 
 def rows(look: Look) -> list[list[str]]:
-    """A row a fact, a column a server; rows nobody can fill are left out."""
+    """Return a row for each fact, with a column for each server; empty rows are left out."""
     found = [["", *(v.server for v in look.views)]]
     for title, tell in _ROWS:
         cells = [tell(v, look) if v.reachable else "" for v in look.views]
@@ -236,8 +240,13 @@ def _journal_sync(v: ServerStatus, look: Look) -> str:
 
 def _contents(v: ServerStatus, look: Look) -> str:
     """Return the result of the last comparison of the two servers' contents."""
+<<<<<<< HEAD
     keys, ended, differ = v.fact("scrub.keys"), v.fact("scrub.ended_s_ago"), v.fact("scrub.differences")
     if not keys:
+=======
+    said = v.facts.get("scrub")
+    if not isinstance(said, dict) or not said.get("keys"):
+>>>>>>> m-cli
         return "-"
     when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:
@@ -274,14 +283,15 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
 
 
 def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableType:
-    """The rows as a table of rich, the verdict below."""
+    """Return the rows as a table of rich, with the verdict below."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     head, *body = rows(look)
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)  # 24 lines must do for all
+    # A terminal of 24 lines must hold all rows.
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(head):
         grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
     for row in body:
@@ -294,7 +304,7 @@ def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableTy
 
 
 def client_lines(look: Look) -> list[str]:
-    """The clients that are furthest behind, of the first page."""
+    """Return the clients with the greatest lag, from the first page."""
     latest = sorted(look.clients, key=lambda each: (-each["lag_ms"], -each["batches"], each["place"]))[:CLIENTS_SHOWN]
     if not latest:
         return []
