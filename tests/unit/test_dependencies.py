@@ -103,7 +103,6 @@ def test_no_module_leads_back_to_itself(package: str) -> None:
 # Where what lies beside one another may know one another, and why; no *module* leads back to itself there either
 MUTUAL = {
     "chp_client": {"clone", "topics"},  # a Clone hands a Topic out, which is a view of it
-    "chp_client.gateway": {"gateway", "once", "paths"},  # what is behind all paths, and the paths
 }  # fmt: skip
 
 
