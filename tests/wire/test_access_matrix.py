@@ -295,11 +295,11 @@ ROWS = {"Content-Type": "application/x-ndjson"}
 G = "/v1/topics/{u}/groups/g"
 ACTS = [
     # keys: who may write one may overwrite and remove it, whoever set it
-    Act("set a key", WRITERS, {"PUT /v1/keys", "PUT /v1/keys/{key:path}"}, sets(key, lambda u: {}, "/pub/"),
+    Act("set a key", WRITERS, {"PUT /v1/keys", "PUT /v1/keys/{key}"}, sets(key, lambda u: {}, "/pub/"),
         request("PUT", "/v1/keys/pub/{u}", key, content=b"2")),
     Act("set several", WRITERS, {"POST /v1/batch"}, sets(key, lambda u: {}, "/pub/"),
         request("POST", "/v1/batch", key, content=b'{"set":"/pub/b","value":""}', headers=ROWS)),
-    Act("remove a key", WRITERS, {columns.DELETES, "DELETE /v1/keys", "DELETE /v1/keys/{key:path}", "ws d"},
+    Act("remove a key", WRITERS, {columns.DELETES, "DELETE /v1/keys", "DELETE /v1/keys/{key}", "ws d"},
         sets(key, lambda u: {"d": [0]}, "/pub/"), request("DELETE", "/v1/keys/pub/{u}", key)),
     Act("let a key end", WRITERS, {columns.TTLS, "ws t"}, sets(key, lambda u: {"t": [[0], [60_000]]}, "/pub/"),
         request("PUT", "/v1/keys/pub/{u}?ttl=60", key, content=b"2")),
@@ -404,7 +404,7 @@ def done_by(stage: Stage, act: Act, may: str) -> None:
 # -- no door without a row
 
 READS = {  # what these ask for they read, and leave as it is; tests/wire/test_gateway_access.py has who may read
-    "GET /v1/keys", "GET /v1/keys/{key:path}", "GET /v1/watch", "GET /v1/topics", "GET /v1/topics/{topic}",
+    "GET /v1/keys", "GET /v1/keys/{key}", "GET /v1/watch", "GET /v1/topics", "GET /v1/topics/{topic}",
     "GET /v1/topics/{topic}/messages", "GET /v1/topics/{topic}/groups", "GET /v1/topics/{topic}/groups/{group}",
     "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
     "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",

@@ -52,9 +52,10 @@ async def list_groups(call: Call) -> Response:
 
 async def show_group(call: Call) -> Response:
     """Answer GET /v1/topics/{topic}/groups/{group}: its position, lag and members."""
-    found = next((each for each in await _groups(call.topic) if each["name"] == call.group), None)
+    name = call.group
+    found = next((each for each in await _groups(call.topic) if each["name"] == name), None)
     if found is None:
-        raise Problem(404, "absent", f"topic {call.topic_name} has no group {call.group}; PUT it")
+        raise Problem(404, "absent", f"topic {call.topic_name} has no group {name}; PUT it")
     return json_answer(found)
 
 
