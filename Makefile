@@ -4,7 +4,7 @@
 #              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds, an hour of everything), before a release
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
-# make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site
+# make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site; it installs no PySpark
 # make pins    ops/requirements.txt anew: the newest versions that pyproject.toml allows, with hashes, by the Python of the image
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
@@ -60,9 +60,10 @@ test-fast: $(VENV)/.installed
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
-	$(BIN)/python docs/site/make.py --out artifacts/site $(ARGS)
+docs:
+	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
+	@$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(VENV)-docs/bin/python docs/site/make.py --out artifacts/site $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

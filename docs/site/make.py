@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import inspect
 import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,18 +27,40 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCE, OUT = ROOT / "artifacts" / "site-source", ROOT / "artifacts" / "site"
 OUTSIDE = {"README.md": "index.md", "SPEC.md": "spec.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md",
-           "CONTRIBUTING.md": "contributing.md"}  # fmt: skip
+           "CONTRIBUTING.md": "contributing.md",
+           **{f"spec/{path.name}": f"spec/{path.name}" for path in sorted((ROOT / "spec").glob("*.md"))}}  # fmt: skip
 NAV: dict[str, list[str]] = {
     "Start": ["index.md", "start.md", "connecting.md", "faq.md"],
-    "Guide": ["guarantees.md", "topics.md", "testing.md", "metrics.md", "gateway.md", "spark.md", "spark-cluster.md"],
+    "Guide": [
+        "library.md",
+        "cli.md",
+        "starts.md",
+        "guarantees.md",
+        "topics.md",
+        "testing.md",
+        "metrics.md",
+        "spark.md",
+        "spark-cluster.md",
+    ],
+    "Gateway": [
+        *(f"gateway/{name}.md" for name in ("start", "keys", "topics", "watch", "access", "running", "routes")),
+    ],
     "Recipes": [
         "recipes.md",
         *(f"recipes/{name}.md" for name in ("lock", "semaphore", "election", "counter", "party")),
     ],
     "Operations": ["operations.md", "security.md"],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],
-    "Reference": ["api/clone.md", "api/recipes.md", "api/spark.md", "api/testing.md", "spec.md", "changelog.md"],
-    "Inside": ["architecture.md", "glossary.md", "sources.md", "decisions/README.md", "contributing.md"],
+    "Reference": [
+        "api/clone.md",
+        "api/recipes.md",
+        "api/spark.md",
+        "api/testing.md",
+        "spec.md",
+        *(page for page in OUTSIDE.values() if page.startswith("spec/")),
+        "changelog.md",
+    ],
+    "Inside": ["speed.md", "architecture.md", "glossary.md", "sources.md", "decisions/README.md", "contributing.md"],
 }
 API: dict[str, tuple[str, str]] = {  # page: its title, and the module whose __all__ it shows
     "clone": ("The library", "chp_client"),
@@ -110,8 +136,39 @@ def _quoted(page: str) -> str:
 # -- the reference
 
 
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """An importer of empty modules for a package that is not installed: each name in them is an empty class.
+
+    PySpark is 400 MB, and the reference needs only the names of its classes.
+    """
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return a specification if `name` is of the package."""
+        mine = name.partition(".")[0] == self.package
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if mine else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return an empty module."""
+
+        class Module(types.ModuleType):
+            def __getattr__(self, name: str) -> type:
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                return type(name, (), {"__module__": self.__name__})
+
+        return Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing."""
+
+
 def reference(title: str, module: str) -> str:
     """A page of the public names of a module, with their docstrings as they stand there."""
+    if importlib.util.find_spec("pyspark") is None:
+        sys.meta_path.append(_Absent("pyspark"))
     imported = importlib.import_module(module)
     parts = [f"# {title}\n\n`{module}`\n", _docstring(imported)]
     for name in sorted(getattr(imported, "__all__", None) or _own(imported)):

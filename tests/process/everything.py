@@ -245,9 +245,9 @@ class Work:
     def _subscribe(self) -> None:
         wait_for("the first message", lambda: self.published or self.ending.is_set())
         with self.clone(None) as clone:
-            after: int | None = None
+            after = -1
             while not (self.ending.is_set() and self.read and self.read[-1:] == self.published[-1:]):
-                for batch in clone.topic("everything").read(after=after, wait=False):
+                for batch in clone.topic("everything").read(after + 1, wait=False):
                     self.read += batch.values
                     after = batch.offsets[-1]
                 self.ending.wait(0.1)
@@ -503,12 +503,12 @@ class Faults:
             for folder in self.pair.folders:
                 keys.admit(folder, f"{name}{self._keys}", pair)
             path = keys.client_file(self.pair.base / f"{name}{self._keys}.toml", pair, self.pair.public)
-            with Clone.from_file(path, "/accounts/") as clone:
+            with Clone(subtree="/accounts/", client_file=path) as clone:
                 clone.wait_until_synced(GENEROUS_S)
                 assert len(clone) == ACCOUNTS
         for folder in self.pair.folders:
             (folder / "clients" / f"old{self._keys}.pub").unlink()
-        with Clone.from_file(self.pair.base / f"old{self._keys}.toml", "/accounts/") as clone:
+        with Clone(subtree="/accounts/", client_file=self.pair.base / f"old{self._keys}.toml") as clone:
             refused = _refused(clone)
         assert refused is not None and refused.code == "key", f"an old key is let in: {refused!r}"
 

@@ -1,6 +1,6 @@
-"""Two cores with thirty busy programs: a pair that is slow, and well, neither changes sides nor forks.
+"""A slow but healthy pair on two cores with thirty busy programs neither changes sides nor forks.
 
-covers: pair/liveness.py; ports/peerwatch.py.
+covers: pair/liveness.py, ports/sockets.py
 """
 
 import os

@@ -11,7 +11,7 @@ from chp_server.testing import TestServer
 from .cluster import GENEROUS_S, wait_for
 
 
-@pytest.mark.parametrize("start", ["snapshot", "now"])
+@pytest.mark.parametrize("start", ["snapshot", "end"])
 def test_a_watch_begun_between_a_change_and_its_telling(lone: TestServer, start: str) -> None:
     """The map has the change already; so the watch, which begins there, must not be told of it again."""
     made: list[Watch] = []

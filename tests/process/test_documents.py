@@ -9,30 +9,45 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.core.updates.resource_limits import ResourceLimits
-from chp_server.shell import metrics
-from chp_server.store.store_url import open_journal
+from chp import facts
+from chp_client import Clone
+from chp_server.settings import config
 
 from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_HERE = ("make ", "pip ", "python3 -m venv ", "chp-server ")  # set-up, and what the fixture starts
+# The first two set up; the others are started by the fixture, or have tests of their own.
+NOT_HERE = ("make ", "pip ", "python3 -m venv ", "chp-server ", "chp dev")
+ENDLESS = ("chp watch ",)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
-def commands() -> list[str]:
-    lines = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.S)
+
+
+def commands(page: str) -> list[str]:
+    lines = [line[2:] for block in blocks("console", page) for line in block.splitlines() if line.startswith("$ ")]
     return [line for line in lines if not line.startswith(NOT_HERE)]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
     with ProcessPair(tmp_path_factory.mktemp("pair")) as started:
         yield started
+
+
+@pytest.fixture
+def pair(running: ProcessPair) -> ProcessPair:
+    with Clone(running.servers) as clone:
+        clone.wait_until_synced(60)
+        clone.delete_prefix("/")
+        clone.flush(60)
+    return running
 
 
 def here(text: str, pair: ProcessPair) -> str:
@@ -44,14 +59,14 @@ def environ(pair: ProcessPair) -> dict[str, str]:
     return {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(pair.servers)}
 
 
-def test_readme_shows_commands() -> None:
-    assert len(commands()) >= 8
-
-
-def test_every_command_of_readme_works(pair: ProcessPair, tmp_path: Path) -> None:
-    for command in commands():
+@pytest.mark.parametrize(("page", "count"), [("README.md", 5), ("docs/cli.md", 10)])
+def test_every_command_of_a_page_works(page: str, count: int, pair: ProcessPair, tmp_path: Path) -> None:
+    assert len(commands(page)) >= count
+    for command in commands(page):
+        # `timeout` interrupts a command that would run for ever, as Ctrl-C would; it then ends with 124.
+        endless = command.startswith(ENDLESS)
         done = subprocess.run(
-            here(command, pair),
+            f"timeout --signal INT 5 {here(command, pair)}" if endless else here(command, pair),
             shell=True,
             cwd=tmp_path,
             env=environ(pair),
@@ -60,41 +75,62 @@ def test_every_command_of_readme_works(pair: ProcessPair, tmp_path: Path) -> Non
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        assert done.returncode == (124 if endless else 0), f"$ {command}\n{done.stdout}{done.stderr}"
 
 
-def test_the_library_in_readme_works(pair: ProcessPair, tmp_path: Path) -> None:
-    program = next(block for block in blocks("python") if "with Clone(" in block)
+def run_program(program: str, pair: ProcessPair, tmp_path: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", here(program, pair)],
         cwd=tmp_path,
+        env=environ(pair),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("b'1.0832' replicated\nset /rates/EUR/")
+    return done.stdout
+
+
+def test_the_program_in_readme_works(pair: ProcessPair, tmp_path: Path) -> None:
+    program = next(block for block in blocks("python") if "with Clone(" in block)
+    shown = run_program(program, pair, tmp_path)
+    assert re.fullmatch(r"\{'requests': 10\}\nreplicated\nset /config/\w+ .+\n", shown)
+
+
+def test_the_programs_of_the_library_work(pair: ProcessPair, tmp_path: Path) -> None:
+    program = "".join(blocks("python", "docs/library.md"))
+    shown = run_program(f"{program}clone.close()\n", pair, tmp_path)
+    assert shown.startswith("replicated\nset /config/")
 
 
 def test_the_program_of_the_recipes_works(pair: ProcessPair, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    argv = [sys.executable, "-c", here(program, pair)]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("led\n1\n{'host-1': b'10.0.0.2:80'}\n")
+    assert run_program(program, pair, tmp_path).endswith("led\n1\n{'host-1': b'10.0.0.2:80'}\n")
 
 
-def test_readme_shows_the_servers_that_the_tests_start() -> None:
-    shown = [line for block in blocks("console") for line in block.splitlines() if "chp-server " in line]
-    assert shown == [
-        "$ chp-server --primary --peer tcp://127.0.0.1:5566 &",
-        "$ chp-server --backup --peer tcp://127.0.0.1:5556 &",
-    ]
+def test_the_servers_in_readme_have_flags_that_exist(tmp_path: Path) -> None:
+    lines = [line for block in blocks("console") for line in block.splitlines() if "$ chp-server " in line]
+    assert len(lines) == 2
+    for line in lines:
+        command = line.partition("$ ")[2].replace("/etc/chp/keys", str(tmp_path)).replace("/var/lib/chp", str(tmp_path))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        argv = ["sh", "-c", f"{command} --show-config"]
+        done = subprocess.run(
+            argv, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "SPEC.md", *(f"docs/{p.name}" for p in sorted(ROOT.glob("docs/*.md")))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "SPEC.md",
+        *(str(p.relative_to(ROOT)) for f in ("docs", "spec") for p in sorted(ROOT.glob(f"{f}/**/*.md"))),
+    ],
+)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
@@ -106,17 +142,27 @@ def test_the_page_of_spark_has_the_options_as_they_are() -> None:
     assert options.table() in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
 
 
-def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> None:
+def test_the_page_of_settings_has_them_as_they_are() -> None:
+    assert config.table() in (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_that_the_operators_page_explains_exists() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    journal = open_journal(f"sqlite:{tmp_path}")
-    known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
-    known |= {"chp_turn_seconds_bucket", "chp_subscribers"} | {f"chp_{name}_seconds" for name in metrics._WAITS}
-    known |= {f"chp_scrub_{name}" for name in metrics._SCRUB}
-    known |= {f"chp_topics_{name}" for name in metrics._TOPICS} | {f"chp_group_{name}" for name in metrics._GROUPS}
-    known |= {f"chp_room_{name}" for name in ResourceLimits().status(0)}
-    known |= {f"chp_journal_{name}" for name in journal.stats()}
-    journal.close()
-    shown = set(re.findall(r"\bchp_[a-z_]+", page))
+    table = page.partition("| setting | when to change it |\n|---|---|\n")[2].partition("\n\n")[0]
+    names = {name for line in table.splitlines() for name in line.split("|")[1].strip().split(", ")}
+    assert len(names) > 9 and names <= config.BY_NAME.keys()
+
+
+def test_the_page_of_metrics_has_the_facts_as_they_are() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    for table in facts.tables().split("\n\n"):
+        assert table in page, "docs/metrics.md has another table than chp.facts.tables()"
+
+
+def test_every_metric_and_event_of_the_operators_page_exists() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    known = {fact.metric_name for fact in (*facts.GAUGES, *facts.GROUP_GAUGES)} | facts.MEASURE.keys()
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"\bchp_[a-z_]+", page)}
     assert len(shown) > 5 and shown <= known
     sources = "".join(path.read_text() for path in (ROOT / "server" / "chp_server").rglob("*.py"))
     table = page.partition("| event | means |\n")[2].partition("\n\n")[0]

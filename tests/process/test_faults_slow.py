@@ -1,6 +1,6 @@
-"""A server that is slow is not replaced, one that is killed is at once; a start beside one that serves does not fork.
+"""A slow server is not replaced, a killed server is replaced at once, and a start beside an active does not fork.
 
-covers: pair/liveness.py, ports/peerwatch.py: the connection to the peer's P+3 tells the one from the other.
+covers: pair/liveness.py and ports/sockets.py: the connection to the peer's P+3 tells a slow peer from a dead one
 """
 
 import signal

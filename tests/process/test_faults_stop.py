@@ -1,6 +1,6 @@
-"""SIGSTOP: a server that was stopped beyond every timeout, and is continued, acknowledges nothing any more.
+"""A server that is stopped beyond every timeout and then continued acknowledges nothing any more (SIGSTOP).
 
-covers: pulse.py, beats.py too: one that is only busy for as long is not replaced, and one that is stuck is.
+covers: pair/beat.py, ports/beat_thread.py: a server that is busy for as long is not replaced, a stuck one is replaced
 """
 
 import signal

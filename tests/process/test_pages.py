@@ -15,7 +15,12 @@ ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, someb
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
-OTHERS = {"gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+OTHERS = {
+    "gateway/start.md": {"console"},
+    "gateway/watch.md": {"js"},
+    "spark-cluster.md": {"bash"},
+    "spark.md": {"bash"},
+}
 
 
 def pages() -> list[Path]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def held_after_replay(
             with Feed([server.address], subtree) as feed:  # the server's, as the command has it: a copy may be behind
                 return {key for chunk in feed.snapshot().chunks for key in chunk.keys}
 
-        done = replay(folder, writer, after=after, speed=speed, keys_under=keys_under)
+        done = replay(folder, writer, start=after, speed=speed, keys_under=keys_under)
         assert done.number == files(folder)[-1].until
         reader.wait_until_synced(GENEROUS_S)
         wait_for("the replay to arrive", lambda: reader.revision >= done.number or reader.verify(contents=False).ok)
@@ -290,7 +291,7 @@ def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
 def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: int) -> None:
     with TestServer(heartbeat_s=0.1) as server:
         mine = set_some(server, 10)
-        with recorded([server.address], tmp_path, start="earliest", every_s=0.1) as said:
+        with recorded([server.address], tmp_path, start="begin", every_s=0.1) as said:
             wait_for("the rows", lambda: files(tmp_path))
             server.restart()
             theirs = set_some(server, n)
@@ -301,12 +302,26 @@ def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: in
 def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path) -> None:
     with TestServer(heartbeat_s=0.1, store=f"sqlite:{tmp_path / 'data'}") as server:
         mine = set_some(server, 10)
-        with recorded([server.address], tmp_path / "rec", start="earliest", every_s=0.1) as said:
+        with recorded([server.address], tmp_path / "rec", start="begin", every_s=0.1) as said:
             wait_for("the rows", lambda: files(tmp_path / "rec"))
             server.restart()
             assert set_some(server, 5) == mine
             wait_for("the rest", lambda: len(rows_of(tmp_path / "rec")) == 15)
     assert not any("error" in each or "GAP" in each for each in said)
+
+
+def test_a_new_recording_begins_where_it_is_told(lone: TestServer, tmp_path: Path) -> None:
+    with Clone([lone.address]) as clone:
+        clone.set("/a", b"1").wait(GENEROUS_S)
+        seen = clone.set("/b", b"2").wait(GENEROUS_S).revision
+        clone.set("/c", b"3").wait(GENEROUS_S)
+        for start, keys in (("begin", ["/a", "/b", "/c"]), (seen, ["/c"]), (str(seen), ["/c"]), ("end", [])):
+            folder = tmp_path / str(start)
+            with recorded([lone.address], folder, start=start) as said:
+                wait_for("it to begin", partial(bool, said))
+            assert [row["key"] for row in rows_of(folder)] == keys, start
+        with pytest.raises(BadInput, match=r"start=9\.1 is above the servers' number, 1\.\d+"):
+            record([lone.address], tmp_path / "above", start="9.1")
 
 
 def test_a_directory_that_was_derived_is_not_gone_on_with(lone: TestServer, tmp_path: Path) -> None:

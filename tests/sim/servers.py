@@ -3,7 +3,7 @@
 Recovery, the order of inputs and that of effects are `chp_server.core.performing`'s, which is pulled a step at a time.
 With a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
 `crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped, `busy_at` one that takes
-long: then the thread beside the turns says that the server lives (core/pair/pulse.py), unless the process is
+long: then the thread beside the turns says that the server lives (core/pair/beat.py), unless the process is
 stopped.
 """
 

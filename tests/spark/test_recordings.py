@@ -46,7 +46,7 @@ def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path)
 
 
 def test_a_recording_of_a_server(spark: Any, lone: TestServer, tmp_path: Path) -> None:
-    with recorded([lone.address], tmp_path, start="earliest", every_s=0.1):
+    with recorded([lone.address], tmp_path, start="begin", every_s=0.1):
         set_some(lone, 50)
         wait_for("files", lambda: files(tmp_path))
         assert spark.read.parquet(str(tmp_path)).count() <= 50

@@ -1,4 +1,4 @@
-"""covers: following.py, channel.py, replica.py. What a server that is wrong may cost a client."""
+"""covers: leadership.py, channel.py, replica.py: the most that a wrong server may cost a client."""
 
 from __future__ import annotations
 

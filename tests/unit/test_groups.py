@@ -1,4 +1,4 @@
-"""covers: core/topics/ groups.py, sharing.py, member.py, pages.py: who has which slots, is given what, what counts."""
+"""covers: groups.py, group_coordinator.py, member.py, message_pages.py: which member has which slots and messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Files of keys: what is read of them, and what is said of a wrong one; no secret is ever shown.
 
-covers: chp/keyfiles.py, chp_server/keyring.py, `chp keygen`
+covers: chp/keyfiles.py, access/keyring.py, `chp keygen`
 """
 
 from __future__ import annotations

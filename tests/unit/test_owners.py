@@ -1,6 +1,6 @@
 """One user's flood takes nothing of another's: neither its application nor its idle sessions (SPEC.md, section 38).
 
-covers: core/state/sessions.py; owners in staging.py and granted.py: on both servers, after a failover, and recovered.
+covers: core/state/sessions.py; owners in staging.py and access_state.py: on both servers, after a failover, recovered
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chp_server.core.updates.authorizer import Signed
 from chp_server.core.updates.turn import Append
 from chp_server.cores import Cores
 from chp_server.store.store_url import open_journal
-from tests.unit.test_access_log import ask
+from tests.unit.test_access_state import ask
 
 SESSIONS_MAX, APPLICATIONS_MAX = 200, 40
 LIMITS = replace(DEFAULT, sessions_max=SESSIONS_MAX, applications_max=APPLICATIONS_MAX)

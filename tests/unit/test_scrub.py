@@ -1,4 +1,4 @@
-"""covers: scrub.py and scrubber.py: contents that differ while their fingerprints are equal are found and healed."""
+"""covers: core/peer/scrub.py: contents that differ while their fingerprints are equal are found and healed."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_only_public_names_are_listed() -> None:
     assert {name for name in dir(chp_client) if not name.startswith("__")} == set(chp_client.__all__)
     with Clone("tcp://127.0.0.1:9") as clone:
         assert not [name for name in dir(clone) if name.startswith("_") and not name.startswith("__")]
-        assert {"set", "under", "sync", "__getitem__"} <= set(dir(clone))
+        assert {"set", "prefix", "sync", "__getitem__"} <= set(dir(clone))
         clone.close(0.0)
 
 

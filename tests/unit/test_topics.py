@@ -1,4 +1,4 @@
-"""covers: core/topics/topics.py, filling.py, delivery.py, handed.py; chp/topics.py: offsets, bounds, who gets what."""
+"""covers: state/topics.py, missing_messages.py, delivery.py, member.py; chp/topics.py: offsets, bounds, deliveries."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from chp_client.topics.stateless_member import Receipt, member_of
 from chp_server.core.questions import topic_readers as questions
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
-from tests.wire import keys, test_access, test_access_doors, test_gateway_access
+from tests.wire import keys, test_access, test_access_programs, test_gateway_access
 from tests.wire.gateways import RunningGateway
 from tests.wire.hand import at, until
 from tests.wire.test_gateway_websocket import Stranger
@@ -423,7 +423,7 @@ SERVERS: dict[str, Any] = {  # columns that no client may write: refused for eac
 ELSEWHERE: dict[str, Callable[..., object]] = {  # rows that other files have, by the test that is one
     "option image": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
     "option part": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
-    "option session": test_access_doors.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
+    "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
     "port P+1": test_access.test_the_channel_of_another_s_session_is_not_to_be_heard,
     "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
     "port WebSocket": test_gateway_access.test_a_websocket_is_held_to_the_rules,

@@ -1,6 +1,6 @@
 """The audit: who did what, at which number, and what came of it, as JSON lines (docs/operations.md).
 
-covers: access/audit.py, core/access/trail.py, --audit; keys and addresses by ZAP's metadata; a file that is moved away.
+covers: access/audit.py, questions/audit_log.py, --audit; keys and addresses by ZAP's metadata; a file that is moved
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from chp_client import AsyncClone, AsyncConsumer, Clone, Consumer, Fenced, Refus
 from chp_client.topics.batch import Batch
 from chp_client.topics.chunk import joined
 from chp_server.core.updates.resource_limits import ResourceUsage
-from chp_server.shell.disk import DiskMonitor
+from chp_server.shell.resources import DiskMonitor
 from chp_server.testing import TestServer
 from tests.wire.still import stand_still
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 GENEROUS_S = 30.0
 
@@ -99,7 +99,7 @@ def test_what_was_refused_is_given_again_whoever_waits_for_the_answer(disk: Disk
         if how == "done":
             settled(batch.done())
         elif how == "together":
-            t = clone.together()
+            t = clone.transaction()
             t.ack(batch)
             settled(t.send())
         elif how == "committing":

@@ -1,4 +1,4 @@
-"""covers: paths/groups.py, topics/visiting.py: groups by HTTP, by any gateway; what is acknowledged counts once."""
+"""covers: paths/groups.py, topics/stateless_member.py: groups by HTTP, by any gateway; each receipt counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""covers: files.py and connections.py: Clones and commands that reach servers by files, and who can't."""
+"""covers: ipc:// addresses, ports/connections.py: Clones and commands that reach servers by files, and who can't."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chp_client.admin import Admin
 from chp_server.exits import CannotStart
 from chp_server.ports import connections
 from chp_server.testing import Pair, TestServer
-from tests.wire.test_clone_server import WAIT_S, until
+from tests.wire.test_clone import WAIT_S, until
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A key whose file is taken away is refused by the connections that it has open, too (SPEC.md, section 25).
 
-covers: Keyring.look, Doors.admits, and what sockets.py, replies.py and admitting.py do with it: on P, P+1 and P+2.
+covers: `Keyring.look`; ZapHandler, sockets.py, replies.py and subscription_authorizer.py on P, P+1 and P+2
 """
 
 from __future__ import annotations

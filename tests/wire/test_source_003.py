@@ -13,7 +13,7 @@ import pytest
 from chp_client import Clone, Consumer, Message, Refused
 from chp_server.testing import Pair, TestServer
 from tests.wire.still import stand_still
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 
 def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
@@ -202,7 +202,7 @@ def test_t10_1_and_t10_2_what_was_published_before_is_not_again_and_what_is_new_
         for last in (10, 10, 11):
             with Clone([server.address], subtree=None) as clone:
                 for n in range(last - 9, last + 1):
-                    with clone.together() as t:
+                    with clone.transaction() as t:
                         t.once("publisher", n)
                         t.publish("t", b"%d" % n)
         with Clone([server.address], subtree=None) as clone:

@@ -1,6 +1,6 @@
 """`chp sub --group` and `chp topic` on groups, against a real server.
 
-covers: client/chp_client/cli/topics: consuming.py, groups.py, messages.py, topic.py; what metrics tell of groups.
+covers: cli/topics: consume.py, groups.py, messages.py, topic.py; the metrics of groups
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chp_client.admin import Admin
 from chp_client.cli.app import chp
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
-from tests.wire.test_clone_server import until
+from tests.wire.test_clone import until
 
 Run = Callable[..., Result]
 DEAD = "orders.billing.dead"

@@ -14,7 +14,7 @@ import uvicorn
 from chp import keyfiles
 from chp.errors import ChpError
 
-from .. import checks
+from .. import target
 from ..clientfile import ClientFile, credentials_of
 from .access.audit import STREAM, GatewayAudit
 from .access.callers import AuthMethods
@@ -49,7 +49,7 @@ EPILOG = """\
 examples:
   chp-gateway                                        the pair of this host, at http://127.0.0.1:8080
   chp-gateway --servers tcp://a:5556,tcp://b:5566 --listen 127.0.0.1:9000
-  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: who asks shows a token of `chp access token`
+  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: a caller shows a token of `chp access token`
   chp-gateway --client-file gateway.toml --listen 0.0.0.0:8080 --audit /var/log/chp-gateway.jsonl
   chp-gateway --subtree /rates/ --write              a part only; the console may edit
 
@@ -73,7 +73,7 @@ def arguments() -> argparse.ArgumentParser:
         "--servers", metavar="A,B", help=f"the pair (else CHP_SERVERS, else {SERVERS}); with a client file, which of it"
     )
     made.add_argument(
-        "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT)"
+        "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT_FILE)"
     )
     made.add_argument(
         "--listen",
@@ -85,13 +85,13 @@ def arguments() -> argparse.ArgumentParser:
         "--anonymous",
         default="",
         metavar="USER",
-        help="with a client file, on a loopback: who shows no token is this user, and held to its rules",
+        help="with a client file, on a loopback: a request without a token is of this user, and held to its rules",
     )
     made.add_argument(
         "--user-header",
         default="",
         metavar="NAME",
-        help="with a client file, on a loopback: a proxy there says in this header who asks, and nobody shows a token",
+        help="with a client file, on a loopback: a proxy there names the user in this header, and there are no tokens",
     )
     made.add_argument("--audit", default="", metavar="FILE|-", help="a JSON line for each new token and each denial")
     made.add_argument(
@@ -104,14 +104,10 @@ def arguments() -> argparse.ArgumentParser:
 
 def servers_of(given: argparse.Namespace) -> Sequence[str]:
     """Return the servers, as addresses or as a client file; raise `ChpError` for bad ones."""
-    named = None if given.servers is None else [each.strip() for each in given.servers.split(",")]
-    if path := given.client_file or os.environ.get("CHP_CLIENT"):
-        file = ClientFile.read(path)
-        return file if named is None else file.only(named)
-    if named is None:
-        named = [each.strip() for each in os.environ.get("CHP_SERVERS", SERVERS).split(",")]
-    checks.endpoints_of(named)
-    return named
+    path = given.client_file or os.environ.get(target.CLIENT_VARIABLE)
+    if path and given.servers is not None:
+        return ClientFile.read(path).only([each.strip() for each in given.servers.split(",")])
+    return target.servers_of(given.servers, given.client_file)
 
 
 def listen_of(text: str) -> tuple[str, int]:
@@ -130,13 +126,15 @@ def ways_of(given: argparse.Namespace, *, keyed: bool) -> AuthMethods:
         if said and not (keyed and local):
             raise ValueError(
                 f"{flag} {said}: that needs a client file, as users and rules are those of a pair with keys, and a "
-                "--listen on 127.0.0.1, [::1] or localhost, as anybody who reaches the port is taken at the word"
+                "--listen on 127.0.0.1, [::1] or localhost, as every program that reaches the port is believed"
             )
     if given.anonymous and given.user_header:
-        raise ValueError("--anonymous and --user-header: give one of them; who the proxy does not name is refused")
+        raise ValueError(
+            "--anonymous and --user-header: give one of them; a request that the proxy gives no user is refused"
+        )
     if not keyed and not local:
         raise ValueError(
-            f"--listen {given.listen}: a gateway of a pair without keys can tell nobody from anybody, and listens on "
+            f"--listen {given.listen}: a gateway of a pair without keys can't tell users apart, and listens on "
             "127.0.0.1, [::1] or localhost only; give the pair keys and the gateway a --client-file"
         )
     header = given.user_header.lower()

@@ -24,9 +24,9 @@ from chp.topics import Settings, pack_messages
 
 from ...core.events import Ack
 from ...errors import NoSuchTopic
+from ...starts import TopicStart
 from ...topics.aiotopic import AsyncTopic
 from ...topics.reader import Message, MessageBatch
-from ...topics.topic import LATEST
 from ..answers import json_answer, shown
 from ..call import Call
 from ..problems import Problem
@@ -134,7 +134,7 @@ async def read_topic(call: Call) -> Response:
 async def _page(topic: AsyncTopic, after: int | None, most: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     size = 0
-    async for batch in topic.read(after, wait=False):
+    async for batch in topic.read(_start(after), wait=False):
         for message in batch:
             found.append(message_json(message))
             size += len(message.value)
@@ -147,21 +147,21 @@ async def _read_events(call: Call) -> Response:
     only(call.fields, ("after",))
     streams = call.gateway.streams
     last = call.header("last-event-id") or call.fields.get("after")
-    after = LATEST if last == "latest" else _offset(last)
+    start: TopicStart = "end" if last == "latest" else _start(_offset(last))
     if streams >= STREAMS_MAX:
         raise Problem(429, "busy", f"{streams} read messages as events here; ask another gateway", retry_s=5)
     # A topic that is absent raises here, so that the answer has its status.
     with absent_is_404():
         await call.topic.facts(FACTS_S)
-    return MessageEvents(call, after)
+    return MessageEvents(call, start)
 
 
 class MessageEvents(Stream):
     """The messages of a topic as events for one reader."""
 
-    def __init__(self, call: Call, after: int | None) -> None:
+    def __init__(self, call: Call, start: TopicStart) -> None:
         super().__init__(call, {})
-        self._topic, self._after = call.topic, after
+        self._topic, self._start = call.topic, start
 
     def check_right(self) -> None:
         """Raise `Problem` unless the caller may read the topic."""
@@ -171,7 +171,7 @@ class MessageEvents(Stream):
         """Put messages until the stream is over."""
         self.gateway.streams += 1
         try:
-            async with aclosing(self._topic.reading(self._after, quiet_s=QUIET_S)) as found:
+            async with aclosing(self._topic.reading(self._start, quiet_s=QUIET_S)) as found:
                 async for batch in found:
                     for piece in [b": nothing came\n\n"] if batch is None else _pieces_of(batch):
                         if self.over():
@@ -224,6 +224,11 @@ def _offset(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 17 and int(text) < OFFSET_MAX):
         raise Problem(400, "bad-query", f"after={text[:40]!r} is not the offset of a message, a whole number from 0")
     return int(text)
+
+
+def _start(after: int | None) -> TopicStart:
+    """Return where a reader begins that has seen the message `after`."""
+    return "begin" if after is None else after + 1
 
 
 def _rows(body: bytes) -> Steps[tuple[list[str | None], list[bytes]]]:

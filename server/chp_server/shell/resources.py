@@ -1,0 +1,270 @@
+"""Memory and disk: how much there is and is used, measured here and judged in `resource_limits.py`.
+
+    Gauge           measures this process and the disk of its journal
+    DiskReserve     a file that is deleted when the disk is full
+    DiskMonitor     tells the core ten times a second what there is, and says how long a turn waits for room
+
+The bound on memory, if the operator gives none, is MEMORY_SHARE of the least of what the control group, the limit on
+address space and the machine let a process have. Address space is no measure of memory, as libraries reserve more than
+they use; so if it is bounded, what is left of it is told too. Of the disk SHARE_KEPT is kept, or KEPT if that is less.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from .. import logs
+from ..core.core import ServerCore
+from ..core.performing import is_spare
+from ..core.state.journal import JournalError, JournalFull
+from ..core.updates.resource_limits import MIB, ResourceUsage
+from ..store.sql.sqlite_files import database_path
+
+log = logs.get_log(__name__)
+MEMORY_SHARE = 0.8
+ADDRESS_SHARE = 0.9
+KEPT, SHARE_KEPT = 64 * MIB, 16  # what a journal writes ahead, and its clean-up; a sixteenth of a small disk
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class Gauge:
+    """Measures this process and the disk of its journal, if that is on one of ours; see config.py for the bounds."""
+
+    def __init__(self, memory_max: int | None, disk_free_min: int | None, store: str) -> None:
+        self._file = database_path(store) if store.startswith("sqlite:") else None
+        self.directory = None if self._file is None else self._file.parent
+        self._known: tuple[int, int] | None = None  # device and inode of the journal's file, once it is there
+        bound = address_max()
+        self._address_max = None if bound is None or memory_max == 0 else int(bound * ADDRESS_SHARE)
+        self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
+        self._used = used()
+        self.disk_free_min = self._kept() if disk_free_min is None else disk_free_min
+
+    @property
+    def impossible(self) -> str:
+        """Why no set could ever be done within these bounds, by a server that holds nothing yet; "" if some could."""
+        _, resident = used()
+        most = self._memory_max
+        if most is not None and resident >= most - most // 20:
+            least = 2 * resident // MIB
+            figures = f"the server alone takes {resident // MIB} MiB; give {least} MiB, or more"
+            return f"--max-memory {most / MIB:,.1f} MiB: {figures}"
+        if self.directory is None:
+            return ""
+        disk = os.statvfs(self.directory)
+        size, kept = disk.f_blocks * disk.f_frsize, self.disk_free_min
+        if kept + kept // 4 < size:
+            return ""
+        return (
+            f"--min-free-disk {kept / MIB:,.0f} MiB: the whole disk of {self.directory} has {size // MIB:,} MiB; "
+            "give less, or another --data"
+        )
+
+    def _kept(self) -> int:
+        if self.directory is None:
+            return 0
+        disk = os.statvfs(self.directory)
+        return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
+
+    def measure(self, *, journal_full: bool, read_only: bool = False) -> ResourceUsage:
+        """What is used, and what is left, now."""
+        address, resident = self.used()
+        left = None if self._address_max is None else self._address_max - address
+        free, gone = self._disk_free(), self._is_gone()
+        return ResourceUsage(resident, self._memory_max, left, free, journal_full, read_only, gone)
+
+    def used(self) -> tuple[int, int]:
+        """As `used`; as it was last while no file can be opened, since connections have taken all descriptors."""
+        try:
+            self._used = used()
+        except OSError as error:
+            log.limited("no file can be opened: connections have all descriptors; raise LimitNOFILE", why=str(error))
+        return self._used
+
+    def _is_gone(self) -> bool:
+        """Whether the journal's file is not the one any more that was there."""
+        if self._file is None:
+            return False
+        try:
+            found = os.stat(self._file)
+        except FileNotFoundError:
+            return self._known is not None
+        except OSError:
+            return False  # the journal will say what is wrong
+        self._known = self._known or (found.st_dev, found.st_ino)
+        return self._known != (found.st_dev, found.st_ino)
+
+    def _disk_free(self) -> int | None:
+        if self.directory is None:
+            return None
+        try:
+            disk = os.statvfs(self.directory)
+        except OSError:
+            return None  # the journal will say what is wrong
+        return disk.f_bavail * disk.f_frsize
+
+
+class _Resident:
+    """How much memory this process has, by a file that stays open: it is asked for in every turn."""
+
+    def __init__(self) -> None:
+        self._open()
+        os.register_at_fork(after_in_child=self._open)
+
+    def _open(self) -> None:
+        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __call__(self) -> int:
+        """In bytes."""
+        return int(os.pread(self._file, 64, 0).split(maxsplit=2)[1]) * _PAGE
+
+
+resident_bytes = _Resident()
+
+
+def used() -> tuple[int, int]:
+    """Address space and resident memory of this process, in bytes."""
+    with open("/proc/self/statm", "rb") as file:
+        address, resident, _ = file.read().split(maxsplit=2)
+    return int(address) * _PAGE, int(resident) * _PAGE
+
+
+def address_max() -> int | None:
+    """The limit on address space, if there is one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def bounds() -> Iterator[int]:
+    """What may bound the memory of this process."""
+    yield os.sysconf("SC_PHYS_PAGES") * _PAGE
+    if (address := address_max()) is not None:
+        yield address
+    for place in _GROUPS:
+        try:
+            text = Path(place).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            yield int(text)
+
+
+def give_back() -> None:
+    """Let the allocator return what is free to the system; it keeps pieces otherwise, and memory stays in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+NAME = "reserve"
+BYTES_MAX = 4 << 20  # more than a turn writes, but for a value of many MiB: there is no set of that size at this point
+
+
+class DiskReserve:
+    """It is there, or it is not."""
+
+    def __init__(self, directory: Path | None, disk_free_min: int) -> None:
+        self._path = None if directory is None else directory / NAME
+        self._bytes = min(BYTES_MAX, disk_free_min // 4)
+        self._wanted = disk_free_min + self._bytes  # free, for it to be made
+        self._there = False
+
+    def hold(self, disk_free: int | None) -> None:
+        """Make it, if there is room for it."""
+        if self._there or self._path is None or not self._bytes or disk_free is None or disk_free < self._wanted:
+            return
+        try:
+            with self._path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, self._bytes)
+        except OSError:
+            self.let_go()
+        else:
+            self._there = True
+
+    def let_go(self) -> bool:
+        """Take it away; whether it was there."""
+        was, self._there = self._there, False
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+        return was
+
+
+MEASURE_S = 0.1  # between two looks; what sets take between them is added up
+NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun; less if the
+# disk was seen to be full then, and is seen to have room again: only a quota can't be seen
+GONE = (
+    "its file was removed, or another stands in its place, so it keeps nothing; the active has all that it had: see "
+    "what became of --data, and start this server again, which catches up"
+)
+NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
+
+
+class DiskMonitor:
+    """What there is, and why a turn waits if it does."""
+
+    def __init__(self, gauge: Gauge, now: float) -> None:
+        self._gauge = gauge
+        self._reserve = DiskReserve(gauge.directory, gauge.disk_free_min)
+        self.tight = ""  # why there is little room for more
+        self.full = JournalFull("")  # why a turn waits
+        self._lighter = False  # some room has just been made
+        self.due = now  # when to look again
+        self._journal_full_until = self._read_only_until = now
+        self._was_short = False  # the disk was full when the journal had no room
+
+    def look(self, core: ServerCore, now: float) -> None:
+        """Tell the core what there is. `JournalError` if the journal's file is gone and the other server has all."""
+        seen = self._measured(time.monotonic())
+        if seen.gone and is_spare(core):
+            raise JournalError(GONE)
+        self.tight = core.measured(seen)
+        self._reserve.hold(seen.disk_free)
+        self.due = now + MEASURE_S
+
+    def _measured(self, now: float) -> ResourceUsage:
+        seen = self._measure(now)
+        if self._was_short and _has_room(seen, self._gauge.disk_free_min):
+            self._was_short, self._journal_full_until, self._read_only_until = False, now, now
+            seen = self._measure(now)
+        return seen
+
+    def _measure(self, now: float) -> ResourceUsage:
+        return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
+
+    def no_room(self, core: ServerCore, error: JournalFull, now: float) -> None:
+        """A turn waits for room; operators are told."""
+        self.full = error
+        self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self._read_only_until = self._journal_full_until
+        self._look_at_cause(now)
+        core.measured(self._measured(now), aside=True)
+        self._lighter = self._reserve.let_go()
+
+    def no_room_to_clean(self, now: float) -> float:
+        """The journal could not be cleaned up; until when it need not be tried again."""
+        self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
+        self._look_at_cause(now)
+        return self._journal_full_until
+
+    def _look_at_cause(self, now: float) -> None:
+        """See whether the disk is full, so that room on it can be seen too."""
+        free = self._measure(now).disk_free
+        self._was_short = free is not None and free < self._gauge.disk_free_min
+
+    @property
+    def wait_s(self) -> float:
+        """How long a turn that waits for room does so."""
+        return 0.0 if self._lighter else NO_ROOM_RETRY_S
+
+
+def _has_room(seen: ResourceUsage, disk_free_min: int) -> bool:
+    """Return True if the disk has more than what is to stay free, by a margin."""
+    return seen.disk_free is not None and seen.disk_free >= disk_free_min + disk_free_min // 4

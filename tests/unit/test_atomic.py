@@ -1,0 +1,129 @@
+"""covers: clone/atomic.py without servers: an answer from the copy alone is looked at again after a `sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chp.numbers import UNKNOWN, Revision
+from chp_client import BadInput, Conflict
+from chp_client.clone.atomic import NOTHING, AtomicOperations, at_once
+from chp_client.clone.mapping import Entry
+
+
+class Late:
+    """A copy that is late, its servers, and a `Waits` whose steps bring the copy up to date: all that
+    `AtomicOperations` uses.
+    """
+
+    def __init__(self, copy: dict[str, bytes], servers: dict[str, bytes], subtrees: tuple[str, ...] = ("",)) -> None:
+        self.copy, self.servers, self.subtrees = copy, servers, subtrees
+        self.pending: set[str] = set()
+        self.asked: list[str] = []
+
+    # -- the copy
+
+    def entry(self, key: str) -> Entry | None:
+        value = self.copy.get(key)
+        revision = UNKNOWN if key in self.pending else Revision(7)
+        return None if value is None else Entry(key, value, revision, None)
+
+    def some_key(self) -> str | None:
+        return next(iter(self.copy), None)
+
+    # -- the writer
+
+    def sync(self) -> None:
+        self.asked.append("sync")
+
+    def delete(self, key: str, revision: int) -> None:
+        self.asked.append(f"delete {key}")
+        self._as_seen(key)
+        del self.servers[key]
+
+    def set(self, key: str, value: bytes, ttl: None, revision: int) -> None:
+        self.asked.append(f"set {key}")
+        self._as_seen(key)
+        self.servers[key] = value
+
+    def _as_seen(self, key: str) -> None:
+        if self.copy.get(key) != self.servers.get(key):
+            raise Conflict("", "revision", {key: 8})
+
+    # -- what is waited for
+
+    async def done(self, act: Callable[[], Any]) -> None:
+        try:
+            act()
+        finally:
+            self.copy = dict(self.servers)
+
+    async def confirmed(self, key: str) -> None:
+        if key in self.pending:
+            self.pending.discard(key)
+            self.copy = dict(self.servers)
+
+
+def taking(late: Any) -> AtomicOperations:
+    return AtomicOperations(late, late, late)
+
+
+def test_a_key_that_is_not_there_is_looked_for_again_after_a_sync() -> None:
+    late = Late({}, {"/a": b"1"})
+    assert at_once(taking(late).pop("/a", NOTHING)) == b"1"
+    assert late.asked == ["sync", "delete /a"] and not late.servers
+
+
+def test_a_key_that_is_absent_at_the_servers_is_absent() -> None:
+    late = Late({}, {})
+    assert at_once(taking(late).pop("/a", b"none")) == b"none"
+    with pytest.raises(KeyError, match="/a"):
+        at_once(taking(late).pop("/a", NOTHING))
+    assert late.asked == ["sync", "sync"]
+
+
+def test_a_conflict_is_an_answer_of_the_servers_too() -> None:
+    late = Late({"/a": b"1"}, {})
+    assert at_once(taking(late).pop("/a", None)) is None
+    assert late.asked == ["delete /a"]
+
+
+def test_a_default_is_not_what_a_late_copy_shows() -> None:
+    late = Late({"/a": b"old"}, {"/a": b"new"})
+    assert at_once(taking(late).setdefault("/a", b"mine")) == b"new"
+    assert late.asked == ["sync"]
+
+
+def test_a_default_is_set_where_a_late_copy_shows_a_value() -> None:
+    late = Late({"/a": b"old"}, {})
+    assert at_once(taking(late).setdefault("/a", b"mine")) == b"mine" == late.servers["/a"]
+    assert late.asked == ["sync", "set /a"]
+
+
+def test_a_default_of_another_program_needs_no_sync_beside_the_conflict() -> None:
+    late = Late({}, {"/a": b"theirs"})
+    assert at_once(taking(late).setdefault("/a", b"mine")) == b"theirs"
+    assert late.asked == ["set /a"]
+
+
+def test_an_own_set_that_is_not_confirmed_is_not_the_answer() -> None:
+    late = Late({"/a": b"refused"}, {"/a": b"theirs"})
+    late.pending.add("/a")
+    assert at_once(taking(late).setdefault("/a", b"mine")) == b"theirs"
+    assert late.asked == ["sync"]
+
+
+def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
+    late = Late({}, {"/a": b"1"})
+    assert at_once(taking(late).popitem()) == ("/a", b"1")
+    with pytest.raises(KeyError, match="holds no keys"):
+        at_once(taking(late).popitem())
+    assert late.asked == ["sync", "delete /a", "sync"]
+
+
+@pytest.mark.parametrize("act", [lambda t: t.pop("/a", None), lambda t: t.popitem(), lambda t: t.setdefault("/a", b"")])
+def test_a_clone_that_only_writes_can_not_tell(act: Callable[[AtomicOperations], Any]) -> None:
+    with pytest.raises(BadInput, match="only writes"):
+        at_once(act(taking(Late({}, {}, subtrees=()))))

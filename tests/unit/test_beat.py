@@ -1,0 +1,124 @@
+"""A server sends BEAT in the middle of a long turn, and knows its own silence. covers: pair/beat.py, peerlink.py"""
+
+import pytest
+
+from chp.batch import decode, packb
+from chp.errors import BadFrame
+from chp.headers import Header, Refused, State
+from chp_server.core.pair.beat import BEAT, STUCK_S, BeatMessage, BeatTimer
+from chp_server.core.state.history import Position
+from chp_server.testing import Cores
+
+AT = Position(b"s" * 16, 7, b"o" * 16, 9)
+
+
+def pulse() -> BeatTimer:
+    made = BeatTimer(b"p" * 16, 100.0, 0.25)
+    made.done(State.ACTIVE, AT)
+    made.begins(101.0)
+    return made
+
+
+def test_a_short_turn_needs_no_word_beside_its_own() -> None:
+    assert pulse().due(101.25, 101.25) is None
+
+
+def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
+    beats = pulse()
+    frames = beats.due(104.0, 104.0)
+    assert frames is not None
+    assert BeatMessage.of(frames[1]) == BeatMessage(b"p" * 16, 3000, State.ACTIVE, AT)
+    assert beats.due(101.0 + STUCK_S, 101.0 + STUCK_S) is not None and not beats.stuck(101.0 + STUCK_S)
+    assert beats.due(101.1 + STUCK_S, 101.1 + STUCK_S) is None and beats.stuck(101.1 + STUCK_S)
+
+
+def test_who_takes_no_processor_time_is_not_busy() -> None:
+    """It waits: for a disk, or a database."""
+    beats = pulse()
+    assert beats.due(102.0, 5.0) is not None
+    assert beats.due(102.1, 5.0005) is None
+    assert beats.due(102.2, 5.01) is not None
+
+
+def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
+    beats = pulse()
+    beats.hush()
+    assert beats.due(102.0, 102.0) is None
+    beats.done(State.ACTIVE, AT)
+    assert beats.due(102.1, 102.1) is not None
+
+
+def test_silence_is_the_longest_gap_between_words_of_one_turn() -> None:
+    beats = pulse()
+    for now in (101.5, 102.0, 103.5, 104.0):
+        beats.due(now, now)
+    assert beats.silent_s(104.25) == 1.5
+    assert beats.begins(104.25) == 1.5
+    assert beats.begins(104.5) == 0.25, "what was said in the turn before is of no account"
+
+
+@pytest.mark.parametrize("said", [7, [], [b"s", 1, 3], ["s", 1, 3, list(AT)], [b"s", 1, 99, list(AT)], [b"s", 1, 3, 7]])
+def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
+    with pytest.raises((BadFrame, ValueError)):
+        BeatMessage.of(packb(said))
+
+
+def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
+    """P does not turn for so long; B does, and hears what P's thread says."""
+    end = pair.now + seconds
+    pair.p.pulse.done(pair.p.bstate, pair.p.state.proof())
+    pair.stopped = "P"
+    while pair.now < end:
+        pair.run(0.1)
+        frames = pair.p.pulse.due(pair.now, pair.now) if beating else None
+        if frames is not None:
+            pair.b.peer_message(frames)
+    pair.stopped = ""
+
+
+@pytest.mark.parametrize("beating", [True, False])
+def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
+    pair = Cores()
+    long_turn(pair, 3.0, beating=beating)
+    assert pair.b.ctx.alive() is beating
+    turn = pair.turn("P")
+    assert any(fact.event == "paused" for fact in turn.facts) is not beating
+    assert (pair.p.now < pair.p.ctx.hold_until) is not beating
+
+
+def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
+    pair = Cores()
+    long_turn(pair, 3.0, beating=False)
+
+    def asked() -> Header:
+        pair.p.begin_turn(pair.now, 0.0)
+        pair.p.requests.readers.ask(b"reader", {"id": 1, "topic": "t", "facts": True})
+        ((_, (answer,)),) = pair.p.end_turn().replies
+        return decode(answer[-1])[0]
+
+    told = asked()
+    assert isinstance(told, Refused) and told.code == "busy", told
+    pair.now += 0.4
+    asked()
+    pair.now += 0.4
+    asked()
+    pair.now += 0.4
+    told = asked()
+    assert isinstance(told, Refused) and told.code == "topic", told
+
+
+def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
+    pair = Cores()
+    peer = pair.b.ctx.peer
+    assert peer is not None
+    heard = peer.heard
+    pair.now += 0.5
+    pair.b.begin_turn(pair.now, 0.0)
+    pair.b.peer_message(BeatMessage(b"another run" * 2, 1, State.ACTIVE, AT).frames())
+    assert peer.heard == heard
+    pair.b.peer_message(BeatMessage(pair.p.server, 1, State.ACTIVE, AT).frames())
+    assert peer.heard == pair.now
+    pair.b.peer_message(pair.p.link.leave_message())
+    pair.b.peer_message(BeatMessage(pair.p.server, 2, State.ACTIVE, AT).frames())
+    assert not pair.b.ctx.alive(), "what it said before it left came by another connection"
+    assert BEAT == b"BEAT"

@@ -1,0 +1,115 @@
+"""covers: codecs.Decoding and agent/changes.py: values that the codec can't take, and which deletes nobody made."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chp.errors import BadValue
+from chp_client import BadInput, Clone
+from chp_client.agent.watch import Watch, WatchQueue
+from chp_client.codecs import Decoding, Json, OnBad
+from chp_client.core.events import Changed
+
+
+def told(key: str, data: bytes, error: Exception) -> Any:
+    """A callable for `on_bad`."""
+    return (key, data, type(error))
+
+
+def queue_of(*found: Changed, conflate: bool = False) -> WatchQueue:
+    queue = WatchQueue("", conflate, 100)
+    queue.offer(*found)
+    queue.close()
+    return queue
+
+
+def watch_of(on_bad: OnBad, *found: Changed) -> Watch:
+    return Watch(queue_of(*found), Decoding(Json().decode, on_bad), lambda: None, None)
+
+
+MIXED = Changed(["/a", "/b", "/c", "/d", "/e"], [b"1", None, b"{", b"null", b"]"], 7, expiries=[1])
+
+
+def test_a_change_whose_value_is_bad_is_skipped_one_by_one_and_in_batches() -> None:
+    assert [(c.key, c.value, c.operation) for c in watch_of("skip", MIXED)] == [
+        ("/a", 1, "set"), ("/b", None, "delete"), ("/d", None, "set")
+    ]  # fmt: skip
+    [changes] = watch_of("skip", MIXED).batches()
+    assert (changes.keys, changes.values, changes.deletes, changes.expiries) == (
+        ["/a", "/b", "/d"], [1, None, None], [1], [1]
+    )  # fmt: skip
+
+
+def test_a_callable_says_what_stands_in_its_place() -> None:
+    bad = [("/c", b"{", BadValue), ("/e", b"]", BadValue)]
+    assert [c.value for c in watch_of(told, MIXED)] == [1, None, bad[0], None, bad[1]]
+    [changes] = watch_of(told, MIXED).batches()
+    assert changes.values == [1, None, bad[0], None, bad[1]]
+
+
+def test_what_the_callable_raises_is_raised_and_the_next_change_can_be_read() -> None:
+    def refuse(key: str, data: bytes, error: Exception) -> Any:
+        raise LookupError(key)
+
+    watch = watch_of(refuse, Changed(["/a", "/b"], [b"{", b"2"], 1))
+    with pytest.raises(LookupError, match="/a"):
+        watch.get(1)
+    assert watch.get(1).value == 2
+
+
+def test_a_codec_of_ones_own_may_raise_what_it_likes() -> None:
+    values = [b"1", b"x"]
+    assert Decoding(int, "skip").column(["/a", "/b"], values)[0] == 1
+    assert Decoding(int, told).column(["/a", "/b"], values) == [1, ("/b", b"x", ValueError)]
+    with pytest.raises(ValueError, match="invalid literal"):
+        Decoding(int).column(["/a", "/b"], values)
+
+
+@pytest.mark.parametrize("wrong", ["ignore", "", None, 3])
+def test_what_on_bad_may_be(wrong: Any) -> None:
+    with pytest.raises(BadInput, match="is not 'raise', 'skip' or a callable"):
+        Decoding(Json().decode, wrong)
+
+
+@pytest.fixture
+def clone() -> Iterator[Clone]:
+    made = Clone("tcp://127.0.0.1:9", codec="json")
+    made.mailbox.core.shown.update({"/a/1": b"1", "/a/2": b"{", "/b": b"2"})
+    yield made
+    made.close(0.0)
+
+
+def test_items_by_the_same_rule(clone: Clone) -> None:
+    with pytest.raises(BadValue, match="key '/a/2'"):
+        list(clone.items())
+    assert dict(clone.items(on_bad="skip")) == {"/a/1": 1, "/b": 2}
+    assert dict(clone.items(on_bad=told))["/a/2"] == ("/a/2", b"{", BadValue)
+    with pytest.raises(BadInput, match="on_bad"):
+        clone.items(on_bad="drop")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="on_bad"):
+        clone.watch(on_bad="drop")  # type: ignore[arg-type]
+
+
+def test_items_under_a_prefix_by_the_same_rule(clone: Clone) -> None:
+    assert dict(clone.prefix("/a/").items(on_bad="skip")) == {"/a/1": 1}
+    with pytest.raises(BadValue, match="key '/a/2'"):
+        list(clone.prefix("/a/").items())
+
+
+def test_an_expiry_is_told_from_a_delete() -> None:
+    found = Changed(["/a", "/b", "/c"], [None, None, b"1"], 3, expiries=[1])
+    watch = Watch(queue_of(found, found), None, lambda: None, None)
+    assert [(c.operation, c.expired) for c in [next(watch) for _ in range(3)]] == [
+        ("delete", False), ("delete", True), ("set", False)
+    ]  # fmt: skip
+    next(watch)
+    [rest] = watch.batches()  # begins in the middle of what came together
+    assert (rest.keys, rest.deletes, rest.expiries) == (["/b", "/c"], [0], [0])
+
+
+def test_a_conflating_watch_knows_what_the_latest_change_of_a_key_is() -> None:
+    first = Changed(["/a", "/b", "/c"], [None, None, b"1"], 3, expiries=[0, 1])
+    then = Changed(["/b", "/c"], [b"2", None], 4, expiries=[1])
+    watch = Watch(queue_of(first, then, conflate=True), None, lambda: None, None)
+    assert [(c.key, c.value, c.expired) for c in watch] == [("/a", None, True), ("/b", b"2", False), ("/c", None, True)]

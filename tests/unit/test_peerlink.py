@@ -1,0 +1,112 @@
+"""covers: peerlink.py, handshake.py: a stranger on P+3 changes nothing while the peer lives."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+
+from chp.headers import State
+from chp_server import logs
+from chp_server.core.core import ServerCore
+from chp_server.core.updates.turn import Fact
+from chp_server.shell import reactor as facts
+from chp_server.testing import Cores
+
+ONE = b"1" * 16
+LINE, NEW_LINE = b"stranger", b"new line"
+
+
+@pytest.fixture
+def pair() -> Cores:
+    """In sync, and each has told the other its secret."""
+    made = Cores()
+    for name, core in made.cores.items():
+        core.ctx.config = replace(core.config, secret=name.lower().encode() * 16)
+    made.put("PB", ONE, 1, {"/k": b"1"})
+    made.run(1.0)
+    return made
+
+
+def forged(of: ServerCore, **said: Any) -> list[bytes]:
+    """A STATE like that of one of the servers."""
+    body = msgpack.unpackb(of.link.state_message()[1])
+    return [b"STATE", msgpack.packb({**body, "server": b"f" * 16, **said})]
+
+
+FORGERIES: list[dict[str, Any]] = [
+    {"echo": b""},
+    {"echo": b"f" * 16, "number": 0, "digest": 0},
+    {"echo": b"", "digest": 12345},
+    {"echo": b"", "state": int(State.ACTIVE), "number": 9 << 48 | 7, "epoch": 9},
+    {"echo": b"", "state": int(State.PRIMARY), "number": 0, "store": b""},
+    {"echo": b"", "store": b"another's store!"},
+    {"echo": b"", "version": 99},
+]
+
+
+@pytest.mark.parametrize("said", FORGERIES, ids=repr)
+@pytest.mark.parametrize("at", ["P", "B"])
+def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at: str, said: dict[str, Any]) -> None:
+    core, other = pair.cores[at], pair.cores["B" if at == "P" else "P"]
+    follower, peer = core.ctx.follower, core.ctx.peer
+    said = {"number": core.state.number + 5, **said}
+    for _ in range(100):
+        core.peer_message(forged(other, **said), LINE)
+        core.peer_message([b"LEAVE", other.server], LINE)
+        core.peer_message([b"CONFIRM", msgpack.packb([core.state.store, 1 << 60, b"", 0])], LINE)
+    assert core.ctx.follower is follower and core.ctx.peer is peer
+    pair.run(1.0)
+    assert pair.p.active and pair.p.ctx.in_sync() and pair.b.ctx.in_sync()
+    assert not core.link.waits_for and core.link.misfit is None and core.counts["strangers"] >= 100
+
+
+def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
+    ahead = {"number": pair.b.state.number + 1}  # of which its other one can't know that it is history
+    pair.b.peer_message(forged(pair.p, server=pair.p.server, **ahead), NEW_LINE)
+    assert pair.b.ctx.peer is not None and pair.b.ctx.peer.number == ahead["number"]
+
+
+def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cores) -> None:
+    pair.p.peer_message(forged(pair.b, echo=b""), NEW_LINE)
+    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.server == b"f" * 16
+
+
+def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
+    """It served, alone, while this server stood still with a word of the run before in its socket (seed 70053)."""
+    pair.stopped = "P"
+    pair.run(0.5)
+    serves = {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}
+    pair.b.peer_message(forged(pair.p, **serves), NEW_LINE)
+    assert pair.b.counts["strangers"] == 1
+    pair.run(0.75)
+    assert not pair.b.ctx.alive() and not pair.b.vote() and not pair.b.active
+    pair.run(0.5)
+    assert pair.b.vote() and pair.b.state.epoch > 8, "it fell silent too"
+
+
+def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cores) -> None:
+    new = {"echo": b"", "number": 0, "digest": 0, "store": b"", "opener": b"", "state": int(State.BACKUP)}
+    pair.linked = False
+    pair.run(2.0)
+    pair.p.peer_message(forged(pair.b, **new), NEW_LINE)
+    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.number == 0
+
+
+def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:
+    settings = {"heartbeat_s": "x" * 10_000, "retain_bytes": 7, "y" * 10_000: 1}
+    pair.p.peer_message(forged(pair.b, name="n" * 10_000, settings=settings))
+    status = pair.p.status()["peer"]
+    assert status["name"] == "n" * 64 and status["settings_differ"].keys() == {"retain_bytes"}
+
+
+@pytest.mark.parametrize("event", sorted(facts.SAID_BY_OTHERS))
+def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = logs.get_log(__name__)
+    for i in range(100):
+        facts.log_fact(log, Fact("info", event, {"name": str(i)}))
+    assert len(caplog.records) <= 5
+    log.flush(everything=True)
+    assert caplog.records[-1].facts["more"] >= 90  # type: ignore[attr-defined]

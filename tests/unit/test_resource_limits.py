@@ -1,0 +1,235 @@
+"""covers: resource_limits.py and shell/resources.py: which sets are refused for want of room, and which are not."""
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chp.batch import ACK, REFUSED, Segment
+from chp.messages import kvset
+from chp_server.core.state.journal import JournalFull
+from chp_server.core.updates.resource_limits import MIB, ResourceLimits, ResourceUsage
+from chp_server.shell import resources
+from chp_server.shell.resources import NO_ROOM_S, DiskMonitor, Gauge
+
+from .server_talk import Talk
+
+LEASE, NEW, TRANSACTION = b"L" * 16, b"N" * 16, b"T" * 16
+SET = Segment(["/a"], [b"1"])
+
+
+def refused(talk: Talk, *segments: Segment, seen: ResourceUsage | None = None) -> list[str]:
+    """The codes and details of what a turn that begins with a measurement refuses of some batches."""
+    return [f"{header[2]} {header[3]}" for header in talk.do(*segments, seen=seen) if header[0] == REFUSED]
+
+
+def memory(used: int, of: int = 1000) -> ResourceUsage:
+    """So many MiB of memory in use."""
+    return ResourceUsage(memory=used * MIB, memory_max=of * MIB)
+
+
+def disk(free: int) -> ResourceUsage:
+    """So many MiB free."""
+    return ResourceUsage(disk_free=free * MIB)
+
+
+KEPT: dict[str, Any] = {"disk_free_min": 64 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("seen", "figures"),
+    [
+        (memory(1001), "memory: 1,001 MiB of 1,000 MiB are in use.*--max-memory"),
+        (disk(63), "disk: 63 MiB are free, and 64 MiB have to stay so.*--min-free-disk"),
+        (ResourceUsage(memory=300 * MIB, address_left=-1), "memory: at 300 MiB.*ulimit -v"),
+        (ResourceUsage(journal_full=True), "the journal had no room"),
+    ],
+)
+def test_sets_without_room_are_refused_with_figures_and_the_remedy(seen: ResourceUsage, figures: str) -> None:
+    lone = Talk(**KEPT)
+    (said,) = refused(lone, SET, seen=seen)
+    assert said.startswith("full ")
+    assert re.search(figures, said)
+    assert not refused(lone, SET, seen=ResourceUsage()), "and there is room again"
+
+
+GROWING = [
+    SET,
+    Segment(["/a", "/b"], [b"", b"1"], {"d": [0]}),
+    Segment([], [], {"lease": [NEW, 5000]}),
+    Segment(["/x"], [b"1"], {"stage": [TRANSACTION, "1"]}),
+    Segment([], [], {"commit": [TRANSACTION, "job", 1, [["0", 1]], None]}),
+]
+OTHERS = [
+    Segment(["/kept"], [b""], {"d": [0]}),
+    Segment([], [], {"lease": [LEASE, 5000]}),
+    Segment([], [], {"unlease": LEASE}),
+    Segment([], [], {"abort": TRANSACTION}),
+]
+
+
+def begun(**settings: Any) -> Talk:
+    """One that holds something of each kind."""
+    lone = Talk(**settings)
+    things = [
+        Segment(["/kept"], [b"1"]), Segment([], [], {"lease": [LEASE, 5000]}),
+        Segment(["/x"], [b"1"], {"stage": [TRANSACTION, "0"]}),
+    ]  # fmt: skip
+    assert not refused(lone, *things)
+    return lone
+
+
+@pytest.mark.parametrize("segment", GROWING, ids=Segment.describe)
+def test_what_makes_the_map_larger_is_refused(segment: Segment) -> None:
+    assert len(refused(begun(), segment, seen=memory(1001))) == 1
+
+
+@pytest.mark.parametrize("segment", OTHERS, ids=lambda segment: str(segment.extras))
+def test_deletes_and_ends_are_done(segment: Segment) -> None:
+    assert [header[0] for header in begun().do(segment, seen=memory(1001))] == [ACK]
+
+
+def test_between_two_measurements_what_was_taken_is_added_up() -> None:
+    lone, half = Talk(**KEPT), Segment(["/a"], [bytes(3 * MIB)])
+    assert not refused(lone, half, half, seen=disk(80))
+    assert len(refused(lone, half)) == 1, "12 of 16 MiB are spoken for, as a set is written twice"
+    assert not refused(lone, half, seen=disk(80)), "it was looked at, and no more is in use"
+
+
+def test_a_server_at_its_bound_does_not_change_its_mind_with_every_set() -> None:
+    lone = Talk()
+    assert refused(lone, SET, seen=memory(1001))
+    assert refused(lone, SET, seen=memory(951)), "a twentieth has to be free"
+    assert not refused(lone, SET, seen=memory(949))
+    assert not refused(lone, SET, seen=memory(999)), "and then up to the bound"
+
+
+def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
+    lone = Talk(keys_max=3)
+    assert not refused(lone, Segment(["/1", "/2"], [b"", b""]))
+    (said,) = refused(lone, Segment(["/2", "/3", "/4"], [b"", b"", b""]))
+    assert "2 are here, and 3 may be" in said and "--max-keys" in said
+    assert not refused(lone, Segment(["/2", "/3", "/3"], [b"", b"", b""]))
+    assert refused(lone, Segment(["/4"], [b""])) and not refused(lone, Segment(["/3"], [b"new"]))
+    assert lone.core.status()["room"]["why"]
+    assert not refused(lone, Segment(["/3"], [b""], {"d": [0]}), Segment(["/4"], [b""]))
+
+
+def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done() -> None:
+    lone = begun()
+    lone.core.measured(memory(1001))
+    for key, value in (("/new", b"1"), ("/kept", b"")):
+        lone.core.collect(kvset(key, value))
+    lone.turn()
+    assert not lone.core.state.map.values and lone.core.commits.counts["refused_full"] == 1
+
+
+def test_what_expires_goes_without_room_too() -> None:
+    lone = Talk()
+    lone.do(Segment(["/a"], [b"1"], {"t": 500}))
+    lone.do(seen=memory(1001))
+    assert not lone.core.state.map.values
+
+
+def test_the_status_has_the_figures() -> None:
+    lone = Talk(keys_max=5, **KEPT)
+    refused(lone, SET, seen=ResourceUsage(10 * MIB, 20 * MIB, None, 63 * MIB))
+    room = lone.core.status()["room"]
+    assert room.pop("why").startswith("disk: 63 MiB")
+    assert room == {
+        "full": True, "memory": 10 * MIB, "memory_max": 20 * MIB, "disk_free": 63 * MIB, "disk_free_min": 64 * MIB,
+        "keys_max": 5, "read_only": False,
+    }  # fmt: skip
+
+
+# -- looking
+
+
+def test_without_settings_the_bounds_are_shares_of_what_there_is(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
+    gauge = Gauge(None, None, f"sqlite:{tmp_path}")
+    seen = gauge.measure(journal_full=False)
+    assert seen.memory_max == 400 * MIB and 0 < seen.memory < 64 << 30
+    disk = os.statvfs(str(tmp_path))
+    assert gauge.disk_free_min == min(64 * MIB, disk.f_blocks * disk.f_frsize // 16) and seen.disk_free
+
+
+def test_zero_is_no_bound_and_what_is_not_on_a_disk_is_not_measured() -> None:
+    gauge = Gauge(0, 0, "memory:")
+    seen = gauge.measure(journal_full=False)
+    assert (seen.memory_max, seen.address_left, seen.disk_free, gauge.disk_free_min) == (None, None, None, 0)
+
+
+def test_a_limit_on_address_space_is_looked_at_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    address, resident = resources.used()
+    monkeypatch.setattr(resources, "address_max", lambda: 2 * address)
+    seen = Gauge(None, None, "memory:").measure(journal_full=False)
+    assert seen.memory_max is not None and resident <= seen.memory_max <= 1.6 * address
+    assert seen.address_left is not None and 0 < seen.address_left < 2 * address
+
+
+def test_a_journal_whose_file_was_removed_is_noticed_and_nothing_is_written_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "journal.sqlite"
+    gauge = Gauge(None, None, f"sqlite:{file}")
+    assert not gauge.measure(journal_full=False).gone, "it is not there yet"
+    file.write_bytes(b"1")
+    assert not gauge.measure(journal_full=False).gone
+    file.rename(tmp_path / "elsewhere")
+    room = ResourceLimits()
+    room.measured(gauge.measure(journal_full=False))
+    assert "file was removed" in room.read_only and "chp dump" in room.why_not(1)
+    file.write_bytes(b"another")
+    assert gauge.measure(journal_full=False).gone
+
+
+# -- a journal that had no room
+
+
+class Disk(Gauge):
+    """A gauge of which a test says how much of the disk is free."""
+
+    free = 0
+
+    def __init__(self) -> None:
+        super().__init__(0, 64 * MIB, "memory:")
+
+    def _disk_free(self) -> int:
+        return self.free * MIB
+
+
+class Told:
+    """A core that remembers what it was told of the room."""
+
+    def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
+        self.seen = seen
+        return ""
+
+
+@pytest.mark.parametrize(("free_then", "held"), [(0, False), (30, False), (500, True)])
+def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_believed(
+    monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool
+) -> None:
+    now, told, disk = [100.0], Told(), Disk()
+    monkeypatch.setattr("chp_server.shell.resources.time", SimpleNamespace(monotonic=lambda: now[0]))
+    core: Any = told
+    space = DiskMonitor(disk, now[0])
+    disk.free = free_then
+    space.no_room(core, JournalFull(""), now[0])
+    assert told.seen.read_only and told.seen.journal_full
+    now[0] += 0.1
+    space.look(core, now[0])
+    assert told.seen.read_only
+    disk.free = 70
+    space.look(core, now[0])
+    assert told.seen.read_only, "the reserve that is let go is no room"
+    disk.free = 500
+    space.look(core, now[0])
+    assert (told.seen.read_only, told.seen.journal_full) == (held, held), "a quota is not seen"
+    now[0] += NO_ROOM_S
+    space.look(core, now[0])
+    assert not told.seen.read_only and not told.seen.journal_full

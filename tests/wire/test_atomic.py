@@ -1,0 +1,256 @@
+"""covers: clone/atomic.py: of programs that take or put a key at the same time exactly one succeeds and is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from chp_client import AsyncClone, Clone, State
+from chp_client.errors import Closed, Conflict, Refused
+from chp_server.testing import Pair, TestServer
+from tests.process.linearizable import CAS, READ, Call, wrong
+
+WAIT_S = 60.0
+KEYS = {f"/{i}": b"%d" % i for i in range(40)}
+
+
+@pytest.fixture
+def lone() -> Iterator[TestServer]:
+    with TestServer(name="lone", store="memory:", solo_wait_s=0.1, heartbeat_s=0.05) as server:
+        yield server
+
+
+def synced(server: TestServer, **options: Any) -> Clone:
+    clone = Clone(server.address, **options)
+    clone.wait_until_synced(WAIT_S)
+    return clone
+
+
+@pytest.fixture
+def two(lone: TestServer) -> Iterator[list[Clone]]:
+    clones = [synced(lone), synced(lone)]
+    yield clones
+    for clone in clones:
+        clone.close(0.0)
+
+
+def together(*acts: Callable[[], object]) -> None:
+    """At the same time; what one raises is raised."""
+    failed: list[BaseException] = []
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not failed and not any(thread.is_alive() for thread in threads), failed
+
+
+def until(ready: Callable[[], bool]) -> None:
+    for _ in range(int(WAIT_S * 100)):
+        if ready():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to that")
+
+
+def test_two_programs_that_drain_keys_by_popitem_take_each_once(two: list[Clone]) -> None:
+    two[0].set_many(KEYS).wait(WAIT_S)
+    until(lambda: len(two[1]) == len(KEYS))
+    taken: list[tuple[str, bytes]] = []
+
+    def drain(clone: Clone) -> None:
+        try:
+            while True:
+                taken.append(clone.popitem(timeout=WAIT_S))
+        except KeyError:
+            return
+
+    together(*(lambda clone=clone: drain(clone) for clone in two))
+    assert Counter(taken) == Counter(KEYS.items())
+
+
+def test_two_programs_that_pop_the_same_keys_take_each_once(two: list[Clone]) -> None:
+    two[0].set_many(KEYS).wait(WAIT_S)
+    until(lambda: len(two[1]) == len(KEYS))
+    taken: list[bytes] = []
+
+    def drain(clone: Clone) -> None:
+        for key in KEYS:
+            value = clone.pop(key, None, timeout=WAIT_S)
+            if value is not None:
+                taken.append(value)
+
+    together(*(lambda clone=clone: drain(clone) for clone in two))
+    assert Counter(taken) == Counter(KEYS.values())
+
+
+def test_one_value_is_everybodys_default(two: list[Clone]) -> None:
+    got: list[list[bytes]] = [[], []]
+
+    def put(i: int) -> None:
+        got[i] += [two[i].setdefault(key, b"%d" % i, timeout=WAIT_S) for key in KEYS]
+
+    together(lambda: put(0), lambda: put(1))
+    assert got[0] == got[1] and [two[0][key] for key in KEYS] == got[0]
+
+
+def test_an_own_set_is_confirmed_before_it_is_taken(two: list[Clone]) -> None:
+    clone, other = two
+    for i in range(50):
+        clone["/k"] = b"%d" % i
+        assert clone.pop("/k", timeout=WAIT_S) == b"%d" % i and "/k" not in clone
+        clone["/k"] = b"again"
+        del clone["/k"]
+        assert clone.setdefault("/k", b"%d" % i, timeout=WAIT_S) == b"%d" % i == clone["/k"]
+    until(lambda: other.get("/k") == b"49")
+
+
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_what_is_answered_of_one_key_is_linearizable(two: list[Clone], in_turns: bool) -> None:
+    """Each call has its effect at one moment between its beginning and its answer, also where it changes nothing."""
+    calls: list[Call] = []
+
+    def act(whose: list[int]) -> None:
+        rng = random.Random(len(whose) + whose[0])
+        for n, i in enumerate(whose):
+            called, drawn = monotonic(), f"{i}.{n}"
+            if rng.random() < 0.5:
+                taken = two[i].pop("/k", None, timeout=WAIT_S)
+                said = (READ, None, None) if taken is None else (CAS, None, taken.decode())
+            else:
+                seen = two[i].setdefault("/k", drawn.encode(), timeout=WAIT_S).decode()
+                said = (CAS, seen, None) if seen == drawn else (READ, seen, None)
+            kind, value, expected = said
+            calls.append(Call(f"{i}", kind, value, called, monotonic(), expected))
+
+    if in_turns:
+        act([0, 1] * 40)
+    else:
+        together(lambda: act([0] * 60), lambda: act([1] * 60))
+    assert {call.kind for call in calls} == {CAS, READ} and not wrong(calls)
+
+
+def test_without_a_server_nothing_is_answered(lone: TestServer) -> None:
+    with synced(lone) as clone:
+        clone.set("/k", b"1").wait(WAIT_S)
+        lone.kill()
+        until(lambda: clone.state is State.STALE)
+        for act in (clone.setdefault, clone.pop):
+            with pytest.raises(TimeoutError, match="no acknowledgement within"):
+                act("/k" if act == clone.setdefault else "/none", b"", 0.05)
+        clone.close(0.0)
+        with pytest.raises(Closed):
+            clone.pop("/none", None)
+
+
+def test_what_another_program_was_acknowledged_is_seen(two: list[Clone]) -> None:
+    one, other = two
+    for i in range(20):
+        value = b"%d" % i
+        one.set("/k", value).wait(WAIT_S)
+        assert other.setdefault("/k", b"other", timeout=WAIT_S) == value
+        one.delete("/k").wait(WAIT_S)
+        assert other.pop("/k", None, timeout=WAIT_S) is None
+        one.set("/k", value).wait(WAIT_S)
+        assert other.pop("/k", None, timeout=WAIT_S) == value
+        with pytest.raises(KeyError):
+            other.popitem(timeout=WAIT_S)
+
+
+def test_a_delete_on_condition(two: list[Clone]) -> None:
+    clone, _ = two
+    first = clone.set("/k", b"1").wait(WAIT_S).revision
+    second = clone.set("/k", b"2").wait(WAIT_S).revision
+    with pytest.raises(Conflict, match=f"'/k' is at {second}"):
+        clone.delete("/k", if_revision=first).wait(WAIT_S)
+    assert clone["/k"] == b"2"
+    clone.delete("/k", if_revision=str(second)).wait(WAIT_S)
+    assert "/k" not in clone
+
+
+def test_what_popitem_costs_does_not_grow_with_the_map(lone: TestServer) -> None:
+    """It copies the keys once for all that it takes, not once for each."""
+    copies = count()
+
+    class Counting(dict[str, bytes]):
+        def __iter__(self) -> Iterator[str]:
+            next(copies)
+            return super().__iter__()
+
+    with synced(lone) as clone:
+        clone.set_many({f"/{i}": b"" for i in range(300)}).wait(WAIT_S)
+        clone._shown = Counting(clone._shown)
+        taken = {clone.popitem(timeout=WAIT_S)[0] for _ in range(300)}
+    assert len(taken) == 300 and next(copies) <= 2
+
+
+def test_it_goes_on_over_a_failover() -> None:
+    with Pair() as pair, Clone(pair.servers) as clone:
+        clone.wait_until_synced(WAIT_S)
+        clone.set_many(KEYS).wait(WAIT_S)
+        until(lambda: clone.set("/last", b"").wait(WAIT_S).durability == "replicated")
+        taken = [clone.pop(key, timeout=WAIT_S) for key in list(KEYS)[:20]]
+        pair.primary.kill()
+        taken += [clone.pop(key, timeout=WAIT_S) for key in list(KEYS)[20:]]
+        assert taken == list(KEYS.values()) and list(clone) == ["/last"]
+
+
+def test_the_same_words_with_await(lone: TestServer) -> None:
+    async def main() -> None:
+        async with AsyncClone(lone.address) as one, AsyncClone(lone.address) as two:
+            await one.wait_until_synced(WAIT_S)
+            await two.wait_until_synced(WAIT_S)
+            await one.set_many(KEYS, timeout=WAIT_S)
+            while len(two) < len(KEYS):
+                await asyncio.sleep(0.01)
+            one.submit("/0", b"own")  # and not confirmed yet
+
+            async def drain(clone: AsyncClone) -> list[str]:
+                taken = []
+                while True:
+                    try:
+                        taken.append((await clone.popitem(WAIT_S))[0])
+                    except KeyError:
+                        return taken
+
+            taken = await asyncio.gather(drain(one), drain(two), drain(one))
+            assert Counter(key for each in taken for key in each) == Counter(list(KEYS))
+            values = await asyncio.gather(*(c.setdefault("/d", v, WAIT_S) for c, v in ((one, b"1"), (two, b"2"))))
+            assert values[0] == values[1]
+            assert await one.pop("/d", timeout=WAIT_S) == values[0]
+            assert await one.pop("/d", b"none") == b"none"
+            with pytest.raises(KeyError):
+                await two.pop("/never", timeout=WAIT_S)
+            entry = one.entry("/d")
+            assert entry is None
+            with pytest.raises(Conflict):
+                await one.delete("/d", if_revision="1.1", timeout=WAIT_S)
+
+    asyncio.run(asyncio.wait_for(main(), 2 * WAIT_S))
+
+
+def test_what_can_not_be_told_is_said(lone: TestServer) -> None:
+    with Clone(lone.address, subtree=None) as writer:
+        with pytest.raises(ValueError, match=r"only writes.*if_revision=0"):
+            writer.setdefault("/a", b"")
+        with pytest.raises(ValueError, match="only writes"):
+            writer.pop("/a", None)
+        with pytest.raises(ValueError, match="only writes"):
+            writer.popitem()
+        assert writer.state in (State.CONNECTING, State.SYNCED)
+    assert issubclass(Conflict, Refused)
