@@ -22,7 +22,7 @@ SHOWN = [route for route in ROUTES if not route.path.startswith("/console/")]
 
 def asked(route: Route) -> str:
     """Return the method and the path of a route, with the fields of its query."""
-    query = "&".join(f"{name}=" for name in route.names)
+    query = "&".join(f"{field.name}=" for field in route.fields if field.place == "query")
     return f"{route.method} {route.path}{'?' if query else ''}{query}"
 
 

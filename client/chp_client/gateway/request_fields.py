@@ -90,6 +90,8 @@ def key_of(request: Request, fields: dict[str, str]) -> str:
         if "key" not in fields:
             raise Problem(400, "bad-key", "no key is given; name it in the path, as /v1/keys/config/a, or as ?key=")
         return fields["key"]
+    if "key" in fields:
+        raise Problem(400, "bad-key", "a key is given in the path and as ?key=; give one")
     try:
         return unquote_to_bytes(inside).decode()
     except UnicodeDecodeError:

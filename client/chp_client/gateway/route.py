@@ -62,8 +62,9 @@ class Route:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields of its query."""
-        return tuple(each.name for each in self.fields if each.place == "query")
+        """The names that its query may have. `key` is read beside a key in the path too, to refuse it by name."""
+        named = [each.name for each in self.fields if each.place == "query"]
+        return (*named, "key") if "{key}" in self.path else tuple(named)
 
 
 class PathRoutes:

@@ -234,7 +234,8 @@ class Writes:
 
     async def _send_later(self, batch: _Batch) -> None:
         """Send a batch once the Clone has room for it."""
-        rows, done = batch.rows, None  # type: BatchRows, Ack | Exception | None
+        rows = batch.rows
+        done: Ack | Exception = TimeoutError("this gateway ends")
         try:
             done = await self._clone.put_columns(
                 rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, extras=rows.extras, timeout=ACK_S
@@ -242,7 +243,7 @@ class Writes:
         except Exception as error:
             done = error
         finally:
-            self._tell(batch, done or TimeoutError("this gateway ends"))
+            self._tell(batch, done)
 
     def _settle(self, batch: _Batch, ticket: Ticket) -> None:
         """Tell the answer of a ticket, or that it is overdue."""
