@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from functools import cached_property
 
 from starlette.requests import Request
 
@@ -22,39 +21,44 @@ from .request_fields import condition, key_of
 class Call:
     """One request to a gateway."""
 
+    __slots__ = ("_key", "caller", "fields", "gateway", "request")
+
     def __init__(self, gateway: Gateway, request: Request, caller: Caller, fields: dict[str, str]) -> None:
         self.gateway, self.request, self.caller, self.fields = gateway, request, caller, fields
+        self._key = ""
 
-    @cached_property
+    @property
     def key(self) -> str:
         """The key that is named, within the subtrees that are served."""
-        return held_key(key_of(self.request, self.fields), self.gateway.subtrees)
+        if not self._key:
+            self._key = held_key(key_of(self.request, self.fields), self.gateway.subtrees)
+        return self._key
 
-    @cached_property
+    @property
     def named_key(self) -> str:
         """The key of ?key=, within the subtrees that are served."""
         if "key" not in self.fields:
             raise Problem(400, "bad-query", "of which key? Give ?key=")
         return held_key(self.fields["key"], self.gateway.subtrees)
 
-    @cached_property
+    @property
     def condition(self) -> int | None:
         """The revision that the key must have; None for any."""
         return condition(self.request)
 
-    @cached_property
+    @property
     def topic_name(self) -> str:
         """The name of the topic, within the subtrees that are served."""
         name = check_topic(self.request.path_params["topic"])
         self.gateway.held(f"{TOPICS}{name}/")
         return name
 
-    @cached_property
+    @property
     def topic(self) -> AsyncTopic:
         """The topic that the path names."""
         return self.gateway.clone.topic(self.topic_name)
 
-    @cached_property
+    @property
     def group(self) -> str:
         """The name of the group."""
         return check_topic(self.request.path_params["group"])

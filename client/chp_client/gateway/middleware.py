@@ -102,18 +102,19 @@ class Middleware:
     ) -> None:
         try:
             self._admit(scope, counts=route is None or route.kind != STREAM, is_open=here is not None and here.open)
-            response = _no_route(here) if route is None else await self._handle(route, Request(scope, receive))
+            if route is None:
+                response = _no_route(here)
+            else:
+                request = Request(scope, receive)
+                call = Call(self.gateway, request, caller_of(scope), query(request, route.names))
+                route.right.check(call)
+                response = await route.handler(call)
         except (ChpError, Problem, TimeoutError) as error:
             response = self.audited(scope, problem_of(error)).response()
         except Exception:
             log.exception("%s %s", scope["method"], scope["path"])
             response = Problem(500, "defect", DEFECT).response()
         await response(scope, receive, send)
-
-    async def _handle(self, route: Route, request: Request) -> Response:
-        call = Call(self.gateway, request, caller_of(request.scope), query(request, route.names))
-        route.right.check(call)
-        return await route.handler(call)
 
     @property
     def callers(self) -> Callers:

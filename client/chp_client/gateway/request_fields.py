@@ -61,6 +61,8 @@ class RequestLimits(NamedTuple):
 def query(request: Request, names: Sequence[str]) -> dict[str, str]:
     """Return the fields of the query: each at most once, and only those in `names`."""
     text = request.scope.get("query_string", b"").decode("latin-1")
+    if not text:
+        return {}
     try:
         fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except ValueError as error:

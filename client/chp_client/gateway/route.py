@@ -93,14 +93,16 @@ class Router:
         for route in routes:
             paths.setdefault(route.path, []).append(route)
         self._whole = {path: (PathRoutes(found), dict[str, str]()) for path, found in paths.items() if "{" not in path}
-        self._patterns = [(_pattern(path), PathRoutes(found)) for path, found in paths.items() if "{" in path]
+        self._patterns = [
+            (path.partition("{")[0], _pattern(path), PathRoutes(found)) for path, found in paths.items() if "{" in path
+        ]
 
     def find(self, path: str) -> tuple[PathRoutes | None, dict[str, str]]:
         """Return the routes of a path, None if it has none, and its variable parts."""
         if (whole := self._whole.get(path)) is not None:
             return whole
-        for pattern, routes in self._patterns:
-            if (found := pattern.fullmatch(path)) is not None:
+        for begin, pattern, routes in self._patterns:
+            if path.startswith(begin) and (found := pattern.fullmatch(path)) is not None:
                 return routes, found.groupdict()
         return None, {}
 

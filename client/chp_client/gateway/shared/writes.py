@@ -118,11 +118,11 @@ class Writes:
             return WriteResult(revision, "", again=True)
 
     async def _written(self, rows: BatchRows) -> WriteResult:
-        keys = set(rows.keys)
+        keys = rows.keys
         if self._held.keys().isdisjoint(keys):
             self._held.update(dict.fromkeys(keys))
         else:
-            await self._wait_for(sorted(keys))
+            await self._wait_for(sorted(set(keys)))
         answer: asyncio.Future[WriteResult] = self._loop.create_future()
         try:
             if rows.extras or rows.conditions[0] or rows.bytes > TOGETHER_BYTES:
@@ -135,7 +135,7 @@ class Writes:
                 batch.answered.append(partial(_resolve, answer))
             return await answer
         finally:
-            self._release(keys)
+            self._release(keys if len(keys) == 1 else set(keys))
 
     async def _check_same(self, marker: Marker) -> None:
         """Raise `Problem` if the marker is of another request."""
