@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 
 from .cluster import GENEROUS_S, ProcessPair, wait_for
 from .faults import other, wait_active

@@ -52,7 +52,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def run(base: Path) -> Run:
     def run(who: str, *args: str) -> Result:
-        words = ["--as", str(base / f"{who}.toml")]
+        words = ["--client-file", str(base / f"{who}.toml")]
         return CliRunner().invoke(chp, ["access", args[0], *words, *args[1:]], prog_name="chp")
 
     return run
@@ -94,7 +94,7 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
     assert denied.exit_code == 4 and "ask root" in denied.output and denied.output.count("\n") == 1
 
     for command in ("status", "leases", "clients"):
-        result = CliRunner().invoke(chp, [command, "--as", str(base / "bob.toml")], prog_name="chp")
+        result = CliRunner().invoke(chp, [command, "--client-file", str(base / "bob.toml")], prog_name="chp")
         assert result.exit_code == 4 and "denied" in result.output and "UNREACHABLE" not in result.output, command
 
 

@@ -173,7 +173,8 @@ def test_a_malformed_message_changes_nothing(server: TestServer) -> None:
         asking.linger = 0
         asking.connect(server.address)
         client.until_ready()
-        for i, (words, frames) in enumerate(REFUSED.items()):
+        for i, (words, vector) in enumerate(REFUSED.items()):
+            frames = vector.frames
             if words.startswith("icanhaz"):
                 asking.send_multipart(frames)
             else:

@@ -22,10 +22,10 @@ from chp.access import token_hash
 from chp.batch import packb
 from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
-from chp_client.admin import Admin
 from chp_client.cli.app import chp
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
@@ -570,7 +570,9 @@ def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway)
 
 def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: RunningGateway) -> None:
     def run(*words: str) -> Any:
-        return CliRunner().invoke(chp, ["access", words[0], "--as", str(keyed.file), *words[1:]], prog_name="chp")
+        return CliRunner().invoke(
+            chp, ["access", words[0], "--client-file", str(keyed.file), *words[1:]], prog_name="chp"
+        )
 
     made = run("token", "bob")
     assert made.exit_code == 0, made.output

@@ -1,4 +1,4 @@
-"""covers: feed/history.py and `chp history`: the versions of a key that the log still holds."""
+"""covers: port/history.py and `chp history`: the versions of a key that the log still holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from chp_client import AsyncClone, BadInput, BadKey, Clone
 from chp_client.cli.app import chp
-from chp_client.feed import Version
+from chp_client.port.history import Version
 from chp_server.testing import Pair, TestServer
 
 WAIT_S = 30.0

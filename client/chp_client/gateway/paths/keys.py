@@ -12,7 +12,7 @@ from chp.numbers import describe
 
 from ...clone.mapping import Entry
 from ...errors import NotRetained
-from ...feed.history import Version
+from ...port.history import Version
 from ..answers import entry_json, json_answer, shown
 from ..call import Call
 from ..gateway import Gateway

@@ -24,9 +24,9 @@ from operator import itemgetter
 
 from chp.errors import ChpError
 
+from ...agent.aioparts import AsyncWatch
 from ...agent.changes import Changes
 from ...clone.aio import AsyncClone
-from ...clone.aioparts import AsyncWatch
 from ...errors import Closed
 from ..answers import shown
 

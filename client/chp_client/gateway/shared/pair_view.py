@@ -10,8 +10,8 @@ from typing import Any
 
 from chp.numbers import describe
 
-from ...admin import Admin, AdminError, AdminReply, Answer
 from ...errors import Refused
+from ...port.admin import Admin, AdminError, AdminReply, Answer
 from ..problems import Problem
 
 # A server that takes longer to answer is shown as unreachable.

@@ -26,9 +26,9 @@ from starlette.requests import Request
 
 from chp.numbers import Revision
 
+from ...agent.aioparts import call_soon
 from ...agent.tickets import Ticket
 from ...clone.aio import AsyncClone
-from ...clone.aioparts import call_soon
 from ...core.events import Ack
 from ...errors import Conflict, Full
 from ..problems import Problem
