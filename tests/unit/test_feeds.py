@@ -1,4 +1,4 @@
-"""covers: feeds.py, pages.py: the feed, out of the log or of pages of the journal that come a turn later."""
+"""covers: core/questions/feeds.py: the feed, out of the log or of pages of the journal that come a turn later."""
 
 from __future__ import annotations
 

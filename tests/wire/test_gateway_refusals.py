@@ -13,6 +13,7 @@ import pytest
 
 from chp_client.gateway.openapi import document
 from chp_client.gateway.request_fields import RequestLimits
+from chp_client.gateway.routes import ROUTES
 from chp_server.testing import TestServer
 from tests.wire.gateways import RunningGateway
 
@@ -31,7 +32,7 @@ def filled(path: str) -> str:
 
 
 PATHS = [
-    (method, filled(path)) for path, methods in document()["paths"].items() for method in methods
+    (method, filled(path)) for path, methods in document(ROUTES)["paths"].items() for method in methods
 ] + [("get", "/v1/clone"), ("get", "/console/console.js")]  # fmt: skip
 OK = b"Host: 127.0.0.1\r\nConnection: close\r\n"
 

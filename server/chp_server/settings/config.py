@@ -114,7 +114,8 @@ class Config:
     retain_s: float = _setting(_STATE, "SECONDS", 3600.0, read.seconds(0, 3_153_600_000),
         "how long past updates are kept for clients that come back", "3600: an hour")
     retain_bytes: int = _setting(_STATE, "BYTES", 16 * MIB, read.size(0),
-        "bytes of past updates that are kept at most, also if they are younger than retain_s; 1GiB is understood", "16MiB")
+        "bytes of past updates that are kept at most, also if they are younger than retain_s; 1GiB is understood",
+        "16MiB")
 
     heartbeat_s: float = _setting(_TIME, "SECONDS", 0.25, read.seconds(0.01, 60),
         "time between two heartbeats of the active on each channel, and of the peers to each other (HUGZ, for CHP/1 "

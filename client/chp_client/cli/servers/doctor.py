@@ -123,13 +123,8 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
                 f"{view.server} rejected {counts[name]:.0f} connections ({name})",
                 "its log has their addresses, and the reasons",
             )
-<<<<<<< HEAD
     if view.fact("insecure"):
-        yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
-=======
-    if view.facts.get("insecure"):
         yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
->>>>>>> m-cli
 
 
 def _peer(view: ServerStatus) -> Iterator[Finding]:

@@ -240,13 +240,8 @@ def _journal_sync(v: ServerStatus, look: Look) -> str:
 
 def _contents(v: ServerStatus, look: Look) -> str:
     """Return the result of the last comparison of the two servers' contents."""
-<<<<<<< HEAD
     keys, ended, differ = v.fact("scrub.keys"), v.fact("scrub.ended_s_ago"), v.fact("scrub.differences")
     if not keys:
-=======
-    said = v.facts.get("scrub")
-    if not isinstance(said, dict) or not said.get("keys"):
->>>>>>> m-cli
         return "-"
     when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:

@@ -1,4 +1,4 @@
-"""What the servers say of themselves: asked for all who look, at most twice a second; and the hand-over."""
+"""The pair view: the last answers of the servers of a pair, asked for at most twice a second; and the hand-over."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
 from chp.numbers import describe
 
-from ..core.events import State
-from ..errors import Refused
-from ..port.admin import Admin, AdminError, AdminReply, Answer
-from .access.caller import caller_of
-from .problems import RETRY_S, Problem
-from .request_fields import query
+from ...errors import Refused
+from ...port.admin import Admin, AdminError, AdminReply, Answer
+from ..problems import Problem
 
-ASK_S = 0.8  # a server that takes longer is shown as unreachable
-KEEP_S = 0.5  # less than a page waits between two looks, or it would be shown what was before the last one
-HAND_OVER_S, LOOK_S = 5.0, 0.05  # until the other server serves, or it is said that it does not; between two looks
+# A server that takes longer to answer is shown as unreachable.
+ASK_S = 0.8
+# A page waits longer between two looks, so it never sees the answer of its last look.
+KEEP_S = 0.5
+# A hand-over may take this long; the servers are asked for their state after each pause of LOOK_S.
+HAND_OVER_S, LOOK_S = 5.0, 0.05
 TOLD = (
     "name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version",
     "waits_for",
 )  # fmt: skip
 TURNS = ("turns", "seconds", "longest_ms")
 ROOM = ("full", "why", "memory", "memory_max", "disk_free")
-APART = ("epochs", "groups")  # these have paths of their own
+# Facts that have paths of their own.
+APART = ("epochs", "groups")
 
 
 class PairView:
-    """The last answers of the servers of a pair; they are asked by one thread at a time."""
+    """The last answers of the servers of a pair. One thread at a time asks for them."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._admin = Admin(servers, timeout_s=ASK_S)
@@ -44,7 +42,7 @@ class PairView:
         self._closed = False
 
     async def look(self) -> list[dict[str, Any]]:
-        """A map for each server: its address, state, and what else it said."""
+        """Return a map for each server: its address, its state, and other facts."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if now - self._at > KEEP_S and not self._closed:
@@ -54,7 +52,7 @@ class PairView:
         return self._told
 
     async def epochs(self) -> list[dict[str, Any]]:
-        """The epochs that any of them remembers, the newest first: when each began, who opened it, and because."""
+        """Return the epochs that any server remembers, the newest first."""
         found: dict[int, dict[str, Any]] = {}
         for server in await self.look():
             for each in server.get("epochs") or []:
@@ -62,12 +60,12 @@ class PairView:
         return [found[epoch] for epoch in sorted(found, reverse=True)]
 
     async def groups(self) -> list[dict[str, Any]]:
-        """The groups of topics, as the active server tells them: 100 at most."""
+        """Return the groups of topics that the active server tells of: at most 100."""
         active = (each for each in await self.look() if each["state"] == "active")
         return next(active, {}).get("groups") or []
 
     async def clients(self) -> dict[str, Any]:
-        """Who told the active server that it is connected: the first page, and how many there are."""
+        """Return the first page of the clients that the active server knows, and their count."""
         active = next((each["server"] for each in await self.look() if each["state"] == "active"), None)
         async with self._lock:
             now = asyncio.get_running_loop().time()
@@ -79,12 +77,12 @@ class PairView:
         return self._clients
 
     async def access(self) -> Mapping[str, Answer]:
-        """What each server says that the rules are; nothing, if no more is asked."""
+        """Return the rules as each server tells them; nothing after `close`."""
         async with self._lock:
             return {} if self._closed else await asyncio.to_thread(self._admin.ask_all, "access")
 
     async def hand_over(self, server: str) -> dict[str, Any]:
-        """Have a server hand over to the other, and wait until that one serves; `Problem` if it does not."""
+        """Have `server` hand over to its peer, and wait until the peer serves; raise `Problem` if it does not."""
         async with self._lock:
             self._at = float("-inf")
             return await asyncio.to_thread(self._hand_over, server)
@@ -93,7 +91,8 @@ class PairView:
         admin, began = self._admin, time.monotonic()
         patience, admin.timeout_s = admin.timeout_s, HAND_OVER_S
         try:
-            number = describe(admin.ask(server, "switch").number)  # once: a second would undo the first
+            # The command is sent once, as a second one would undo the first.
+            number = describe(admin.ask(server, "switch").number)
         except Refused as error:
             raise _not_handed_over(error) from None
         except AdminError as error:
@@ -110,9 +109,10 @@ class PairView:
         raise Problem(503, "unanswered", text)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closed = True
-        if not self._lock.locked():  # else a thread is using it, for less than a second, and the process ends
+        # A thread that still asks needs less than a second, and the process ends anyway.
+        if not self._lock.locked():
             self._admin.close()
 
 
@@ -138,77 +138,3 @@ def _said(server: str, answer: Any) -> dict[str, Any]:
     }
     apart = {name: facts.get(name) for name in APART}
     return {"server": server, "state": str(facts.get("state", "")).lower(), **said, **apart}
-
-
-async def show_pair(request: Request) -> Response:
-    """GET /v1/pair: both servers, and this gateway."""
-    query(request)
-    caller_of(request).command("status")
-    gateway = request.app.state.gateway
-    servers = [{k: v for k, v in each.items() if k not in APART} for each in await gateway.pair.look()]
-    clone = gateway.clone
-    may = caller_of(request).may_command("switch")
-    own = {"state": str(clone.state), "number": str(clone.revision), "keys": len(gateway.keys), "write": gateway.write,
-           "staleness_s": _finite(clone.staleness_s), "readers": gateway.readers, "active": clone.active,
-           "lag_ms": round(clone.lag_s * 1000, 3), "answers": gateway.metrics.quantiles(),
-           "hand_over": may}  # fmt: skip
-    return JSONResponse({"servers": servers, "gateway": own}, headers={"Cache-Control": "no-store"})
-
-
-def _finite(seconds: float) -> float | None:
-    return None if seconds == float("inf") else round(seconds, 3)
-
-
-async def hand_over(request: Request) -> Response:
-    """POST /v1/pair/switch?from=: the server that is named, and no other, hands over."""
-    caller_of(request).command("switch")
-    gateway, server = request.app.state.gateway, query(request, "from").get("from")
-    if server not in gateway.servers:
-        known = ", ".join(gateway.servers)
-        raise Problem(
-            400, "bad-query", f"from={server!r:.120} is no server of this pair; name the active one of {known}"
-        )
-    return JSONResponse(await gateway.pair.hand_over(server), headers={"Cache-Control": "no-store"})
-
-
-async def show_history(request: Request) -> Response:
-    """GET /v1/history: the epochs."""
-    query(request)
-    caller_of(request).command("status")
-    epochs = await request.app.state.gateway.pair.epochs()
-    return JSONResponse({"epochs": epochs}, headers={"Cache-Control": "no-store"})
-
-
-async def show_clients(request: Request) -> Response:
-    """GET /v1/clients: who is connected to the pair."""
-    query(request)
-    caller_of(request).command("clients")
-    told = await request.app.state.gateway.pair.clients()
-    rows = [{**each, "number": describe(each["number"])} for each in told["clients"]]
-    return JSONResponse({**told, "clients": rows}, headers={"Cache-Control": "no-store"})
-
-
-async def health(request: Request) -> Response:
-    """GET /health: the loop answers."""
-    query(request)
-    return JSONResponse({"status": "ok"})
-
-
-async def ready(request: Request) -> Response:
-    """GET /ready: the copy is current; and whether pages may write."""
-    query(request)
-    gateway = request.app.state.gateway
-    clone = gateway.clone
-    if gateway.callers.why:
-        raise Problem(503, "no-rules", gateway.callers.why, retry_s=RETRY_S)
-    if clone.state is not State.SYNCED:
-        raise Problem(503, "not-synced", clone.describe(), retry_s=RETRY_S)
-    return JSONResponse({"status": "ready", "number": str(clone.revision), "write": gateway.write})
-
-
-async def show_metrics(request: Request) -> Response:
-    """GET /metrics: for Prometheus."""
-    query(request)
-    caller_of(request).command("status")
-    gateway = request.app.state.gateway
-    return Response(gateway.metrics.text(gateway.gauges()), media_type="text/plain; version=0.0.4")
