@@ -11,8 +11,7 @@ from chp_client import Clone
 from chp_server.testing import free_port
 from chp_server.tools.check_command import DAMAGED, check
 from tests.process.test_server_start import Running
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 def start(cwd: Path, name: str, *more: str) -> Running:

@@ -9,13 +9,12 @@ import pickle
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from chp.errors import BadInput
 from chp_client import ClientFile, Clone
-from chp_client.cli.app import chp
 from chp_client.clientfile import credentials_of
 from chp_client.spark import options
+from tests.talk import run
 from tests.wire import keys
 
 ALICE, OTHER = keys.new_pair(), keys.new_pair()
@@ -87,13 +86,13 @@ def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -
 def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
     keys.write(tmp_path, "server", OTHER)
     name = f"{SERVERS[0]}={tmp_path / 'server.pub'}"
-    done = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice"), "--server", name])
+    done = run("keygen", str(tmp_path / "alice"), "--server", name)
     assert done.exit_code == 0, done.output
     found = ClientFile.read(tmp_path / "alice.toml")
     assert tuple(found) == SERVERS[:1] and found.credentials[SERVERS[0]].server_keys == (OTHER.public,)
     assert not (tmp_path / "alice.secret").exists()
     for wrong in (SERVERS[0], f"{SERVERS[0]}={tmp_path / 'nothing.pub'}", f"a:1={tmp_path / 'server.pub'}"):
-        bad = CliRunner().invoke(chp, ["keygen", str(tmp_path / "bob"), "--server", wrong])
+        bad = run("keygen", str(tmp_path / "bob"), "--server", wrong)
         assert bad.exit_code == 2 and "--server" in bad.output, bad.output
 
 
@@ -101,7 +100,7 @@ def test_a_command_finds_a_file_by_name_and_says_what_is_wrong(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    missing = CliRunner().invoke(chp, ["--as", "bob", "status"])
+    missing = run("--as", "bob", "status")
     assert missing.exit_code == 2 and str(tmp_path / "chp" / "bob.toml") in missing.output
-    other = CliRunner().invoke(chp, ["--servers", "tcp://x:1", "status"], env={"CHP_CLIENT": str(file)})
+    other = run("--servers", "tcp://x:1", "status", env={"CHP_CLIENT": str(file)})
     assert other.exit_code == 2 and "is no server of the client file" in other.output

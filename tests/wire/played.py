@@ -245,11 +245,11 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
 
 def _of_a_large_record() -> dict[str, Frames]:
     """A record that is published in two parts, as one is whose parts may have a byte."""
-    lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
-    lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
+    server, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
+    server.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
     names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-part", "kvset-the-commit")
     for no, name in enumerate(names, 1):
-        turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
+        turn = server.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
     first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
     return {"batch-with-more": first, "batch-the-last-of-it": last}
 
@@ -308,18 +308,18 @@ class Chunks(MemoryStore):
 
 def _of_a_journal() -> dict[str, Frames]:
     """Rows, and the snapshot of the same state."""
-    lone, journal = Servers(), Chunks("memory:", Options())
+    server, journal = Servers(), Chunks("memory:", Options())
 
     def two(core: ServerCore) -> None:
         core.collect(kvset(1, ["/a"], [b"1"], {TTLS: 60_000}))
         core.collect(kvset(1, ["/b"], [b"2"], session=OTHER_SESSION))
 
-    lone.turn(two, beat=False)
+    server.turn(two, beat=False)
     snapshots = Snapshotter(journal, DEFAULT)
-    snapshots.begin(lone.cores[0])
+    snapshots.begin(server.cores[0])
     while snapshots.busy:
-        snapshots.step(lone.cores[0])
-    epoch, record = lone.rows
+        snapshots.step(server.cores[0])
+    epoch, record = server.rows
     return {
         "journal-epoch": [epoch],
         "journal-two-sessions": [record],
@@ -330,8 +330,8 @@ def _of_a_journal() -> dict[str, Frames]:
 
 def _of_a_group() -> dict[str, Frames]:
     """Two messages, of which one is of a slot that the member holds, and what comes of it."""
-    lone, shelf = Servers(), MessageShelf()
-    lone.cores[0].requests.readers.sharing.pages.read = shelf.read
+    server, shelf = Servers(), MessageShelf()
+    server.cores[0].requests.readers.sharing.pages.read = shelf.read
     other, topic = LEASE_ID[::-1], ["orders", "billing"]
     made = {
         "kvset-a-group": kvset(1, [], [], {GROUP: [*topic, {"start": 0}]}),
@@ -345,17 +345,17 @@ def _of_a_group() -> dict[str, Frames]:
         kvset(2, [], [], {JOIN: [*topic, other, "host:2"]}, session=OTHER_SESSION),
         kvset(4, [], [], {PUBLISH: [["orders", 2, told]]}),
     ):  # fmt: skip
-        for op in lone.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
+        for op in server.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
             shelf.keep(getattr(op, "messages", ()))
     options = {"chp": 3, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
     asked = [WHO, b"ICANHAZ?", b"", packb(options)]
-    told_of = [*answers(lone.turn(lambda core: core.request(asked))), *answers(lone.turn())]
+    told_of = [*answers(server.turn(lambda core: core.request(asked))), *answers(server.turn())]
     messages = next(f for f in told_of if len(split(f[-1])) > 1)
     (_, _, upto, _, _, spans, _), *_ = split(messages[-1])
     ack = {ACK: [[*topic, LEASE_ID, [[slots, after, upto] for slots, after in spans]]]}
     done, again = kvset(5, ["/totals/carol"], [b"1"], ack), kvset(6, ["/totals/carol"], [b"2"], ack)
-    lone.turn(lambda core: core.collect(done))
-    refused = lone.turn(lambda core: core.collect(again))
+    server.turn(lambda core: core.collect(done))
+    refused = server.turn(lambda core: core.collect(again))
     return {
         **made,
         "icanhaz-of-a-member": asked[1:],
@@ -429,7 +429,7 @@ def verdict(parser: str, frames: Frames) -> str:
         client = Followed("/").client
         client.on_update(0, frames, 10.0)
         return "counted" if client.stats["garbage"] == 1 else "taken"
-    lone = Servers()
+    server = Servers()
 
     def hear(core: ServerCore) -> None:
         if parser == "kvset":
@@ -437,9 +437,9 @@ def verdict(parser: str, frames: Frames) -> str:
         else:
             core.request([WHO, *frames])
 
-    turn = lone.turn(hear, beat=False)
+    turn = server.turn(hear, beat=False)
     told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
-    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
+    garbage = sum(n for name, n in server.cores[0].counts.items() if name.startswith("garbage"))
     return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
 
 

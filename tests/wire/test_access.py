@@ -25,10 +25,10 @@ from chp_client.admin import Admin, AdminReply
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
 from chp_server.testing import Pair, TestServer
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 
-WAIT_S = 30.0
 QUIET_S = 0.5
 SECRET, NAME = b"do-not-tell-anybody", "/secret/name-of-it"
 ROOT, BOB = keys.new_pair(), keys.new_pair()
@@ -47,8 +47,7 @@ class Who:
 
     def __init__(self, pair: Pair, base: Path) -> None:
         self.pair, self.base = pair, base
-        servers = pair.primary, pair.backup
-        known = {server.address: keys.public_of(Path(str(server.config.keys))) for server in servers}
+        known = keys.known(pair)
         self.files = {
             name: keys.client_file(base / f"{name}.toml", key, known) for name, key in (("root", ROOT), ("bob", BOB))
         }

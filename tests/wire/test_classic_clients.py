@@ -6,7 +6,6 @@ updates it sees are plain, its map holds no reserved key, and no number goes bac
 
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -19,12 +18,6 @@ from chp_server.store.store_url import open_journal
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire.classic import DIALECTS, ClassicClient
 from tests.wire.test_golden_frames import REFUSED
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer(bind=f"tcp://127.0.0.1:{free_port()}", heartbeat_s=0.1) as running:
-        yield running
 
 
 @pytest.fixture(params=DIALECTS)
