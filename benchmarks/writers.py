@@ -34,7 +34,7 @@ def clone_of(address: str) -> Any:
     """A Clone of a server, or of those that a client file names; it is not waited for."""
     from chp_client import Clone
 
-    return Clone.from_file(address) if address.endswith(".toml") else Clone(address)
+    return Clone(client_file=address) if address.endswith(".toml") else Clone(address)
 
 
 def _clone(address: str) -> Any:

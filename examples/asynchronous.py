@@ -1,4 +1,4 @@
-"""The same words in asyncio: reading never waits, writing is awaited, changes are an `async for`.
+"""A Clone in asyncio: reads never wait, writes are awaited, and changes are an `async for`.
 
 python -m examples.asynchronous
 """
@@ -13,7 +13,7 @@ BIDS = {"alice": 100, "bob": 120, "carol": 110}
 
 
 async def bids(pair: list[str]) -> None:
-    """Three bid in an auction at the same time, and somebody watches it."""
+    """Let three bidders bid in an auction at the same time, and watch it."""
     async with AsyncClone(pair, "/auction/", codec="json") as clone:
         await clone.wait_until_synced(10)
         async with clone.watch("/auction/", start="snapshot") as changes:

@@ -1,9 +1,9 @@
-"""Three workers share a topic; one dies with work in its hands, and the others do it: in order by key, nothing twice.
+"""Three workers share a topic. One dies with work in hand, and the others do it: in order by key, nothing twice.
 
     python -m examples.competing_consumers
 
-What a worker says of its work goes to the topic "done" in the record that acknowledges it: a worker that dies before
-that leaves nothing behind, and its messages go to the others when its lease has run out.
+A worker publishes its results to the topic "done" in the record that acknowledges its messages. A worker that dies
+before that leaves nothing behind. Its messages go to the others when its lease has expired.
 """
 
 import os
@@ -22,13 +22,15 @@ WORKERS = ["ann", "bob", "eve"]
 
 
 def worker(pair: list[str], name: str) -> None:
-    """A process: it works for as long as it lives."""
+    """Work in a process of its own, until it dies."""
     with Clone(pair, None, codec="json") as clone, clone.topic("jobs").consumer("w", ttl=TTL_S, name=name) as consumer:
         for n, batch in enumerate(consumer):
             worked = [{"job": message.offset, "key": message.key, "by": name} for message in batch]
             if name == "bob" and n == 2:
-                os.kill(os.getpid(), signal.SIGKILL)  # all of it is done, and nobody knows
-            with suppress(Fenced):  # it was stopped for so long that others have these messages: they do them
+                # The work is done, and not acknowledged.
+                os.kill(os.getpid(), signal.SIGKILL)
+            # A worker that was stopped for too long is fenced: other workers do these messages.
+            with suppress(Fenced):
                 batch.commit(publish={"done": worked})
 
 
@@ -43,7 +45,7 @@ def fill(clone: Clone) -> None:
 
 
 def check(done: list[dict[str, Any]]) -> None:
-    """Each job once, and those of a customer in the order in which they were published."""
+    """Check that each job is there once, and the jobs of a customer are in the order of their publication."""
     assert sorted(each["job"] for each in done) == list(range(JOBS)), "each once"
     for key in {each["key"] for each in done}:
         order = [each["job"] for each in done if each["key"] == key]
@@ -51,10 +53,11 @@ def check(done: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Start them, publish, and read what was done."""
+    """Start the workers, publish jobs, and read the results."""
     with servers() as pair, Clone(pair, None, codec="json") as clone:
         for topic in map(clone.topic, ("jobs", "done")):
-            with suppress(NoSuchTopic):  # of the last time
+            # The topics of an earlier run go.
+            with suppress(NoSuchTopic):
                 topic.remove(10)
         clone.topic("jobs").subscribe("w", timeout=10)
         workers = [get_context("spawn").Process(target=worker, args=(pair, name), daemon=True) for name in WORKERS]

@@ -1,4 +1,4 @@
-"""A counter that many raise at the same time, and no raise is lost: a set on the condition that nobody was faster.
+"""A counter that many programs raise at the same time, by conditional sets. No raise is lost.
 
 python -m examples.counter
 """
@@ -13,10 +13,12 @@ KEY = "/counters/visits"
 
 
 def raise_by_one(clone: Clone) -> int:
-    """Read, add one, and set that if the key is still what was read. Returns how often somebody was faster."""
+    """Add one, on condition that the key is still as it was read. Return how often another program was faster."""
     for lost in range(10_000):
-        entry = clone.entry(KEY)  # its value and revision, from memory
-        count, revision = (entry.value, entry.revision) if entry else (0, 0)  # revision 0: only if there is none
+        # The entry comes from memory.
+        entry = clone.entry(KEY)
+        # Revision 0 means: only if the key is absent.
+        count, revision = (entry.value, entry.revision) if entry else (0, 0)
         try:
             clone.set(KEY, count + 1, if_revision=revision).wait(10)
         except Conflict:
@@ -26,14 +28,14 @@ def raise_by_one(clone: Clone) -> int:
 
 
 def program(pair: list[str]) -> int:
-    """Raise it 25 times."""
+    """Raise the counter 25 times."""
     with Clone(pair, "/counters/", codec="json") as clone:
         clone.wait_until_synced(10)
         return sum(raise_by_one(clone) for _ in range(25))
 
 
 def main() -> None:
-    """Four programs, here threads with a Clone each."""
+    """Run four programs, here as threads with a Clone each."""
     with servers() as pair:
         with Clone(pair, None) as clone:
             clone.delete(KEY).wait(10)

@@ -1,11 +1,11 @@
-"""Espresso: what passes between programs, a line each: of any PUB and SUB programs, and of a live pair.
+"""Espresso: a proxy that prints a line for each message between PUB and SUB programs, or of a live pair.
 
     python -m examples.espresso
 
-That is a demonstration of both. With two addresses, as of `python -m examples.espresso tcp://127.0.0.1:6001
-tcp://127.0.0.1:6000`, it is a proxy: publishers connect to the first, subscribers to the second. `python -m
-examples.espresso --pair SERVER [SUBTREE]` shows what a server publishes. It changes nothing, and is no Clone; a pair
-with keys does not let such a listener in.
+Without arguments it demonstrates both. With two addresses (`python -m examples.espresso tcp://127.0.0.1:6001
+tcp://127.0.0.1:6000`) it is a proxy: publishers connect to the first address, subscribers to the second. `python -m
+examples.espresso --pair SERVER [SUBTREE]` prints what a server publishes. It changes nothing. It is no Clone, and a
+pair with keys does not admit it.
 """
 
 import sys
@@ -21,12 +21,13 @@ from chp_client import Clone
 
 from .pair import servers
 
-WIDTH = 120  # characters of a line: a value may have megabytes
+# A line is cut to so many characters, because a value may have megabytes.
+WIDTH = 120
 Socket = zmq.Socket[bytes]
 
 
 def bound(context: zmq.Context[Socket], publishers: str, subscribers: str) -> tuple[Socket, Socket]:
-    """The two sides of the proxy; VERBOSER: each subscription is shown, not just the first of a topic."""
+    """Return the two sides of the proxy. VERBOSER shows each subscription, not just the first of a topic."""
     xsub, xpub = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
     xpub.setsockopt(zmq.XPUB_VERBOSER, 1)
     xsub.bind(publishers)
@@ -35,7 +36,7 @@ def bound(context: zmq.Context[Socket], publishers: str, subscribers: str) -> tu
 
 
 def proxy(xsub: Socket, xpub: Socket, show: Callable[[str], object], stop: Event) -> None:
-    """Pass on what comes on either side, as it is, and show it."""
+    """Pass on each message of either side unchanged, and print it."""
     while not stop.is_set():
         ready, _, _ = zmq.select([xsub, xpub], [], [], 0.1)
         if xsub in ready:
@@ -50,7 +51,7 @@ def proxy(xsub: Socket, xpub: Socket, show: Callable[[str], object], stop: Event
 
 
 def of_pair(server: str, subtree: str = "") -> Generator[tuple[Any, str], None, None]:
-    """What a server publishes of a subtree, as header and line: that it is heard, each record, heartbeats."""
+    """Yield header and line of each message that a server publishes for a subtree: GREETING, BATCH and HEARTBEAT."""
     host, _, port = server.rpartition(":")
     with zmq.Context() as context, context.socket(zmq.SUB) as sub:
         sub.connect(f"{host}:{int(port) + 1}")
@@ -62,7 +63,7 @@ def of_pair(server: str, subtree: str = "") -> Generator[tuple[Any, str], None, 
 
 
 def demo_proxy() -> None:
-    """A publisher and a subscriber that know nothing of what is between them."""
+    """Run a publisher and a subscriber that know nothing of the proxy between them."""
     stop = Event()
     with zmq.Context() as context:
         sides = bound(context, "inproc://publishers", "inproc://subscribers")
@@ -72,7 +73,8 @@ def demo_proxy() -> None:
             publisher.connect("inproc://publishers")
             subscriber.connect("inproc://subscribers")
             subscriber.subscribe(b"weather.")
-            publisher.recv()  # the subscription has come through: an XPUB is a PUB that is told
+            # An XPUB is told of a subscription, so it can wait for one.
+            publisher.recv()
             publisher.send_multipart([b"weather.oslo", b"-3"])
             print("received", *subscriber.recv_multipart())
         stop.set()
@@ -82,7 +84,7 @@ def demo_proxy() -> None:
 
 
 def demo_pair(pair: list[str]) -> None:
-    """Each server's greeting; and of the active all, until a set of ours has come by."""
+    """Print the greeting of each server, and all messages of the active until our own set appears."""
     with Clone(pair, None) as clone:
         for server in pair:
             lines = of_pair(server)
@@ -97,7 +99,7 @@ def demo_pair(pair: list[str]) -> None:
 
 
 def main() -> None:
-    """As the arguments say."""
+    """Do what the arguments say."""
     if sys.argv[1:2] == ["--pair"]:
         for _, line in of_pair(*sys.argv[2:4]):
             print(line, flush=True)

@@ -1,11 +1,12 @@
-"""The last-value cache of the Guide between plain PUB and SUB programs: who comes late has the last value at once.
+"""The last-value cache of the Guide between plain PUB and SUB programs: a late subscriber gets the last value at once.
 
     python -m examples.last_value_cache
 
-That is a demonstration. With two addresses, as of `python -m examples.last_value_cache tcp://127.0.0.1:5557
-tcp://127.0.0.1:5558`, it is the cache: publishers of [topic, value] connect to the first, subscribers to the second. A
-subscription to a topic's whole name is answered with its last value, which nobody else is given again; one to a prefix
-has what comes. Every message is passed on; one that has not two frames, or a topic that can't be a key, is not kept.
+Without arguments it is a demonstration. With two addresses (`python -m examples.last_value_cache
+tcp://127.0.0.1:5557 tcp://127.0.0.1:5558`) it is the cache: publishers of [topic, value] connect to the first address,
+subscribers to the second. A subscription to the whole name of a topic is answered with its last value; other
+subscribers do not get that value again. A subscription to a prefix gets new messages only. Every message is passed on.
+A message without two frames is not kept, nor is one whose topic cannot be a key.
 
 The values are keys under /lvc/ of the pair: they survive a kill -9 of the cache, and Clones and Spark read them.
 """
@@ -22,12 +23,16 @@ from chp_client import Clone
 from .pair import servers
 
 SUBTREE = "/lvc/"
-WAITING_MAX = 100_000  # messages on their way to one program: beyond that a PUB socket drops them, as it does
+# A PUB socket drops messages to one program beyond this number.
+WAITING_MAX = 100_000
 Socket = zmq.Socket[bytes]
 
 
 def bound(context: zmq.Context[Socket], publishers: str, subscribers: str) -> tuple[Socket, Socket]:
-    """Where values come in, and where they go out; MANUAL: each subscription is told, and takes effect as we say."""
+    """Return the socket that receives values and the socket that sends them.
+
+    MANUAL lets the cache see each subscription before it takes effect.
+    """
     into, out = context.socket(zmq.SUB), context.socket(zmq.XPUB)
     out.setsockopt(zmq.XPUB_MANUAL, 1)
     out.sndhwm = into.rcvhwm = WAITING_MAX
@@ -38,7 +43,7 @@ def bound(context: zmq.Context[Socket], publishers: str, subscribers: str) -> tu
 
 
 def serve(clone: Clone, into: Socket, out: Socket, stop: Event) -> None:
-    """Pass on and keep; `clone` has SUBTREE and is synced."""
+    """Pass on and keep values. `clone` holds SUBTREE and is synced."""
     while not stop.is_set():
         ready, _, _ = zmq.select([into, out], [], [], 0.1)
         if into in ready:
@@ -57,26 +62,29 @@ def serve(clone: Clone, into: Socket, out: Socket, stop: Event) -> None:
 
 
 def keep(clone: Clone, frames: list[bytes]) -> None:
-    """The value is the topic's last; the pair is told in the background."""
+    """Keep the last value of a topic. The Clone sends it to the pair in the background."""
     try:
         topic, value = frames
         clone.set(SUBTREE + topic.decode(), value)
-    except (ValueError, ChpError) as error:  # not two frames, not UTF-8, too long
+    # The message has not two frames, or its topic is not UTF-8 or is too long.
+    except (ValueError, ChpError) as error:
         print(f"not kept: {frames!r:.80}: {error}", file=sys.stderr)
 
 
 def send_to_last(out: Socket, frames: list[bytes]) -> None:
-    """Send to him alone whose subscription was received last."""
+    """Send only to the subscriber whose subscription was received last."""
     out.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 1)
     out.send_multipart(frames)
-    out.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 0)  # this ends both
+    # This option ends both modes.
+    out.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 0)
     out.setsockopt(zmq.XPUB_MANUAL, 1)
 
 
 def run(pair: list[str], publishers: str, subscribers: str, stop: Event) -> None:
-    """The cache, until `stop`."""
+    """Run the cache until `stop`."""
     with Clone(pair, SUBTREE) as clone, zmq.Context() as context:
-        clone.wait_until_synced(30)  # before anybody can ask
+        # The cache is complete before the first subscriber can connect.
+        clone.wait_until_synced(30)
         into, out = bound(context, publishers, subscribers)
         with into, out:
             print("the cache has", len(clone), "topics", flush=True)
@@ -84,7 +92,7 @@ def run(pair: list[str], publishers: str, subscribers: str, stop: Event) -> None
 
 
 def main() -> None:
-    """The cache; or a publisher of 1,000 topics, each once, and a subscriber who comes when all is over."""
+    """Run the cache; or demonstrate it with 1,000 topics and a subscriber that comes late."""
     with servers() as pair:
         if len(sys.argv) == 3:
             run(pair, sys.argv[1], sys.argv[2], Event())
@@ -96,10 +104,12 @@ def main() -> None:
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, Clone(pair, SUBTREE) as clone:
             publisher.sndhwm = WAITING_MAX
             publisher.connect(publishers)
-            publisher.recv()  # the cache has subscribed: an XPUB is a PUB that is told
+            # An XPUB is told of a subscription: the cache listens now.
+            publisher.recv()
             for n in range(1000):
                 publisher.send_multipart([b"%03d" % n, b"save %d" % n])
-            for _ in range(1000):  # at most 10 s: the cache's sets travel in batches
+            # The sets of the cache travel in batches. The wait takes at most 10 s.
+            for _ in range(1000):
                 if len(clone) < 1000:
                     Event().wait(0.01)
             with context.socket(zmq.SUB) as late:

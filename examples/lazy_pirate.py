@@ -1,10 +1,10 @@
-"""Requests and replies over topics: a client that asks again until it is answered, and is answered once.
+"""Requests and replies over topics: a client asks again until it has an answer, and each request is answered once.
 
     python -m examples.lazy_pirate
 
-A client numbers its requests, waits for a while, asks again, and gives up after some times. A request that comes again
-is not taken again (`once`), over restarts of the client too. A server answers in the record that acknowledges the
-request: one that dies between the two has done neither, and another one answers.
+A client numbers its requests, waits for a while, asks again, and gives up after some tries. The pair does not take a
+repeated request again (`once`), not even after a restart of the client. A server answers in the record that
+acknowledges the request. A server that dies before that record has done nothing, and another server answers.
 """
 
 import os
@@ -22,7 +22,7 @@ TIMEOUT_S, TRIES, TTL_S = 1.5, 30, 2.0
 
 
 def serve(pair: list[str], requests: str, dies: bool) -> None:
-    """A process that squares numbers; one of them dies at the fifth request, with the answer ready and not sent."""
+    """Square numbers in a process of its own. If `dies`, the process dies at the fifth request, before it answers."""
     with Clone(pair, None, codec="json") as clone, clone.topic(requests).consumer("servers", ttl=TTL_S) as consumer:
         for batch in consumer:
             replies: dict[str, list[Any]] = {}
@@ -31,44 +31,47 @@ def serve(pair: list[str], requests: str, dies: bool) -> None:
                 replies.setdefault(request["to"], []).append(reply)
                 if dies and request["n"] == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
-            with suppress(Fenced):  # it was taken for dead: another one has these, and answers
+            # A server that was taken for dead is fenced: another one answers these.
+            with suppress(Fenced):
                 batch.commit(publish=replies)
 
 
 class Client:
-    """How many it has made is a key, set with each request: who comes back under a name goes on with the next one."""
+    """A client that keeps the number of its requests in a key, so that it goes on with the next one after a restart."""
 
     def __init__(self, clone: Clone, requests: str, name: str) -> None:
         self._clone, self._requests = clone, requests
-        self._to, self._count = f"{requests}.to.{name}", f"/{requests}/{name}"  # the topic of its replies; a key
+        # The first is the topic of the replies, the second a key.
+        self._to, self._count = f"{requests}.to.{name}", f"/{requests}/{name}"
         self._replies = clone.topic(self._to).consumer("client")
         self.made, self.tries = clone.get(self._count, 0), 0
 
     def ask(self, of: int) -> int:
-        """The answer; `TimeoutError` after some tries."""
+        """Return the answer, or raise `TimeoutError` after some tries."""
         self.made += 1
         for _ in range(TRIES):
             self.tries += 1
-            with self._clone.together() as t:
+            with self._clone.transaction() as t:
                 t.once(self._to, self.made, strict=True)
                 t.set(self._count, self.made)
                 t.publish(self._requests, {"to": self._to, "n": self.made, "of": of}, key=self._to)
             while (message := self._replies.get(TIMEOUT_S)) is not None:
-                if message.value["n"] == self.made:  # else it is for a life before this one
+                # Other replies belong to an earlier run.
+                if message.value["n"] == self.made:
                     return int(message.value["is"])
         raise TimeoutError(f"request {self.made} has no answer after {TRIES} tries")
 
     def answers(self) -> int:
-        """How many answers there are to all that it has asked."""
+        """Return the number of answers to all requests of this client."""
         return int(self._clone.topic(self._to).facts()["next"])
 
     def close(self) -> None:
-        """Its requests and their number stay."""
+        """Stop reading replies. The requests and their number stay."""
         self._replies.close()
 
 
 def main() -> None:
-    """Ten questions, of a client that is restarted after seven; the server that has the fifth dies, another answers."""
+    """Ask ten questions, with a restart of the client after seven and the death of a server at the fifth."""
     requests = f"requests.{uuid4().hex[:8]}"
     with servers() as pair, Clone(pair, f"/{requests}/", codec="json") as clone:
         clone.wait_until_synced(10)

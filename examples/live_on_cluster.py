@@ -69,7 +69,7 @@ def change(clone: Clone, executors: int) -> None:
 
 
 def summary(short: list[tuple[str, int, str, str]], long: list[tuple[str, float, int]]) -> dict[str, Any]:
-    """What the tasks said."""
+    """Return the messages of the tasks."""
     return {
         "tasks": len(short),
         "executors": len({where for where, _, _, _ in short}),

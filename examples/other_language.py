@@ -35,25 +35,31 @@ class Server:
             socket.connect(f"{base}:{int(port) + offset}")
         for topic in topics:
             self.sub.subscribe(topic)
-        self.up, self.greeted = False, set[bytes]()  # up: its collector has subscribed to us (15)
-        self.beats = self.sent = 0  # sent: our last batch that went to it
+        # The link is up when the server's collector has subscribed to us (15).
+        self.up, self.greeted = False, set[bytes]()
+        # `sent` is the number of our last batch that went to this server.
+        self.beats = self.sent = 0
         self.epoch, self.id, self.heard_at, self.silence_s = 0, b"", float("-inf"), 1.0
 
 
 class Client:
-    """`values` is the copy, `outcome` what became of each batch, `seen` what happened."""
+    """A client: `values` is the copy, `outcome` the answer to each batch, `seen` a log of events."""
 
     def __init__(self, addresses: list[str], subtree: str = "") -> None:
         self.subtree, self.topic = subtree.encode(), b"\x02" + subtree.encode() + b"\x03"
         self.values, self.revisions = dict[str, bytes](), dict[str, int]()
         self.at, self.proof, self.since, self.digest = 0, [b"", b""], 0, 0
-        self.parts: list[list[Any]] = []  # of a record whose last part is not here yet (16)
+        # These are the parts of a record whose last part is missing (16).
+        self.parts: list[list[Any]] = []
         self.epoch, self.heard_at, self.vote_at, self.asked_at, self.answered_at = 0, 0.0, 0.0, 0.0, 0.0
         self.active: Server | None = None
-        self.ids = self.asked = self.last = 0  # asked: the request under way
-        self.chunks, self.held = list[list[Any]](), list[bytes]()  # of the answer; what is published meanwhile
+        # `asked` is the number of the pending request.
+        self.ids = self.asked = self.last = 0
+        # `chunks` are of the answer; `held` is what the server publishes meanwhile.
+        self.chunks, self.held = list[list[Any]](), list[bytes]()
         self.votes = dict[int, Server]()
-        self.kept = dict[int, bytes]()  # batches that are not answered
+        # These batches are not answered yet.
+        self.kept = dict[int, bytes]()
         self.outcome, self.seen = dict[int, list[Any]](), list[str]()
         self._open_session(os.urandom(12) + bytes(4))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -43,7 +43,7 @@ class Wrong(Exception):
 
 
 def key(kind: str, topic: str, who: str) -> str:
-    """Where a registration is kept."""
+    """Return the key of a registration."""
     return f"/queue/{kind}/{check_topic(topic)}/{check_topic(who)}"
 
 
@@ -87,11 +87,11 @@ async def register_consumer(clone: AsyncClone, topic: str, consumer_id: str = ""
 
 
 async def produce(clone: AsyncClone, topic: str, producer_id: str, message: str) -> Told:
-    """POST /producer/produce: not to a topic that nobody consumes."""
+    """POST /producer/produce: refused for a topic without a consumer."""
     await registered(clone, key("producers", topic, producer_id))
-    if not clone.under(f"/queue/consumers/{topic}/"):
+    if not clone.prefix(f"/queue/consumers/{topic}/"):
         await clone.sync()
-        if not clone.under(f"/queue/consumers/{topic}/"):
+        if not clone.prefix(f"/queue/consumers/{topic}/"):
             raise Wrong(409, f"no consumer is registered to topic {topic!r}")
     await clone.topic(topic).publish(message.encode())
     return {}
@@ -117,7 +117,8 @@ async def consume(clone: AsyncClone, topic: str, consumer_id: str) -> Told:
         try:
             await clone.set(at, b"%d" % (message.offset + 1), if_revision=entry.revision)
         except Conflict:
-            await clone.sync()  # another request of this consumer was faster
+            # Another request of this consumer was faster.
+            await clone.sync()
             continue
         return {"message": message.value.decode()}
     raise Wrong(503, f"other requests of consumer {consumer_id!r} were faster {TRIES} times; ask again")
@@ -130,7 +131,7 @@ async def size(clone: AsyncClone, topic: str, consumer_id: str) -> Told:
 
 
 async def parameters(request: Request) -> dict[str, Any]:
-    """Of the query, and of the body."""
+    """Return the parameters of the query and of the body."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -166,7 +167,7 @@ def answered(act: Callable[..., Awaitable[Told]]) -> Callable[[Request], Awaitab
 
 
 async def called(act: Callable[..., Awaitable[Told]], clone: AsyncClone, given: dict[str, Any]) -> Told:
-    """With the parameters that it has."""
+    """Call a handler with the parameters that it has."""
     try:
         bound = inspect.signature(act).bind(clone, **given)
     except TypeError as error:
@@ -210,7 +211,7 @@ def serving(pair: list[str], port: int = 0) -> Iterator[str]:
 
 
 def ask(url: str, route: str, /, **fields: str) -> dict[str, Any]:
-    """What a program that knows only HTTP does: `POST /topics`, and its fields as a form."""
+    """Send a POST with its fields as a form, as a program does that knows only HTTP."""
     method, path = route.split()
     text = urllib.parse.urlencode(fields)
     where, body = (f"{url}{path}?{text}", None) if method == "GET" else (url + path, text.encode())
@@ -232,7 +233,7 @@ def demo(url: str) -> None:
 
 
 def main() -> None:
-    """As the argument says."""
+    """Do what the argument says."""
     with servers() as pair:
         if sys.argv[1:]:
             uvicorn.run(application(pair), host="127.0.0.1", port=int(sys.argv[1]))

@@ -92,7 +92,7 @@ class MyConsumer(Library):
         return str(message.value)
 
     def Size(self, topic: str) -> int:
-        """How many messages wait; with the one that it was given last, if that is not known to be done."""
+        """Return the number of waiting messages. The last message counts until its acknowledgement is known."""
         try:
             (lag,) = [group["lag"] for group in self.clone.topic(topic).groups() if group["name"] == self.id]
         except (NoSuchTopic, ValueError) as error:
@@ -100,13 +100,13 @@ class MyConsumer(Library):
         return int(lag)
 
     def close(self) -> None:
-        """Who comes back under this name goes on with what was not done: the last one is given again."""
+        """Stop consuming. A later consumer of this name receives the last message again."""
         for consumer in self._consumers.values():
             consumer.close()
 
 
 def main() -> None:
-    """Three producers with a thread each, two consumers of a hundred messages from each."""
+    """Run three producers in threads of their own, and two consumers of a hundred messages from each."""
     topic = f"T-{uuid4().hex[:8]}"
     with servers() as pair, Clone(pair, None, codec="text") as clone:
         producers = [MyProducer(clone, f"P-{i}") for i in (1, 2, 3)]

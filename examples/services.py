@@ -1,9 +1,9 @@
-"""A registry of services: who is there says so under a lease, and is gone when its process is.
+"""A registry of services: each service registers under a lease, and its entry goes when its process does.
 
     python -m examples.services
 
-All keys of a lease live by one refresh, which the Clone sends by itself. A service that ends takes its keys away at
-once; one that dies, or is cut off, is gone from everybody's map a ttl later.
+One refresh keeps all keys of a lease alive, and the Clone sends it by itself. A service that ends removes its keys at
+once. The keys of a service that dies, or is cut off, expire one ttl later.
 """
 
 from chp_client import Clone
@@ -14,7 +14,7 @@ TTL_S = 2.0
 
 
 def main() -> None:
-    """Two services, somebody who knows them, and what he sees when one dies and one ends."""
+    """Register two services, and show what a client sees when one dies and one ends."""
     with servers() as pair, Clone(pair, "/services/", codec="text") as client:
         mail, web = Clone(pair, None, codec="text"), Clone(pair, None, codec="text")
         mail.lease(TTL_S).set("/services/mail", "10.0.0.2:25").wait(10)
@@ -24,7 +24,8 @@ def main() -> None:
             for _ in range(3):
                 change = changes.get(timeout=10)
                 print(change.key, "is at", change.value)
-            mail.close()  # without a word about its lease, as if it had died
+            # The lease is not ended: this is how a program looks that died.
+            mail.close()
             print(changes.get(timeout=60).key, "is gone: its lease ran out")
             here.close()
             print(changes.get(timeout=10).key, "and", changes.get(timeout=10).key, "are gone: they ended")

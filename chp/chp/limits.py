@@ -89,8 +89,8 @@ class Limits:
     staged_bytes_max: int = 1024 * MIB  # waiting for their commit; a larger job commits in several
     staged_idle_s_max: float = 3600.0  # a job that has not gone on for an hour is dead
     switch_pace_s: float = 5.0  # after a hand-over: each is a gap for all, and anybody may ask
-    transactions_max: int = 1000
-    transactions_of_one_max: int = 100  # of one client, so that none takes them all: a job has one at a time
+    staged_commits_max: int = 1000
+    staged_commits_of_one_max: int = 100  # of one client, so that none takes them all: a job has one at a time
     applications_max: int = 10_000  # whose last committed version is remembered
     topics_max: int = 1000  # each is some hundred bytes of every state that is sent; it has to fit one answer
     topic_marks_max: int = 1000  # places where a topic may be cut off: what it keeps is exact to a 500th

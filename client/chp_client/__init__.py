@@ -9,10 +9,14 @@ agent    the thread that owns the sockets          core    what it decides, pure
 watch, changes, tickets, lease, codecs             what their names say
 """
 
+from typing import TYPE_CHECKING, Any
+
 from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue, ChpError
 from chp.numbers import Revision
 
+from . import renamed
 from .agent.changes import Change, Changes
+from .agent.client_info import package_version
 from .agent.measured import Metrics
 from .agent.tickets import Ticket
 from .agent.watch import Watch
@@ -48,6 +52,8 @@ from .topics.consumer import Consumer
 from .topics.reader import Message, MessageBatch
 from .topics.topic import LATEST, Topic
 from .topics.transaction import Transaction
+
+__version__: str  # as it is installed, "" if it is not; looked up when it is asked for
 
 __all__ = [
     "LATEST",
@@ -105,5 +111,15 @@ shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic,
 
 
 def __dir__() -> list[str]:
-    """What is public."""
-    return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__"]
+    """Return the public names."""
+    return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__", "__version__"]
+
+
+# With this in sight a checker of types would believe that each name is here.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Return the version, or raise what tells the new word for an old one."""
+        if name == "__version__":
+            return package_version()
+        return renamed.told(name, {}, __name__)

@@ -37,6 +37,7 @@ from .ask.port import Connection
 from .clientfile import Credentials, credentials_of
 from .core.question import Question, reply_of
 from .errors import Refused
+from .target import FilePath, servers_of
 
 TIMEOUT_S = 2.0
 RETRY_S = 0.5  # a status that is not answered is asked again
@@ -87,11 +88,25 @@ Answer = AdminReply | AdminError | Refused
 
 
 class Admin:
-    """One line to each server's P and P+1. Not for use by several threads at once."""
+    """One line to each server's P and P+1. Not for use by several threads at once.
 
-    def __init__(self, servers: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
-        if not servers:
+    servers       one or two addresses; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
+    timeout_s     how long an answer is waited for
+    client_file   in place of servers: the path of a file with their addresses and keys, and this client's
+
+    Raises `BadInput`.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        client_file: FilePath | None = None,
+    ) -> None:
+        if servers is not None and not servers:
             raise BadInput("no servers; name one or two, such as tcp://127.0.0.1:5556")
+        servers = servers_of(servers, client_file)
         self.servers = tuple(servers)
         self.timeout_s = timeout_s
         self._ids = itertools.count(1)

@@ -6,8 +6,9 @@
     address = "tcp://a:5556"
     keys = ["..."]               # the server's public key; while it is changed, the new one too
 
-`ClientFile.read(path)` is a tuple of the addresses, to be given wherever servers are: `Clone(ClientFile.read(path))`.
-It shows no secret, and it is pickled as its path, so that another process, of Spark say, reads the file itself.
+`Clone(client_file=path)` reads one. `ClientFile.read(path)` is a tuple of the addresses, which stands for the servers:
+`Clone(ClientFile.read(path).only([one]))`. It shows no secret. It is pickled as its path, so another process, such as a
+worker of Spark, reads the file itself.
 """
 
 from __future__ import annotations

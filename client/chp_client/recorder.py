@@ -50,6 +50,7 @@ from .recording_files import (
     opened,
     readable,
 )  # fmt: skip
+from .target import FilePath, Servers, servers_of
 
 _, _, pq = need_parquet()
 log = logging.getLogger("chp_client")
@@ -65,10 +66,11 @@ Say = Callable[[str], object]
 
 
 def record(
-    servers: str | list[str],
+    servers: Servers | None,
     directory: str | Path,
     subtree: str = "",
     *,
+    client_file: FilePath | None = None,
     start: str = "snapshot",
     every_s: float = EVERY_S,
     file_bytes: int = FILE_BYTES,
@@ -80,13 +82,14 @@ def record(
 
     In an empty directory it begins with a snapshot, or with what comes `now`, or with the `earliest` that the active's
     log has; in another it goes on after the last number there. `say` is told what happens, a line at a time.
+    `servers` and `client_file` are as of `Clone`: with a client file `servers` is None.
     `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
     Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
     """
     if start not in STARTS:
         raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
     folder = Path(directory)
-    with Feed(servers, subtree) as feed:
+    with Feed(servers_of(servers, client_file), subtree) as feed:
         if not folder.is_dir():
             feed.facts(timeout_s)  # no server, no directory
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,56 +1,97 @@
-"""Whom a Clone follows and what it holds, from what it was given.
+"""Which servers a caller means, and what a Clone of them holds.
 
-    Clone()                                             CHP_SERVERS, or else the pair of this machine
+    Clone()                                             the environment, or else the pair of this machine
     Clone("a:5556,b:5566")   Clone(["tcp://a:5556"])    these servers
     Clone("chp://a:5556,b:5566/rates/?codec=json")      servers, subtree and codec in one text
+    Clone(client_file="alice.toml")                     the servers of a client file, with their keys
 
-The environment is read here and nowhere else; a text of it may have each of these forms.
+`CHP_SERVERS` and `CHP_CLIENT_FILE` are read here, and only if neither servers nor a client file is given. The value of
+`CHP_SERVERS` may have each form of a text.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from chp import addresses
 from chp.errors import BadInput
 
 from . import checks
+from .clientfile import ClientFile
 from .codecs import Codec
 
-VARIABLE = "CHP_SERVERS"
+VARIABLE, CLIENT_VARIABLE = "CHP_SERVERS", "CHP_CLIENT_FILE"
+_OLD_CLIENT_VARIABLE = "CHP_CLIENT"
+Servers = str | Iterable[str]
+FilePath = str | os.PathLike[str]
 
 
 class Target(NamedTuple):
     """What a Clone connects to and holds; the subtrees are not checked yet."""
 
+    servers: Sequence[str]  # the addresses; a `ClientFile` has their keys
     endpoints: list[tuple[str, str, str]]
     subtree: str | None
     codec: str | Codec | type[Any]
 
 
 def target(
-    servers: str | Iterable[str] | None, subtree: str | None, codec: str | Codec | type[Any], *, several: bool
+    servers: Servers | None,
+    client_file: FilePath | None,
+    subtree: str | None,
+    codec: str | Codec | type[Any],
+    *,
+    several: bool,
 ) -> Target:
-    """What is meant by these arguments; `several`: subtrees are given too. Raises `BadInput`."""
-    if servers is not None:
-        return _meant(servers, subtree, codec, several)
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return Target(checks.endpoints_of(addresses.LOCAL_PAIR), subtree, codec)
+    """Return what a Clone's arguments mean; `several` says that subtrees are given too. Raises `BadInput`."""
+    named, variable = _named(servers, client_file)
     try:
-        return _meant(text, subtree, codec, several)
+        return _meant(named, subtree, codec, several)
     except BadInput as error:
-        raise BadInput(f"{VARIABLE}: {error}") from None
+        if not variable:
+            raise
+        raise BadInput(f"{variable}: {error}") from None
 
 
-def _meant(servers: str | Iterable[str], subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
+def servers_of(servers: Servers | None, client_file: FilePath | None) -> Sequence[str]:
+    """Return the addresses that the arguments or the environment mean; a `ClientFile` if keys belong to them.
+
+    The subtree and the codec of a `chp://` URL are a Clone's, and are left out. Raises `BadInput`.
+    """
+    return target(servers, client_file, "", "raw", several=False).servers
+
+
+def _named(servers: Servers | None, client_file: FilePath | None) -> tuple[Servers, str]:
+    """Return what names the servers, and the variable it comes from, or ""."""
+    if client_file is not None:
+        if servers is not None:
+            raise BadInput("both servers and client_file are given; the file names the servers: leave servers out")
+        return ClientFile.read(client_file), ""
+    if servers is not None:
+        return servers, ""
+    text, path = os.environ.get(VARIABLE), os.environ.get(CLIENT_VARIABLE)
+    if path and text:
+        raise BadInput(f"both {VARIABLE} and {CLIENT_VARIABLE} are set; the file names the servers: unset {VARIABLE}")
+    if not path and os.environ.get(_OLD_CLIENT_VARIABLE):
+        raise BadInput(f"{_OLD_CLIENT_VARIABLE} is set, which is {CLIENT_VARIABLE} now; rename it")
+    if path:
+        return ClientFile.read(path), CLIENT_VARIABLE
+    return (text, VARIABLE) if text else (addresses.LOCAL_PAIR, "")
+
+
+def _meant(servers: Servers, subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
     if isinstance(servers, str) and addresses.is_url(servers):
         return _of_url(servers, subtree, codec, several)
     found = addresses.words(servers) if isinstance(servers, str) else checks.listed(servers)
-    named = [addresses.full(each) if isinstance(each, str) else each for each in found]
-    return Target(checks.endpoints_of(named), subtree, codec)
+    return _target(servers, [addresses.full(each) if isinstance(each, str) else each for each in found], subtree, codec)
+
+
+def _target(given: Servers, named: Sequence[object], subtree: str | None, codec: str | Codec | type[Any]) -> Target:
+    endpoints = checks.endpoints_of(named)
+    servers = given if isinstance(given, ClientFile) else [endpoint[0] for endpoint in endpoints]
+    return Target(servers, endpoints, subtree, codec)
 
 
 def _of_url(text: str, subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
@@ -62,4 +103,4 @@ def _of_url(text: str, subtree: str | None, codec: str | Codec | type[Any], seve
         raise BadInput(f"{text!r} names the subtree {url.subtree!r}, and another is given; leave one of them out")
     if url.codec and codec != "raw":
         raise BadInput(f"{text!r} names the codec {url.codec!r}, and another is given; leave one of them out")
-    return Target(checks.endpoints_of(url.servers), url.subtree or subtree, url.codec or codec)
+    return _target(text, url.servers, url.subtree or subtree, url.codec or codec)

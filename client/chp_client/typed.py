@@ -239,10 +239,6 @@ class Typed:
         """A Clone."""
         return self._made(*arguments, **self._with_codec(named))
 
-    def from_file(self, *arguments: Any, **named: Any) -> Any:
-        """As of `Clone`."""
-        return self._made.from_file(*arguments, **self._with_codec(named))
-
     def _with_codec(self, named: dict[str, Any]) -> dict[str, Any]:
         if "codec" in named:
             raise BadInput(f"{self!r} says what its values are; leave the codec out")

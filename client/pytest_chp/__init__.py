@@ -8,7 +8,7 @@ chp_pair    a primary and a backup inside the test's process, in memory, on free
 chp_clone   a Clone of everything on it, synced
 
 Each test has a pair of its own, so nothing is left for the next. While it runs CHP_SERVERS names the pair, and
-CHP_CLIENT nothing. Nothing of ours is imported before a test asks for a fixture.
+CHP_CLIENT_FILE nothing. Nothing of ours is imported before a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def chp_pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 
     with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
         monkeypatch.setenv("CHP_SERVERS", ",".join(pair.servers))
-        monkeypatch.delenv("CHP_CLIENT", raising=False)
+        for other in ("CHP_CLIENT_FILE", "CHP_CLIENT"):
+            monkeypatch.delenv(other, raising=False)
         yield pair
 
 

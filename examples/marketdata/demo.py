@@ -54,7 +54,8 @@ def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -
             application.wait_until_synced(PATIENCE_S)
             Thread(target=_watch, args=(application,), daemon=True).start()
             query = bars.start(spark, servers, work)
-            query.processAllAvailable()  # it has begun: what comes from now on is read
+            # The stream has begun: it reads what comes from now on.
+            query.processAllAvailable()
             began = time.monotonic()
             replay(work / "ticks", player, speed=speed)
             query.processAllAvailable()
@@ -68,7 +69,7 @@ def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -
 
 
 def _watch(application: Clone) -> None:
-    """What an application does with bars."""
+    """Print bars as an application receives them."""
     shown = ""
     for change in application.watch(WATCHED):
         minute = change.key.removeprefix(WATCHED)
@@ -100,7 +101,8 @@ def _servers(given: str | None) -> Iterator[list[str]]:
     if given:
         yield given.split(",")
         return
-    logging.getLogger("chp_server").setLevel(logging.ERROR)  # a busy machine makes a pair that is one process talk
+    # On a busy machine, a pair inside one process logs warnings.
+    logging.getLogger("chp_server").setLevel(logging.ERROR)
     with Pair(heartbeat_s=0.25, peer_timeout_s=5.0) as pair:
         yield pair.servers
 

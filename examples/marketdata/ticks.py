@@ -46,12 +46,12 @@ class Tick:
 
     @property
     def key(self) -> str:
-        """Where its newest is."""
+        """The key of the pair's newest tick."""
         return f"/ticks/{self.pair}"
 
     @property
     def value(self) -> bytes:
-        """As it travels."""
+        """The tick as JSON."""
         return json.dumps({"time": self.time_ms, "price": self.price, "size": self.size, "no": self.no}).encode()
 
 

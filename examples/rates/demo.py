@@ -11,11 +11,13 @@ takes over again, is read too. The last line is
     demo: N published, A applications agree, L lost, failover took S s
 
 and the exit status 0 only if all agree and nothing is lost. The failover is measured from the SIGKILL until the last
-application has received something that was set after it. Takes about a minute; leaves no process, port or file.
+application has received something that was set after it. The demo takes about a minute and leaves no process, port or
+file. On a terminal it waits for Enter before it ends, so that the console can be read.
 """
 
 import argparse
 import json
+import select
 import shutil
 import signal
 import sys
@@ -36,10 +38,14 @@ from .processes import Failed, Family, Process, free_ports, server_command
 APPLICATIONS = {"desk": "/rates/", "euro-prices": "/rates/EUR/", "dollar-prices": "/rates/USD/"}
 FIRST_DAY, DAYS, PACE = "2025-12-08", 100, 3.0  # Bulgaria leaves on the way
 KILL_AT_DAY, RESTART_AT_DAY = 40, 65
-START_S = 120.0  # a cold disk and a Java that starts for the first time
+# The disk may be cold, and Java may start for the first time.
+START_S = 120.0
 STEP_S = 60.0
 EVERY_S = 0.4
-PROGRESS_S = 4.0  # of a wait in which nothing else is shown
+# A wait in which nothing else is shown tells its progress so often.
+PROGRESS_S = 4.0
+# How long the console stays after the demo, unless Enter is pressed: nobody may be at the terminal any more.
+LOOK_S = 600.0
 
 
 class Demo:
@@ -53,6 +59,7 @@ class Demo:
         self.applications: dict[str, Process] = {}
         self.expected_dead: set[str] = {"feeder"}
         self.last_line = ""
+        self.console = ""
 
     def run(self) -> int:
         """Every step in its order; the exit status."""
@@ -95,9 +102,10 @@ class Demo:
         if not all(map(find_spec, ("starlette", "uvicorn"))):
             return
         listen = f"127.0.0.1:{free_ports(1, self.taken)}"
+        self.console = f"http://{listen}/"
         self.family.python("console", "chp_client.gateway", "--servers", servers, "--listen", listen)
         self.expected_dead.add("console")
-        self.shown.say(f"the console is at http://{listen}/ until the demo ends")
+        self.shown.say(f"the console is at {self.console} until the demo ends")
 
     def start_job(self, servers: str) -> Process:
         """Start Spark, which takes its time; it waits for days."""
@@ -112,7 +120,7 @@ class Demo:
         return self.family.python("feeder", "examples.rates.feeder", str(self.folder / "days"), *pace)
 
     def applications_synced(self) -> bool:
-        """Whether every application holds its subtree."""
+        """Return whether every application holds its subtree."""
         return all(process.said("state SYNCED") for process in self.applications.values())
 
     # -- the steps
@@ -143,7 +151,7 @@ class Demo:
         return process
 
     def in_sync(self, role: str) -> bool:
-        """Whether this server says that it is passive and holds what the other one holds."""
+        """Return whether this server says that it is passive and holds what the other one holds."""
         with Admin([self.servers[role]], timeout_s=0.5) as admin:
             answer = admin.ask_all("status")[self.servers[role]]
         return isinstance(answer, AdminReply) and answer.facts["state"] == "passive" and bool(answer.facts["in_sync"])
@@ -184,8 +192,14 @@ class Demo:
         )
         return 0 if published and not lost and agree == len(APPLICATIONS) else 1
 
+    def look(self) -> None:
+        """On a terminal, keep the console until the user presses Enter."""
+        if self.console and sys.stdin.isatty() and sys.stdout.isatty():
+            self.shown.say(f"all is counted; the console is still at {self.console}: press Enter to end")
+            select.select([sys.stdin], [], [], LOOK_S)
+
     def ask_application(self, name: str, wanted: dict[str, str]) -> dict[str, str]:
-        """What an application holds; asked again for a while if that is not what it should be."""
+        """Return what an application holds. Ask again for a while if that is not what it should be."""
         process = self.applications[name]
         held: dict[str, str] = {}
         deadline = time.monotonic() + 10
@@ -194,14 +208,14 @@ class Demo:
         return held
 
     def report(self, process: Process) -> dict[str, str]:
-        """What an application says that it holds, now."""
+        """Return what an application says that it holds now."""
         seen = len(process.said("items"))
         process.order("report")
         self.wait(lambda: len(process.said("items")) > seen, f"{process.name} to report")
         return subset(json.loads(process.said("items")[-1][1].removeprefix("items ")), "")
 
     def read_server(self, role: str) -> dict[str, str]:
-        """What one server holds, by a fresh Clone that knows no other."""
+        """Return what one server holds, by a fresh Clone that knows no other server."""
         with Clone([self.servers[role]], subtree="/rates/", name="check") as clone:
             clone.wait_until_synced(timeout=STEP_S)
             return subset(clone.snapshot(), "/rates/")
@@ -240,12 +254,12 @@ class Demo:
 
 
 def fed(feeder: Process) -> int:
-    """How many days the feeder has dropped."""
+    """Return the number of days that the feeder has dropped."""
     return len(feeder.said("day"))
 
 
 def subset(items: "dict[str, str] | dict[str, bytes]", subtree: str) -> dict[str, str]:
-    """What lies under a subtree, as text, without the demo's own marks."""
+    """Return the items of a subtree as text, without the demo's own marks."""
     return {
         key: value.decode() if isinstance(value, bytes) else value
         for key, value in items.items()
@@ -271,7 +285,8 @@ def main() -> int:
 
     def end(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(other, signal.SIG_IGN)  # from here on it ends, and is not disturbed at it
+            # Further signals must not interrupt the end.
+            signal.signal(other, signal.SIG_IGN)
         raise Ended(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -283,6 +298,7 @@ def main() -> int:
             demo = Demo(family, folder, shown)
             status = demo.run()
             last_line = demo.last_line
+            demo.look()
     except Failed as error:
         print(error.said, file=sys.stderr)
         last_line = f"demo: failed: {error}"

@@ -14,13 +14,15 @@ from typing import Any
 
 from .figures import CROSSES
 
-PAIRS = [("EUR", "USD"), ("EUR", "GBP"), ("EUR", "JPY"), ("EUR", "CHF"), ("EUR", "PLN"), ("EUR", "BGN"), *CROSSES[:5]]
+PAIRS = [("EUR", "USD"), ("EUR", "GBP"), ("EUR", "JPY"), ("EUR", "CHF"), ("EUR", "PLN"), ("EUR", "SEK"), *CROSSES[:5]]
 COLUMNS = ("last", "change", "average_30", "average_90", "volatility", "high_1y", "low_1y", "day")
 NARROW = ("last", "change", "average_30", "volatility", "high_1y", "low_1y", "day")
-WIDE = 92  # columns of a terminal on which all of them fit
+# All columns fit on a terminal of this width.
+WIDE = 92
 PLAIN_EVERY_S = 3.0
 EVENTS_MIN = 9  # lines for facts
-HEADING = 4  # lines for the headline, the names of the columns, a rule, and the cursor below
+# The headline, the names of the columns, a rule, and the cursor take these lines.
+HEADING = 4
 
 
 class Plain:

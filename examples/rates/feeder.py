@@ -25,7 +25,7 @@ def write_days(folder: Path, name: str, days: list[Day]) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Feed until the days are used up or somebody says stop."""
+    """Feed until the days are used up, or the parent says stop."""
     options = _options().parse_args(argv)
     orders = leash.orders(options.leash)
     days = history(last=options.last)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FIGURES = ("last", "day", "change", "average_30", "average_90", "volatility", "high_1y", "low_1y")
-LIVE = ("last", "day", "change")  # these are published with a ttl: who reads them wants today's or none
+# These are published with a ttl: a reader wants today's figure or none.
+LIVE = ("last", "day", "change")
 CROSSES = (
     ("USD", "JPY"), ("USD", "CHF"), ("USD", "CAD"), ("USD", "CNY"), ("GBP", "USD"),
     ("GBP", "JPY"), ("GBP", "CHF"), ("AUD", "USD"), ("NZD", "USD"), ("CHF", "JPY"),
@@ -45,7 +46,8 @@ YEAR_DAYS = 365
 GAP_DAYS_MAX = 7
 RETURNS_MIN = 30
 TRADING_DAYS = 252
-HORIZON_DAYS = YEAR_DAYS + 60  # older rates change no figure: a year, and 90 points with room for holidays
+# Older rates change no figure: a year, and 90 points with room for holidays.
+HORIZON_DAYS = YEAR_DAYS + 60
 
 Pair = tuple[str, str]
 Rate = tuple[dt.date, str, float | None]
@@ -193,7 +195,7 @@ def _ttl(name: str, ttl_s: float) -> str:
 
 
 def value_text(value: float | dt.date | None) -> str | None:
-    """The same text without Spark."""
+    """Return the text of a value, as `_text` makes it in Spark, without Spark."""
     if value is None:
         return None
     if isinstance(value, dt.date):

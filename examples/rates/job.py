@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SCHEMA = "day date, currency string, rate double"
-TTL_S = 600.0  # of the live figures: well above the time between two batches
+# The ttl of live figures is well above the time between two batches.
+TTL_S = 600.0
 Sink = Callable[["DataFrame", int], None]
 
 
 def publisher(servers: str) -> Sink:
-    """Where figures leave Spark: a batch becomes visible at once, and once; a figure without a value leaves the map."""
+    """Return the sink that publishes figures, each batch in one step and once. A null figure deletes its key."""
     return foreach_batch(servers=servers, subtree="/rates/", ttl="ttl", null_value="delete", timeout=60)
 
 
@@ -87,14 +88,14 @@ class Ledger:
                 self.items[key] = value
 
     def write(self, path: Path) -> None:
-        """As JSON, at once."""
+        """Write the ledger as JSON, in one step."""
         draft = path.with_suffix(".part")
         draft.write_text(json.dumps(self.items))
         os.replace(draft, path)
 
 
 def noted(publish: Sink, ledger: Ledger) -> Sink:
-    """The same sink, which also enters what was published into the ledger, and prints a line a batch."""
+    """Return a sink that publishes, enters what was published into the ledger, and prints a line for each batch."""
 
     def sink(rows: "DataFrame", batch_id: int) -> None:
         rows = rows.cache()  # computed once for both
@@ -109,12 +110,13 @@ def noted(publish: Sink, ledger: Ledger) -> Sink:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until somebody says stop; then finish what has arrived."""
+    """Run until the parent says stop, then finish what has arrived."""
     options = _options().parse_args(argv)
     options.days.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     spark = session("rates", cores=2, quick_start=True, **{"spark.ui.showConsoleProgress": False})
-    orders = leash.orders(options.leash)  # after Spark, which has a signal handler of its own
+    # Spark installs a signal handler of its own before this one.
+    orders = leash.orders(options.leash)
     ledger = Ledger()
     sink = noted(publisher(options.servers), ledger)
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""A process that ends with whoever started it, and takes orders from there.
+"""A process that ends with its parent, and takes orders from it.
 
 The demo holds the other end of each of its processes' standard input. A line on it is an order; its end, which the
 system brings about even if the demo is killed, ends the process. SIGTERM and Ctrl-C do the same.

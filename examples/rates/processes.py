@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-END_S = 8.0  # for a process to end by itself
+# A process has so long to end by itself.
+END_S = 8.0
 
 
 class Failed(Exception):
@@ -64,7 +65,7 @@ class Process:
             raise Failed(f"{self.name} has ended", self.tail()) from None
 
     def running(self) -> bool:
-        """Whether it still is."""
+        """Return whether the process still runs."""
         return self._popen.poll() is None
 
     def kill(self) -> None:
@@ -93,7 +94,8 @@ class Process:
             self._popen.wait(max(0.0, timeout_s))
         except subprocess.TimeoutExpired:
             pass
-        self._signal(signal.SIGKILL)  # also what it left behind in its group
+        # This also ends what the process left behind in its group.
+        self._signal(signal.SIGKILL)
         return self._popen.wait()
 
     def tail(self, lines: int = 15) -> str:
@@ -123,7 +125,7 @@ class Family:
         return self.start(name, [sys.executable, "-m", module, *arguments])
 
     def dead(self, but: set[str]) -> list[Process]:
-        """Those that have ended, except those named; of those of the same name only the newest counts."""
+        """Return the processes that have ended, except those named. Only the newest process of a name counts."""
         newest = {process.name: process for process in self._all}
         return [process for name, process in newest.items() if name not in but and not process.running()]
 
@@ -162,7 +164,7 @@ def _bury_orphans(deadline: float) -> None:
 
 
 def free_ports(count: int, taken: set[int]) -> int:
-    """The first of `count` neighbouring ports that nobody uses; below those that systems hand out by themselves."""
+    """Return the first of `count` neighbouring unused ports, below the range that the system assigns by itself."""
     for _ in range(1000):
         first = random.randrange(20_000, 32_000 - count)
         wanted = set(range(first, first + count))

@@ -21,7 +21,7 @@ from . import logs
 from .access.keyring import Keyring
 from .core.state.journal import Journal, JournalDamaged, JournalError, JournalFull, JournalLocked, WrongStore
 from .exits import CannotStart, Exit
-from .settings import config as configuration
+from .settings import sources
 from .settings.config import Config
 from .shell.arbiter import ArbiterError
 from .shell.metrics import MetricsError
@@ -34,8 +34,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; the return value is the exit code."""
     try:
-        loaded = configuration.load(sys.argv[1:] if argv is None else argv, os.environ)
-    except configuration.ConfigError as error:
+        loaded = sources.load(sys.argv[1:] if argv is None else argv, os.environ)
+    except sources.ConfigError as error:
         for problem in error.problems:
             print(f"chp-server: {problem}", file=sys.stderr)
         return Exit.USAGE
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _printed("")
         return Exit.CLEAN if not done.code else Exit.USAGE
     if loaded.show_config:
-        _printed(configuration.show(loaded) + "\n")
+        _printed(sources.show(loaded) + "\n")
         return Exit.CLEAN
     logs.set_up(loaded.config.log_format, loaded.config.log_level, loaded.config.name)
     return _run_logged(loaded.config)

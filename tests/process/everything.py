@@ -504,12 +504,12 @@ class Faults:
             for folder in self.pair.folders:
                 keys.admit(folder, f"{name}{self._keys}", pair)
             path = keys.client_file(self.pair.base / f"{name}{self._keys}.toml", pair, self.pair.public)
-            with Clone.from_file(path, "/accounts/") as clone:
+            with Clone(subtree="/accounts/", client_file=path) as clone:
                 clone.wait_until_synced(WAIT_S)
                 assert len(clone) == ACCOUNTS
         for folder in self.pair.folders:
             (folder / "clients" / f"old{self._keys}.pub").unlink()
-        with Clone.from_file(self.pair.base / f"old{self._keys}.toml", "/accounts/") as clone:
+        with Clone(subtree="/accounts/", client_file=self.pair.base / f"old{self._keys}.toml") as clone:
             refused = _refused(clone)
         assert refused is not None and refused.code == "key", f"an old key is let in: {refused!r}"
 

@@ -23,7 +23,7 @@ def main(client_file: str) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     spark = session("everything", quick_start=True, **{"spark.ui.showConsoleProgress": False})
-    version, options = 0, {"client_file": client_file, "subtree": "/spark/", "timeout": 180}
+    version, options = 0, {"clientFile": client_file, "subtree": "/spark/", "timeout": 180}
     while not ended.wait(1.0):
         version += 1
         rows = spark.range(ROWS).selectExpr("concat('/spark/', id) as key", f"'{version}' as value")

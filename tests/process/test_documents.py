@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chp_server.core.updates.resource_limits import ResourceLimits
-from chp_server.shell import metrics
-from chp_server.store.store_url import open_journal
+from chp import facts
+from chp_server.settings import config
 from tests.talk import WAIT_S, synced
 
 from .cluster import ProcessPair
@@ -130,17 +129,27 @@ def test_the_page_of_spark_has_the_options_as_they_are() -> None:
     assert options.table() in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
 
 
-def test_every_metric_and_event_of_the_operators_page_exists(tmp_path: Path) -> None:
+def test_the_page_of_settings_has_them_as_they_are() -> None:
+    assert config.table() in (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_that_the_operators_page_explains_exists() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    journal = open_journal(f"sqlite:{tmp_path}")
-    known = {f"chp_{name}" for name in (*metrics._FLAGS, *metrics._GAUGES)} | {"chp_events_total"}
-    known |= {"chp_turn_seconds_bucket", "chp_subscribers"} | {f"chp_{name}_seconds" for name in metrics._WAITS}
-    known |= {f"chp_scrub_{name}" for name in metrics._SCRUB}
-    known |= {f"chp_topics_{name}" for name in metrics._TOPICS} | {f"chp_group_{name}" for name in metrics._GROUPS}
-    known |= {f"chp_room_{name}" for name in ResourceLimits().status(0)}
-    known |= {f"chp_journal_{name}" for name in journal.stats()}
-    journal.close()
-    shown = set(re.findall(r"\bchp_[a-z_]+", page))
+    table = page.partition("| setting | when to change it |\n|---|---|\n")[2].partition("\n\n")[0]
+    names = {name for line in table.splitlines() for name in line.split("|")[1].strip().split(", ")}
+    assert len(names) > 9 and names <= config.BY_NAME.keys()
+
+
+def test_the_page_of_metrics_has_the_facts_as_they_are() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    for table in facts.tables().split("\n\n"):
+        assert table in page, "docs/metrics.md has another table than chp.facts.tables()"
+
+
+def test_every_metric_and_event_of_the_operators_page_exists() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    known = {fact.metric_name for fact in (*facts.GAUGES, *facts.GROUP_GAUGES)} | facts.MEASURE.keys()
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"\bchp_[a-z_]+", page)}
     assert len(shown) > 5 and shown <= known
     sources = "".join(path.read_text() for path in (ROOT / "server" / "chp_server").rglob("*.py"))
     table = page.partition("| event | means |\n")[2].partition("\n\n")[0]

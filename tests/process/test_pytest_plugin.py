@@ -36,13 +36,13 @@ def test_a_link_that_is_cut_and_mended(chp_pair, chp_clone):
 
 def test_its_pair_is_told_by_the_environment(chp_pair, monkeypatch):
     import os
-    assert os.environ["CHP_SERVERS"].split(",") == chp_pair.servers and "CHP_CLIENT" not in os.environ
+    assert os.environ["CHP_SERVERS"].split(",") == chp_pair.servers and "CHP_CLIENT_FILE" not in os.environ
 """
 
 
 def run(directory: Path, text: str) -> str:
     (directory / "test_mine.py").write_text(text)
-    environ = {**os.environ, "CHP_SERVERS": "nowhere:1", "CHP_CLIENT": "nobody", "PYTEST_ADDOPTS": ""}
+    environ = {**os.environ, "CHP_SERVERS": "nowhere:1", "CHP_CLIENT_FILE": "nobody", "PYTEST_ADDOPTS": ""}
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_chp", "-p", "no:cacheprovider", str(directory)]
     done = subprocess.run(argv, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout + done.stderr

@@ -169,9 +169,9 @@ def in_this_process(faults: Faults) -> None:
     """The points `staged` and `committed` for a sink that commits in the driver itself: foreach_batch."""
     real = staging.commit
 
-    def commit(servers: list[str], transaction: bytes, application: str, version: int, *more: Any) -> Any:
+    def commit(servers: list[str], commit_id: bytes, application: str, version: int, *more: Any) -> Any:
         faults.at(version, "staged")
-        ack = real(servers, transaction, application, version, *more)
+        ack = real(servers, commit_id, application, version, *more)
         faults.at(version, "committed")
         return ack
 

@@ -24,13 +24,13 @@ def main(file: str, stranger: str, folder: Path) -> None:
     logged["spark.eventLog.dir"] = f"file://{folder}/events"
     spark = session("pages", cores=2, quick_start=True, **{"spark.ui.enabled": "true", "spark.ui.port": "0"}, **logged)
     rows = spark.createDataFrame([("/a", "1"), ("/b", "2")], "key string, value string")
-    rows.write.format("chp").options(client_file=file).mode("append").save()
-    assert spark.read.format("chp").options(client_file=file).load().count() == 2
-    changes = spark.readStream.format("chp").options(client_file=file).load()
+    rows.write.format("chp").options(clientFile=file).mode("append").save()
+    assert spark.read.format("chp").options(clientFile=file).load().count() == 2
+    changes = spark.readStream.format("chp").options(clientFile=file).load()
     kept = changes.writeStream.format("memory").queryName("changes").option("checkpointLocation", f"{folder}/kept")
     kept.trigger(availableNow=True).start().awaitTermination()
     try:
-        spark.read.format("chp").options(client_file=stranger, timeout=5).load().count()
+        spark.read.format("chp").options(clientFile=stranger, timeout=5).load().count()
         raise SystemExit("a stranger was let in")
     except PySparkException as error:
         print(error)

@@ -122,9 +122,9 @@ def test_deletes_by_a_column_so_that_changes_are_copied_as_they_come(
     query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     query.awaitTermination(120)
     clone.sync(30)
-    assert dict(clone.under("/b/")) == {"/b/2": b"2"}
+    assert dict(clone.prefix("/b/")) == {"/b/2": b"2"}
     frame = spark.createDataFrame([("/b/2", 1.5, "delete"), ("/b/3", 2.5, "set")], "key string, bid double, op string")
     options = {"servers": server.address, "codec": "json", "operation": "op"}
     frame.write.format("chp").mode("append").options(**options).save()
     clone.sync(30)
-    assert dict(clone.under("/b/")) == {"/b/3": b'{"bid":2.5}'}
+    assert dict(clone.prefix("/b/")) == {"/b/3": b'{"bid":2.5}'}

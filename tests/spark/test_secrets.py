@@ -1,6 +1,6 @@
 """With a client file no secret is in what Spark shows of a job: its pages, its REST answers, its event logs.
 
-covers: the option `client_file` (docs/spark.md), and what of SPEC.md, section 25, concerns Spark
+covers: the option `clientFile` (docs/spark.md), and what of SPEC.md, section 25, concerns Spark
 """
 
 from __future__ import annotations

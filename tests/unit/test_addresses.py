@@ -10,11 +10,13 @@ import pytest
 
 from chp.addresses import LOCAL_PAIR, Url, beside, parse, parse_url
 from chp.errors import BadInput
-from chp_client import AsyncClone, Clone
+from chp_client import AsyncClone, ClientFile, Clone
+from chp_client.admin import Admin
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
 from chp_client.feed import Feed
-from chp_server.settings.config import ConfigError, load
+from chp_server.settings.sources import ConfigError, load
+from tests.wire import keys
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,36 @@ def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypa
     monkeypatch.setenv("CHP_SERVERS", "nonsense")
     with pytest.raises(BadInput, match="CHP_SERVERS: server 'nonsense' is not tcp://host:port"):
         Clone()
+
+
+def client_file(path: Path) -> Path:
+    return keys.client_file(path, keys.new_pair(), {"tcp://k:5556": keys.new_pair().public})
+
+
+def test_a_client_file_stands_in_place_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT"):
+        monkeypatch.delenv(name, raising=False)
+    file = client_file(tmp_path / "alice.toml")
+    assert followed(Clone(client_file=file)) == followed(Clone[int](client_file=str(file))) == ["tcp://k:5556"]
+    for given in ("a:5556", ClientFile.read(file)):
+        for act in (Clone, Admin):
+            with pytest.raises(BadInput, match="both servers and client_file are given; the file names the servers"):
+                act(given, client_file=file)
+    monkeypatch.setenv("CHP_CLIENT_FILE", str(file))
+    assert followed(Clone()) == ["tcp://k:5556"] and followed(Clone("a:5556")) == ["tcp://a:5556"]
+    with Admin() as admin:
+        assert admin.servers == ("tcp://k:5556",) and admin.with_key
+    monkeypatch.setenv("CHP_SERVERS", "a:5556")
+    with pytest.raises(BadInput, match="both CHP_SERVERS and CHP_CLIENT_FILE are set"):
+        Clone()
+
+
+def test_the_old_variable_names_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHP_CLIENT", str(client_file(tmp_path / "alice.toml")))
+    for act in (Clone, Admin):
+        with pytest.raises(BadInput, match="CHP_CLIENT is set, which is CHP_CLIENT_FILE now"):
+            act()
+    assert followed(Clone("a:5556")) == ["tcp://a:5556"]
 
 
 def test_an_async_clone_takes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

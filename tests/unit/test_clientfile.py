@@ -1,6 +1,6 @@
 """Client files: what is read, what is said of a wrong one, and that nothing shows or hands on a secret.
 
-covers: chp_client/clientfile.py, `chp --as`, `chp keygen --server`, Spark's client_file
+covers: chp_client/clientfile.py, `chp --as`, `chp keygen --server`, Spark's clientFile
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_no_secret_is_shown_and_pickled_is_only_the_path(file: Path) -> None:
 def test_what_is_wrong_is_said_with_the_file(file: Path, old: str, new: str, words: str) -> None:
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(BadInput) as found:
-        Clone.from_file(file)
+        Clone(client_file=file)
     assert str(file) in str(found.value) and words in str(found.value)
     assert ALICE.secret.decode() not in str(found.value)
 
@@ -76,11 +76,11 @@ def test_one_that_others_can_read_or_that_is_missing_is_refused(file: Path, tmp_
 
 
 def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -> None:
-    values = options.parse({"client_file": str(file)})
+    values = options.parse({"clientFile": str(file)})
     assert tuple(values["servers"]) == SERVERS
     assert ALICE.secret not in pickle.dumps(values)
     with pytest.raises(options.BadOption, match="both options"):
-        options.parse({"client_file": str(file), "servers": SERVERS[0]})
+        options.parse({"clientFile": str(file), "servers": SERVERS[0]})
 
 
 def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def clone() -> Iterator[Clone]:
         ({"servers": "tcp://::1:5556"}, "is not tcp://host:port"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),
         ({"subtree": "/a/", "subtrees": ["/b/"]}, "both subtree and subtrees"),
-        ({"silence_s": 1, "stale_s": 2}, "both silence_s and stale_s"),
+        ({"stale_s": 2}, "the argument stale_s is gone; use silence_s"),
         ({"on_state": 5}, "on_state=5 can't be called"),
         ({"codec": object}, "values can't be of object: it is no dataclass, no pydantic model and no codec"),
     ],

@@ -123,9 +123,9 @@ def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Cl
         assert missed.value.args == (key,) and str(pickle.loads(pickle.dumps(missed.value))) == str(missed.value)
     clone.update(INITIAL)
     with pytest.raises(KeyError, match=r"use clone\.snapshot"):
-        for key in clone.under("/"):
+        for key in clone.prefix("/"):
             del clone[key]
-            clone.under("/")[key]
+            clone.prefix("/")[key]
 
 
 def test_an_async_clone_names_the_remedy_too() -> None:

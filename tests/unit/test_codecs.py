@@ -92,9 +92,9 @@ def test_items_by_the_same_rule(clone: Clone) -> None:
 
 
 def test_items_under_a_prefix_by_the_same_rule(clone: Clone) -> None:
-    assert dict(clone.under("/a/").items(on_bad="skip")) == {"/a/1": 1}
+    assert dict(clone.prefix("/a/").items(on_bad="skip")) == {"/a/1": 1}
     with pytest.raises(BadValue, match="key '/a/2'"):
-        list(clone.under("/a/").items())
+        list(clone.prefix("/a/").items())
 
 
 def test_an_expiry_is_told_from_a_delete() -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_help_helps_and_starts_nothing() -> None:
     command = [sys.executable, "-m", "examples.rates.demo", "--help"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
-    assert run.stdout.startswith("usage: make demo") and "Takes about a minute" in run.stdout
+    assert run.stdout.startswith("usage: make demo") and "takes about a minute" in run.stdout
     assert run.stderr == ""
 
 

@@ -82,7 +82,7 @@ def test_the_leases_of_a_client_from_before_the_rules_are_its_users() -> None:
 
 
 def test_without_rules_everybody_is_one_user() -> None:
-    cores = Cores(replace(DEFAULT, leases_max=MOST, transactions_max=MOST))
+    cores = Cores(replace(DEFAULT, leases_max=MOST, staged_commits_max=MOST))
     alice, bob = Writer(cores, "", ALICE), Writer(cores, "", BOB)
     for i in range(MOST):
         assert alice.does(lease=[name("alice", i), 600_000]) == "ack"
@@ -93,7 +93,7 @@ def test_without_rules_everybody_is_one_user() -> None:
 
 @pytest.mark.parametrize("new_active", [False, True])
 def test_a_user_who_has_most_transactions_loses_the_one_that_was_used_longest_ago(new_active: bool) -> None:
-    cores = ruled(transactions_max=MOST)
+    cores = ruled(staged_commits_max=MOST)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     assert bob.does(keys=("/b",), stage=[name("bob", 0), "0"]) == "ack"
     for i in range(MOST - 1):
@@ -126,7 +126,7 @@ def test_a_user_who_has_staged_most_bytes_makes_room() -> None:
 
 
 def test_a_whole_state_tells_who_began_a_transaction() -> None:
-    cores = ruled(transactions_max=MOST)
+    cores = ruled(staged_commits_max=MOST)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     assert bob.does(keys=("/b",), stage=[name("bob", 0), "0"]) == "ack"
     assert alice.does(keys=("/a",), stage=[name("alice", 0), "0"]) == "ack"

@@ -31,7 +31,7 @@ def test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_ot
 
 
 def test_the_last_transaction_that_was_let_in_may_go_on() -> None:
-    talk = Talk(replace(DEFAULT, transactions_max=2))
+    talk = Talk(replace(DEFAULT, staged_commits_max=2))
     for no, transaction in enumerate((b"A" * 16, b"B" * 16, b"A" * 16, b"B" * 16), 1):
         assert kinds(talk, ONE, (no, {"stage": [transaction, "0.0"]})) == [ACK]
     assert kinds(talk, ONE, (5, {"stage": [b"C" * 16, "0.0"]})) == [REFUSED]

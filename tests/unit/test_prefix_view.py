@@ -23,7 +23,7 @@ def clone() -> Iterator[Clone]:
 
 
 def test_it_is_a_mapping_in_order(clone: Clone) -> None:
-    view = clone.under("/r/")
+    view = clone.prefix("/r/")
     assert list(view) == list(view.keys()) == KEYS and len(view) == len(KEYS) and view
     assert list(view.values()) == [key.encode() for key in KEYS] and b"/r/00001" in view.values()
     assert dict(view.items()) == {key: key.encode() for key in KEYS}
@@ -31,11 +31,11 @@ def test_it_is_a_mapping_in_order(clone: Clone) -> None:
     assert "/s/1" not in view and "/s/1" in clone
     with pytest.raises(KeyError):
         view["/s/1"]
-    assert list(clone.under("")) == sorted(clone) and list(clone.under("/none/")) == [] and not clone.under("/none/")
+    assert list(clone.prefix("")) == sorted(clone) and list(clone.prefix("/none/")) == [] and not clone.prefix("/none/")
 
 
 def test_it_follows_what_is_set_and_deleted(clone: Clone) -> None:
-    view = clone.under("/r/")
+    view = clone.prefix("/r/")
     assert len(view) == 5000
     clone["/r/00001x"] = b"new"
     assert list(view)[1:3] == ["/r/00001", "/r/00001x"]
@@ -47,27 +47,27 @@ def test_it_follows_what_is_set_and_deleted(clone: Clone) -> None:
 
 
 def test_ranges_and_pages(clone: Clone) -> None:
-    assert list(clone.under("/r/", after=KEYS[10], until=KEYS[13])) == KEYS[11:13]
-    assert list(clone.under("/r/", after="/a", until="/z")) == KEYS
-    view, after = clone.under("/r/"), None
+    assert list(clone.prefix("/r/", after=KEYS[10], until=KEYS[13])) == KEYS[11:13]
+    assert list(clone.prefix("/r/", after="/a", until="/z")) == KEYS
+    view, after = clone.prefix("/r/"), None
     seen: list[str] = []
     while page := view.page(300, after):
         assert len(page) <= 300
         seen += page
         after = max(page)
     assert seen == KEYS
-    assert clone.under("/r/", until=KEYS[5]).page(100) == {key: key.encode() for key in KEYS[:5]}
+    assert clone.prefix("/r/", until=KEYS[5]).page(100) == {key: key.encode() for key in KEYS[:5]}
 
 
 def test_a_page_is_full_though_keys_go_before_it_is_read(clone: Clone) -> None:
-    assert len(clone.under("/r/")) == 5000
+    assert len(clone.prefix("/r/")) == 5000
     clone.delete_many(KEYS[:4990:2])
-    assert list(clone.under("/r/").page(10)) == KEYS[1:20:2]
+    assert list(clone.prefix("/r/").page(10)) == KEYS[1:20:2]
 
 
 def test_a_page_costs_what_it_yields(clone: Clone) -> None:
     """Counted, not timed: of a map of 5,000 keys a page of ten looks at one chunk."""
-    view = clone.under("/r/")
+    view = clone.prefix("/r/")
     view.page(10)
     looked: list[int] = []
     spans = clone.mailbox.core.holding.order.spans
@@ -91,13 +91,13 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
 
 
 def test_mistakes_are_named(clone: Clone) -> None:
-    for bad in (lambda: clone.under(3), lambda: clone.under("/", after=b"x"), lambda: clone.under("/").page(0)):  # type: ignore[arg-type]
+    for bad in (lambda: clone.prefix(3), lambda: clone.prefix("/", after=b"x"), lambda: clone.prefix("/").page(0)):  # type: ignore[arg-type]
         with pytest.raises(BadInput):
             bad()
     with Clone(NOBODY, subtree="/a/") as narrow, pytest.raises(BadInput, match="read it with a Clone"):
-        narrow.under("/b/")
+        narrow.prefix("/b/")
     with Clone(NOBODY, subtree=None) as writer, pytest.raises(BadInput, match="only writes"):
-        writer.under("/b/")
+        writer.prefix("/b/")
     with pytest.raises(BadInput, match="clear"):
         clone.delete_prefix("")
 
@@ -107,7 +107,7 @@ def test_threads_read_while_others_set(clone: Clone) -> None:
 
     def read() -> None:
         for _ in range(30):
-            found = list(clone.under("/r/"))
+            found = list(clone.prefix("/r/"))
             if found != sorted(found) or not set(KEYS) <= set(found):
                 errors.append("a key that was there all the time is missing")
 
@@ -119,15 +119,15 @@ def test_threads_read_while_others_set(clone: Clone) -> None:
         del clone[f"/r/{i:05d}+"]
     for reader in readers:
         reader.join()
-    assert not errors and list(clone.under("/r/")) == KEYS
+    assert not errors and list(clone.prefix("/r/")) == KEYS
 
 
 def test_a_child_process_can_read(clone: Clone) -> None:
-    clone.under("/r/").page(1)
+    clone.prefix("/r/").page(1)
     clone["/r/new"] = b""
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if list(clone.under("/r/")) == [*KEYS, "/r/new"] else 1)
+        os._exit(0 if list(clone.prefix("/r/")) == [*KEYS, "/r/new"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -136,8 +136,8 @@ def test_an_async_clone_has_it_too() -> None:
         async with AsyncClone(NOBODY) as clone:
             clone.submit("/b", b"")
             clone.submit("/a", b"")
-            assert list(clone.under("/").page(1)) == ["/a"]
-            found = list(clone.under("/"))
+            assert list(clone.prefix("/").page(1)) == ["/a"]
+            found = list(clone.prefix("/"))
             await clone.close(0.0)
             return found
 

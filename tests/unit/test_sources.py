@@ -1,4 +1,4 @@
-"""covers: docs/sources.md: each demand of the four sources has its row, and the tests that it names are there."""
+"""covers: docs/sources.md: each demand of the five sources has its row, and the tests that it names are there."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ NAMED = [(demand, *named) for demand, _, _, by in ROWS for named in re.findall(r
 REQUIREMENTS = ("1abc", "2", "3abcdefghijkl", "4ab", "5abcd", "6abcd", "7ab", "8", "9")  # R1a and so on
 TESTS = (4, 1, 3, 2, 2, 1, 1, 1, 1, 3)  # T1.1 to T1.4 and so on
 DEMANDS = [
+    *(f"002-{n:02}" for n in range(1, 27)),
     *(f"000-{n:02}" for n in range(1, 20)),
     *(f"001-{n:02}" for n in range(1, 19)),
     "003-00",

@@ -115,7 +115,7 @@ def test_only_public_names_are_listed() -> None:
     assert {name for name in dir(chp_client) if not name.startswith("__")} == set(chp_client.__all__)
     with Clone(NOBODY) as clone:
         assert not [name for name in dir(clone) if name.startswith("_") and not name.startswith("__")]
-        assert {"set", "under", "sync", "__getitem__"} <= set(dir(clone))
+        assert {"set", "prefix", "sync", "__getitem__"} <= set(dir(clone))
         clone.close(0.0)
 
 

@@ -55,7 +55,7 @@ class Who:
 
     def clone(self, name: str, **options: Any) -> Clone:
         """A user's Clone."""
-        return Clone.from_file(self.files[name], **options)
+        return Clone(client_file=self.files[name], **options)
 
     def give(self, rules: dict[str, Any]) -> int:
         """New rules, by root; the number at which they hold."""

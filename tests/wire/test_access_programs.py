@@ -129,7 +129,7 @@ def test_what_is_written_in_one_step_with_a_secret_tells_nothing_of_it(told: Who
         root.wait_until_synced(WAIT_S)
         secret = root.entry(NAME)
         assert secret is not None
-        with root.together(WAIT_S) as step:
+        with root.transaction(WAIT_S) as step:
             step.expect(NAME, secret.revision)
             step.set("/pub/step", b"seen")
             step.publish(TOPIC, b"also-a-secret")
@@ -258,7 +258,7 @@ def test_the_versions_of_somebody_else_s_application_are_not_counted_up(told: Wh
     with told.clone("root") as root:
         root.wait_until_synced(WAIT_S)
         for version in (1, 2):
-            with root.together(WAIT_S) as step:
+            with root.transaction(WAIT_S) as step:
                 step.once("nightly", version)
                 step.set("/pub/nightly", b"%d" % version)
             once = Segment(["/pub/x"], [b"x"], {"once": ["nightly", 10 * version, False]})
@@ -319,7 +319,7 @@ def test_a_segment_tells_who_reads_a_subtree_of_its_keys_alone(told: Who) -> Non
         root.wait_until_synced(WAIT_S)
         sub.subscribe(channel_topic("/pub/"))
         sub.recv_multipart()
-        with root.together() as step:
+        with root.transaction() as step:
             step.set("/pub/shown", b"1", ttl=60)
             step.expect(NAME, root.entry(NAME).revision)  # type: ignore[union-attr]
             step.once("name-of-it", 1)
@@ -343,7 +343,7 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
     reads = {**RULES["users"]["bob"], "read": ["/pub/", f"/.chp/topics/{TOPIC}/"]}
     told.give({**RULES, "users": {**RULES["users"], "bob": reads}})
     try:
-        with told.clone("root") as root, Clone.from_file(told.files["bob"], subtree="/pub/") as bob:
+        with told.clone("root") as root, Clone(client_file=told.files["bob"], subtree="/pub/") as bob:
             root.topic(TOPIC).subscribe("kept", "begin")
             topic = bob.topic(TOPIC)
             for what in (lambda: topic.unsubscribe("kept"), lambda: topic.reset("kept", "end")):
@@ -454,7 +454,10 @@ def test_json_of_chp_tells_no_more(told: Who) -> None:
 
 
 def test_a_clone_beside_is_not_disturbed(told: Who) -> None:
-    with told.clone("root", subtree="/secret/") as root, Clone.from_file(told.files["bob"], subtree="/secret/") as bob:
+    with (
+        told.clone("root", subtree="/secret/") as root,
+        Clone(client_file=told.files["bob"], subtree="/secret/") as bob,
+    ):
         root.wait_until_synced(WAIT_S)
         with pytest.raises(Refused):
             bob.wait_until_synced(WAIT_S)

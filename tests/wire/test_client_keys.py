@@ -6,18 +6,23 @@ covers: admission.py; Clone, AsyncClone, Admin, Feed, Port and `chp` with a clie
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from chp import keyfiles
+from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone, Refused, State
 from chp_client.admin import Admin, AdminDenied
 from chp_client.admin import AdminReply as Answered
 from chp_client.ask.port import QuestionPort
 from chp_client.feed.feed import Feed
+from chp_client.recorder import record
+from chp_client.spark.live import live
 from chp_server.testing import Pair, TestServer
 from tests.talk import until
 from tests.wire import keys
@@ -45,9 +50,24 @@ def test_who_is_known_is_let_in_everywhere(keyed_pair: Pair, tmp_path: Path) -> 
 
 
 async def _async(path: str) -> None:
-    async with AsyncClone.from_file(path) as clone:
+    async with AsyncClone(client_file=path) as clone:
         await clone.wait_until_synced(LONG_S)
         assert clone["/a"] == b"1"
+
+
+def test_a_live_table_and_a_recorder_take_a_client_file(keyed_pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "alice.toml"
+    table = pickle.loads(pickle.dumps(live(client_file=path)))
+    with pytest.raises(BadInput, match=r"alice\.toml can't be read"):
+        table.get("/a")
+    keys.client_file(path, ALICE, keys.known(keyed_pair))
+    with Clone(client_file=path) as clone:
+        clone.set("/a", b"1").wait(LONG_S)
+    assert table["/a"] == b"1" and ALICE.secret not in pickle.dumps(table)
+    table.close()
+    ends = Event()
+    ends.set()
+    assert record(None, tmp_path / "log", client_file=path, stop=ends, timeout_s=LONG_S).rows == 1
 
 
 def chp(*words: str) -> subprocess.CompletedProcess[str]:
@@ -83,7 +103,7 @@ async def _refused(servers: list[str] | ClientFile) -> None:
 
 
 def test_who_is_made_known_is_let_in_by_itself(keyed_pair: Pair, tmp_path: Path) -> None:
-    with Clone.from_file(keys.client_file(tmp_path / "eve.toml", EVE, keys.known(keyed_pair))) as clone:
+    with Clone(client_file=keys.client_file(tmp_path / "eve.toml", EVE, keys.known(keyed_pair))) as clone:
         with pytest.raises(Refused):
             clone.wait_until_synced(LONG_S)
         for server in (keyed_pair.primary, keyed_pair.backup):
@@ -99,7 +119,7 @@ def test_a_server_may_have_another_key_than_before_if_the_file_has_both(tmp_path
         path = keys.client_file(tmp_path / "alice.toml", ALICE, {server.address: keys.public_of(a)})
         old = keys.public_of(a).decode()
         path.write_text(path.read_text().replace(f'["{old}"]', f'["{old}", "{new.public.decode()}"]'))
-        with Clone.from_file(path) as clone:
+        with Clone(client_file=path) as clone:
             clone.set("/a", b"1").wait(LONG_S)
             server.kill()
             (a / "server.secret").write_text(keyfiles.secret_text("server", new))

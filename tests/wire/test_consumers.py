@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -22,6 +23,7 @@ from chp_client import (
     NoSuchGroup,
     NoSuchTopic,
     Refused,
+    Transaction,
 )
 from chp_client.ask.port import QuestionPort
 from chp_server.testing import Pair, TestServer
@@ -39,43 +41,73 @@ def values_of(consumer: Consumer, n: int) -> list[bytes]:
 
 def test_keys_messages_and_conditions_are_one_step_or_none() -> None:
     with TestServer() as server, Clone([server.address]) as clone:
-        with clone.together() as t:
+        with clone.transaction() as t:
             t.set("/a", b"1")
             t.set("/b", b"1", ttl=60)
             t.delete("/c")
             t.publish("log", b"first", key="k")
         at = t.done.revision
         until(lambda: clone.get("/a") == b"1")
-        with pytest.raises(Conflict) as conflict, clone.together() as t:
+        with pytest.raises(Conflict) as conflict, clone.transaction() as t:
             t.expect("/a", at)
             t.expect("/nothing", 1)
             t.set("/a", b"2")
             t.publish("log", b"never")
         assert conflict.value.revisions == {"/nothing": 0}
-        with clone.together() as t:
+        with clone.transaction() as t:
             t.expect("/a", at)
             t.expect("/nothing", 0)
             t.delete("/a")
         until(lambda: "/a" not in clone)
         assert [batch.values for batch in clone.topic("log").read(wait=False)] == [[b"first"]]
-        with pytest.raises(ZeroDivisionError), clone.together() as t:
+        with pytest.raises(ZeroDivisionError), clone.transaction() as t:
             t.set("/a", b"3")
             raise ZeroDivisionError
         clone.flush(5)
         assert "/a" not in clone, "nothing of a block that failed was sent"
         for _ in range(2):
-            with clone.together() as t:
+            with clone.transaction() as t:
                 t.once("importer", 1, strict=True)
                 t.publish("log", b"once")
-        with pytest.raises(Refused) as refused, clone.together() as t:
+        with pytest.raises(Refused) as refused, clone.transaction() as t:
             t.once("importer", 3, strict=True)
         assert (refused.value.code, refused.value.detail) == ("count", 1)
         assert clone.topic("log").facts()["next"] == 2
 
 
+def test_a_condition_stands_with_the_key_that_is_set_or_deleted() -> None:
+    with TestServer() as server, Clone([server.address], codec="text") as clone:
+        with clone.transaction() as t:
+            t.set("/new", "1", if_revision=0)
+        at = t.done.revision
+        acts: list[Callable[[Transaction], None]] = [
+            lambda t: t.set("/new", "2", if_revision=0),
+            lambda t: t.delete("/new", if_revision="1.99"),
+        ]
+        for act in acts:
+            with pytest.raises(Conflict) as conflict, clone.transaction() as t:
+                act(t)
+                t.set("/other", "1")
+            assert conflict.value.revisions == {"/new": at}
+        with pytest.raises(BadInput, match="if_revision=-1 is not a revision"), clone.transaction() as t:
+            t.set("/new", "2", if_revision=-1)
+        until(lambda: clone.get("/new") == "1")
+        asyncio.run(conditional(server.address, int(at)))
+        until(lambda: not clone)
+
+
+async def conditional(address: str, at: int) -> None:
+    async with AsyncClone([address], None) as clone:
+        async with clone.transaction() as t:
+            t.delete("/new", if_revision=at)
+        with pytest.raises(Conflict):
+            async with clone.transaction() as t:
+                t.delete("/new", if_revision=at)
+
+
 def test_what_is_too_much_for_one_step_is_said_before_it_is_sent() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
-        t = clone.together()
+        t = clone.transaction()
         for i in range(17):
             t.set(f"/{i}", bytes(1 << 20))
         with pytest.raises(BadInput, match="one batch"):
@@ -278,7 +310,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
             topic = clone.topic("t")
             await topic.subscribe("g")
             await topic.publish_many([b"1", b"2"])
-            async with clone.together() as t:
+            async with clone.transaction() as t:
                 t.publish("t", b"3")
                 t.set("/a", b"1")
             taken: list[bytes] = []
@@ -288,7 +320,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
                     if len(taken) < 3:
                         await batch.commit({"/n": b"%d" % len(taken)})
                     else:
-                        async with clone.together() as t:
+                        async with clone.transaction() as t:
                             t.ack(batch)
                     if len(taken) == 3:
                         break

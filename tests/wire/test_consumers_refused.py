@@ -89,7 +89,7 @@ def test_what_was_refused_is_given_again_whoever_waits_for_the_answer(disk: Disk
         if how == "done":
             settled(batch.done())
         elif how == "together":
-            t = clone.together()
+            t = clone.transaction()
             t.ack(batch)
             settled(t.send())
         elif how == "committing":

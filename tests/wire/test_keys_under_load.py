@@ -97,7 +97,7 @@ def test_a_server_s_key_is_changed_under_load(tmp_path: Path) -> None:
         old = keys.public_of(folder).decode()
         text = text.replace(f'["{old}"]', f'["{old}", "{new[folder].public.decode()}"]')
     path.write_text(text)
-    with pair, Clone.from_file(path) as reader, Clone.from_file(path, subtree=None) as writer:
+    with pair, Clone(client_file=path) as reader, Clone(client_file=path, subtree=None) as writer:
         reader.wait_until_synced(WAIT_S)
         load = Load(writer, [reader])
         with load.going_on():
@@ -129,11 +129,11 @@ def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
     old = keys.client_file(tmp_path / "old.toml", ALICE, known)
     second = keys.new_pair()
     new = keys.client_file(tmp_path / "new.toml", second, known)
-    with pair, Clone.from_file(old, subtree=None) as before:
+    with pair, Clone(client_file=old, subtree=None) as before:
         before.set("/load/first", b"1").wait(WAIT_S)
         for folder in (a, b):
             keys.admit(folder, "alice.2", second)
-        with Clone.from_file(new) as moved:
+        with Clone(client_file=new) as moved:
             moved.wait_until_synced(WAIT_S)
             load = Load(moved, [moved])
             with load.going_on():
@@ -163,7 +163,7 @@ def test_contents_of_servers_with_keys_are_compared(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     with TestServer(keys=str(a)) as server:
         file = keys.client_file(tmp_path / "alice.toml", ALICE, {server.address: keys.public_of(a)})
-        with Clone.from_file(file, subtree=None) as clone:
+        with Clone(client_file=file, subtree=None) as clone:
             clone.set("/a", b"1").wait(WAIT_S)
         assert set(of_server(server.address, WAIT_S, str(file)).keys) == {"/a"}
         with pytest.raises(NoContents, match="--as, CHP_CLIENT"):
@@ -192,7 +192,7 @@ def test_handshakes_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
     with TestServer(keys=str(a)) as server:
         file = keys.client_file(tmp_path / "alice.toml", ALICE, {server.address: keys.public_of(a)})
         port = int(server.address.rpartition(":")[2])
-        with Clone.from_file(file) as clone:
+        with Clone(client_file=file) as clone:
             clone.wait_until_synced(WAIT_S)
             for i in range(150):
                 with sockets.create_connection(("127.0.0.1", port + i % 3), WAIT_S) as connection:

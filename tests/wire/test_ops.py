@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from chp import facts
 from chp_client import Clone
+from chp_client.admin import Admin
 from chp_server.exits import MEANING, Exit
 from chp_server.testing import Pair, free_port
 from tests.wire.gateways import RunningGateway
@@ -66,8 +68,9 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
     pair.primary.config = replace(pair.primary.config, metrics=one)
     pair.backup.config = replace(pair.backup.config, metrics=two)
-    with pair, RunningGateway(pair.servers) as gateway:
+    with pair, RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
         gateway.client.put("/v1/keys/a", content=b"1")
+        clone.topic("orders").subscribe("billing", "begin")
         found = scraped(f"127.0.0.1:{gateway.port}")
         for _ in range(100):
             missing = named - found - (scraped(one) & scraped(two))
@@ -75,6 +78,39 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
                 break
             threading.Event().wait(0.1)
     assert not missing, f"no scrape has {sorted(missing)}"
+
+
+def test_each_kind_of_event_named_is_counted() -> None:
+    for text in [*dashboard(), *(rule["expr"] for rule in alerts())]:
+        for kind in re.findall(r'chp_events_total\{kind=~?"([^"]+)"', text):
+            assert any(re.fullmatch(kind, known) for known in facts.COUNTS), f"no server counts {kind}"
+
+
+def test_each_alarm_of_the_page_has_its_rule() -> None:
+    page = (OPS.parent / "docs" / "operations.md").read_text()
+    rules = {rule["name"]: rule["expr"] for rule in alerts() if not rule["name"].startswith("ChpGateway")}
+    table = page.partition("| alarm | metric | means | do |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
+    found = set()
+    for alarm, metrics in ([cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()):
+        name = "Chp" + alarm.removeprefix("a ").title().replace(" ", "")
+        found.add(name)
+        assert name in rules, f"{alarm} has no rule {name}"
+        assert set(NAME.findall(metrics)) & set(NAME.findall(rules[name])), f"{name} looks at another metric"
+    assert found == rules.keys(), f"{rules.keys() - found} are not explained"
+
+
+def test_a_live_pair_tells_the_facts_of_the_table(tmp_path: Path) -> None:
+    pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
+    with pair, Clone(pair.servers) as clone, Admin(pair.servers) as admin:
+        clone.topic("orders").subscribe("billing", "begin")
+        told = [admin.ask(server, "status").facts for server in pair.servers]
+    found: set[str] = set()
+    for path, value in (each for status in told for each in facts.flat(status)):
+        assert path in facts.BY_PATH, f"{path} is not in the table"
+        assert value is None or facts.BY_PATH[path].fits(value), f"{path} = {value!r}"
+        found.add(path)
+    seldom = ("access", "misfit.", "arbiter.")
+    assert {path for path in facts.BY_PATH.keys() - found if not path.startswith(seldom)} == set()
 
 
 def test_what_clients_wait_for_and_what_is_published_are_measured(tmp_path: Path) -> None:

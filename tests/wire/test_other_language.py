@@ -51,7 +51,7 @@ def test_it_joins_follows_and_is_acknowledged(pair: Pair, foreign: Client) -> No
         foreign.wait(lambda: foreign.values["/a/own"] == b"mine too" and "/a/2" not in foreign.values)
         assert foreign.revisions["/a/own"] == foreign.outcome[second][0]
         clone.sync(timeout=30)
-        assert dict(clone.under("/a/")) == foreign.values and "/b/0" in clone
+        assert dict(clone.prefix("/a/")) == foreign.values and "/b/0" in clone
         assert foreign.seen.count("snapshot") == 1 and "resumed" not in foreign.seen
 
 

@@ -14,7 +14,7 @@ KEYS = [f"/p/{i:05d}" for i in range(20_000)]
 def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
     """Whether another Clone comes to show exactly these."""
     with clone.watch("") as watch:
-        while list(clone.under(prefix)) != keys:
+        while list(clone.prefix(prefix)) != keys:
             watch.get(WAIT_S)
     return True
 
@@ -22,7 +22,7 @@ def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
 def test_what_others_set_and_delete_is_in_the_order(server: TestServer) -> None:
     with Clone(server.address) as one, Clone(server.address) as other:
         other.wait_until_synced(WAIT_S)
-        assert list(other.under("/p/")) == []
+        assert list(other.prefix("/p/")) == []
         one.set_many(dict.fromkeys(reversed(KEYS), b"v")).wait(WAIT_S)
         one["/q"] = b"stays"
         assert seen(other, "/p/", KEYS)

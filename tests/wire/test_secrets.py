@@ -18,7 +18,7 @@ import pytest
 from chp.errors import ChpError
 from chp_client import AsyncClone, ClientFile, Clone, Refused
 from chp_client.admin import Admin
-from chp_server.settings import config as configuration
+from chp_server.settings import sources
 from chp_server.testing import TestServer, free_port
 from tests.process.cluster import ServerProcess
 from tests.talk import WAIT_S, until
@@ -80,8 +80,8 @@ def test_errors_quote_nothing_of_a_file(tmp_path: Path, secrets: list[str], wron
 
 
 def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -> None:
-    loaded = configuration.load(["--keys", str(folder)], {})
-    none_in(secrets, configuration.show(loaded), repr(loaded.config), loaded.config.describe())
+    loaded = sources.load(["--keys", str(folder)], {})
+    none_in(secrets, sources.show(loaded), repr(loaded.config), loaded.config.describe())
     address = f"tcp://127.0.0.1:{free_port()}"
     server = ServerProcess(tmp_path, "alone", address, None, "--keys", str(folder), "--log-level", "debug")
     file = keys.client_file(tmp_path / "alice.toml", ALICE, {address: keys.public_of(folder)})

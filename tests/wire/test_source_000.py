@@ -58,11 +58,11 @@ def test_a_publisher_that_comes_back_with_its_count_publishes_each_once() -> Non
         for sent in (range(1, 4), range(3, 6), range(5, 7)):  # it does not know whether the last one was taken
             with Clone([server.address], subtree=None) as clone:
                 for n in sent:
-                    with clone.together() as t:
+                    with clone.transaction() as t:
                         t.once("publisher 7", n, strict=True)
                         t.publish("news", b"%d" % n)
         with Clone([server.address], subtree=None) as clone:
-            with pytest.raises(Refused) as refused, clone.together() as t:
+            with pytest.raises(Refused) as refused, clone.transaction() as t:
                 t.once("publisher 7", 9, strict=True)
                 t.publish("news", b"9")
             assert (refused.value.code, refused.value.detail) == ("count", 6), "and the count that is registered"

@@ -201,7 +201,7 @@ def test_t10_1_and_t10_2_what_was_published_before_is_not_again_and_what_is_new_
         for last in (10, 10, 11):
             with Clone([server.address], subtree=None) as clone:
                 for n in range(last - 9, last + 1):
-                    with clone.together() as t:
+                    with clone.transaction() as t:
                         t.once("publisher", n)
                         t.publish("t", b"%d" % n)
         with Clone([server.address], subtree=None) as clone:

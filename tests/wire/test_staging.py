@@ -113,7 +113,7 @@ def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Sessio
 
 
 def test_no_room_is_refused_by_the_limit_s_name() -> None:
-    limits = Limits(staged_bytes_max=1000, transactions_max=2)
+    limits = Limits(staged_bytes_max=1000, staged_commits_max=2)
     with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand:
         session, tx = hand.session(), os.urandom(16)
         session.put({"/a": bytes(900)}, stage=[tx, "0.0"])
@@ -121,7 +121,7 @@ def test_no_room_is_refused_by_the_limit_s_name() -> None:
         assert code == "busy" and "staged_bytes_max" in detail and "1000" in detail
         session.put({"/c": b""}, stage=[os.urandom(16), "0.0"])
         code, detail = session.refused(session.send(["/d"], [b""], {"stage": [os.urandom(16), "0.0"]}))
-        assert code == "busy" and "transactions_max" in detail
+        assert code == "busy" and "staged_commits_max" in detail
 
 
 def messages(topic: str, *values: bytes) -> dict[str, object]:

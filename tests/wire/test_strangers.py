@@ -276,7 +276,7 @@ def admin(hand: Hand, command: str, **options: object) -> list[Any]:
 
 
 def test_one_client_does_not_take_the_transactions_of_all() -> None:
-    limits = replace(DEFAULT, transactions_max=3, transactions_of_one_max=2)
+    limits = replace(DEFAULT, staged_commits_max=3, staged_commits_of_one_max=2)
     with TestServer(limits) as server, Hand(server.address) as hand:
         one, two = hand.session(), hand.session()
         for name in (b"1" * 16, b"2" * 16, b"1" * 16):

@@ -18,7 +18,7 @@ def about(name: str, subtrees: Sequence[str]) -> dict[str, Any]:
     """The program, its host and process, the version of this library, and what is held."""
     return {
         "name": _said(name), "program": _said(_program()), "host": _said(socket.gethostname()),
-        "pid": os.getpid(), "version": _version(), "subtrees": [_said(each) for each in subtrees],
+        "pid": os.getpid(), "version": package_version(), "subtrees": [_said(each) for each in subtrees],
     }  # fmt: skip
 
 
@@ -34,7 +34,8 @@ def _program() -> str:
 
 
 @lru_cache(maxsize=1)
-def _version() -> str:
+def package_version() -> str:
+    """Return the version of this package as it is installed; "" where it runs from a zip or a checkout."""
     try:
         return version("chp-clone")
     except PackageNotFoundError:

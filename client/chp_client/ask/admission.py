@@ -27,7 +27,7 @@ EVENTS = AUTH | PROTOCOL | BROKEN | DONE | NOT_REACHED
 MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 NEVER = float("inf")
 NOT_KNOWN = "does not know this client's key {key}; put its NAME.pub into clients/ of the server's --keys"
-WANTS_KEY = "lets in only who has a key; give a client file (Clone.from_file, chp --as, CHP_CLIENT)"
+WANTS_KEY = "lets in only who has a key; give a client file (client_file=, chp --client-file, CHP_CLIENT_FILE)"
 HAS_NONE = "has no keys (it runs without --keys), but the client file has some for it; mend the one or the other"
 OTHER_KEY = "has another key than the client file says; put what its server.pub has into the file's keys for {address}"
 Way = tuple["zmq.Socket[bytes]", str]  # a socket, and where it connects

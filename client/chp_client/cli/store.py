@@ -115,7 +115,7 @@ class Store:
 
     def keys(self, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
         """The keys under a prefix, in order; or the first `limit` behind a key."""
-        return list(islice(self.clone.under(prefix, after), limit))
+        return list(islice(self.clone.prefix(prefix, after), limit))
 
     def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> WriteResult:
         """Set a key and wait for the acknowledgement."""

@@ -133,8 +133,8 @@ class AsyncClone(BaseClone[V]):
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self, self.new_lease(ttl), self.waits)
 
-    def together(self) -> AsyncTransaction:
-        """As of `Clone`, for `async with`."""
+    def transaction(self) -> AsyncTransaction:
+        """Begin a transaction, for `async with`; see `Clone.transaction`."""
         return AsyncTransaction(Transaction(self._writer, None))
 
     def topic(self, name: str) -> AsyncTopic:

@@ -174,7 +174,7 @@ class AtomicOperations:
         """How many keys were deleted, in portions that are waited for."""
         if prefix == "":
             raise BadInput("an empty prefix is everything; use clear() if that is meant")
-        view, gone, after = self._reading.under(prefix), 0, None
+        view, gone, after = self._reading.prefix(prefix), 0, None
         while keys := view.page_of_keys(DELETE_KEYS, after):
             await self._waits.done(partial(self._writer.delete_many, keys))
             gone, after = gone + len(keys), keys[-1]

@@ -13,11 +13,11 @@ import os
 import random
 import secrets
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
@@ -35,7 +35,8 @@ from ..agent.watch import Watch, WatchQueue
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
-from ..target import target
+from ..renamed import OldName, PublicNames, public_names, renamed
+from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
 from .atomic import Waiter
 from .health import CopyHealth
@@ -58,19 +59,22 @@ class Pin(NamedTuple):
     resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
 
 
-class BaseClone(CloneMapping[V], CopyHealth):
+class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
-                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS, else the local pair;
-                   or a `ClientFile` (see `from_file`)
+                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS or CHP_CLIENT_FILE, else
+                   the local pair
+    client_file    in place of servers: the path of a file with their addresses and keys, and this client's. A server
+                   that does not let the client in is tried on; `wait_until_synced` raises `Refused` with the code "key"
+                   if no server lets it in
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
     codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, as a
                    dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a checker of types knows too (see `typed`)
     window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
                    full
     silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
-                   heartbeats; `stale_s` is another name for it
+                   heartbeats
     max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
                    read of `state` raises `Lagging`), or a callable that is told the seconds
     on_state       called with each new `State`, on a thread of its own
@@ -82,34 +86,35 @@ class BaseClone(CloneMapping[V], CopyHealth):
 
     keeps_threads = True  # whether its calls wait by keeping the thread
 
+    @renamed(stale_s="silence_s")
     def __init__(
         self,
-        servers: str | Iterable[str] | None = None,
+        servers: Servers | None = None,
         subtree: str | None = "",
         *,
+        client_file: FilePath | None = None,
         subtrees: Sequence[str] | None = None,
         codec: str | Codec | type[V] = "raw",
         window_bytes: int | None = None,
         on_full: Literal["block", "raise"] = "block",
         silence_s: float | None = None,
-        stale_s: float | None = None,
         max_lag_s: float | None = None,
         on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
         on_state: Listener | None = None,
         name: str | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        endpoints, subtree, codec = target(servers, subtree, codec, several=subtrees is not None)
+        self._source, endpoints, subtree, codec = target(
+            servers, client_file, subtree, codec, several=subtrees is not None
+        )
         held = checks.subtrees_of(subtree, subtrees)
         if on_full not in ("block", "raise"):
             raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
         if on_lag not in ("resync", "raise") and not callable(on_lag):
             raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
-        if silence_s is not None and stale_s is not None:
-            raise BadInput("both silence_s and stale_s are given; they are two names of one setting")
         if on_state is not None:
             checks.callback("on_state", on_state)
-        silence = checks.seconds("silence_s", silence_s) or checks.seconds("stale_s", stale_s)
+        silence = checks.seconds("silence_s", silence_s)
         self.name = name or f"{os.getpid()}-{next(_names)}"
         self.subtrees = tuple(held)
         self._codec = codec_of(codec)
@@ -127,13 +132,12 @@ class BaseClone(CloneMapping[V], CopyHealth):
         self._dispatcher = Dispatcher()
         self._blocks = on_full == "block"
         self._mailbox = mailbox = Mailbox(core, on_full if self.keeps_threads else "raise", self._dispatcher.put)
-        mailbox.credentials = credentials_of(servers)
+        mailbox.credentials = credentials_of(self._source)
         mailbox.metrics = None if metrics is None else MeasuredClone(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
         self._some = []
-        self._source = servers if isinstance(servers, ClientFile) else [endpoint[0] for endpoint in endpoints]
         if callable(on_lag):
             self._dispatcher.lag = self._dispatcher.later(on_lag)
         else:
@@ -148,17 +152,12 @@ class BaseClone(CloneMapping[V], CopyHealth):
         # when nobody has the writer any more: who keeps only `clone.set` goes on setting
         self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
 
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *arguments: Any, **named: Any) -> Self:
-        """The same with a client file in place of the servers: their addresses and keys, and this client's.
+    if not TYPE_CHECKING:
+        from_file = OldName("Clone(client_file=path)")
+        together = OldName("transaction()")
+        under = OldName('prefix("/rates/")')
 
-        Raises `BadInput` for what is wrong with the file. A server that does not let it in is tried on;
-        `wait_until_synced` raises `Refused` with the code "key" if none of them does.
-        """
-        return cls(ClientFile.read(path), *arguments, **named)
-
-    if not TYPE_CHECKING:  # a checker takes Clone[Rate] for what it is
-
+        # A checker of types takes Clone[Rate] for what it is.
         def __class_getitem__(cls, kind: Any) -> Any:
             return Typed(cls, kind)
 
@@ -263,7 +262,7 @@ class BaseClone(CloneMapping[V], CopyHealth):
         self._dispatcher.end(max(CALLBACKS_S, until - monotonic()))
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+        return public_names(type(self), super().__dir__())
 
     def __reduce__(self) -> str:
         what = f"a {type(self).__name__} can't be copied or pickled"

@@ -241,8 +241,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Call a function of `on` no more, under any prefix; whether it was called."""
         return self._listeners.drop(listener)
 
-    def together(self, timeout: float | None = None) -> Transaction:
-        """Keys, messages and acknowledgements in one step, for `with`: all of it is done, or none (docs/topics.md).
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Begin a transaction, for `with`: keys, messages and acknowledgements take effect in one step, or none does.
 
         timeout   seconds that its end waits for the servers; None: as long as it takes. `Conflict` and `Fenced` name
                   what differed

@@ -137,8 +137,10 @@ class CloneMapping(Decoded[V]):
         get = self._shown.get
         return _decoded({key: value for key in keys if (value := get(key)) is not None}, decoding)
 
-    def under(self, prefix: str, after: str | None = None, until: str | None = None) -> PrefixView:
-        """What begins with `prefix`, behind the key `after` and before the key `until`: a mapping in order, live.
+    def prefix(self, prefix: str, after: str | None = None, until: str | None = None) -> PrefixView:
+        """Return the keys that begin with `prefix`, with their values: a live mapping, in order.
+
+        after, until   only keys behind the one and before the other
 
         Its `page(limit, after=key)` gives some at a time. It costs what it yields. Raises `BadInput`.
         """

@@ -1,6 +1,6 @@
 """What a Clone holds under a prefix, in order: a mapping, a range of it, a page of it.
 
-    rates = clone.under("/rates/EUR/")
+    rates = clone.prefix("/rates/EUR/")
     for key, value in rates.items(): ...           # sorted
     page = rates.page(100)                          # the first hundred, as a dict
     page = rates.page(100, after=max(page))         # the next
@@ -65,7 +65,7 @@ class KeyIndex:
 
 
 class PrefixView(Mapping[str, Any]):
-    """Keys that begin with a prefix, in order; made by `Clone.under`."""
+    """Keys that begin with a prefix, in order; made by `Clone.prefix`."""
 
     def __init__(self, clone: Decoded, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
         self._clone, self._index = clone, index
@@ -140,14 +140,14 @@ class PrefixView(Mapping[str, Any]):
             yield from items.items()
 
     def __repr__(self) -> str:
-        return f"<Under {self.prefix!r}: {len(self)} keys>"
+        return f"<PrefixView {self.prefix!r}: {len(self)} keys>"
 
 
 class _Items(ItemsView[str, Any]):
     _mapping: PrefixView
 
-    def __init__(self, under: PrefixView, decoding: Decoding | None) -> None:
-        super().__init__(under)
+    def __init__(self, view: PrefixView, decoding: Decoding | None) -> None:
+        super().__init__(view)
         self._decoding = decoding
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:

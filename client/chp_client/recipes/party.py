@@ -31,7 +31,7 @@ class _Party:
 
     def members(self) -> dict[str, Any]:
         """The name of each member, and what it shows; of two of one name the later one's."""
-        found = self._clone.under(self._path).items()
+        found = self._clone.prefix(self._path).items()
         return {name_of(key): value for key, value in found if is_contender(key, self._path)}
 
     def __iter__(self) -> Iterator[str]:
@@ -41,7 +41,7 @@ class _Party:
         return name in self.members()
 
     def __len__(self) -> int:
-        return sum(is_contender(key, self._path) for key in self._clone.under(self._path))
+        return sum(is_contender(key, self._path) for key in self._clone.prefix(self._path))
 
     async def _join(self, waits: Waiter) -> None:
         if self._lease is None or self._lease.lost:

@@ -102,7 +102,7 @@ class QueuePlace:
 
     def contenders(self) -> list[str]:
         """The keys of all who hold it or wait for it, in their order."""
-        found = [(self._revision(key), key) for key in self._clone.under(self.path) if is_contender(key, self.path)]
+        found = [(self._revision(key), key) for key in self._clone.prefix(self.path) if is_contender(key, self.path)]
         return [key for _, key in sorted(found)]
 
     def _revision(self, key: str) -> int:

@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:
     """Stage an Arrow table and commit it; how many rows it had."""
     shape = shape_of(options, table.column_names)
-    part = staging.StagedPart(options["servers"], job.transaction, "driver", options["timeout"])
+    part = staging.StagedPart(options["servers"], job.commit_id, "driver", options["timeout"])
     keys: set[str] = set()
     progress = Progress(f"batch {job.version}", "rows staged")
     for batch in table.to_batches():
@@ -95,7 +95,7 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
             progress.add(len(segment.key_column))
     rows: int = table.num_rows
     twice = rows - len(keys) if options["topic"] is None else 0
-    said = Staged(0, part.name, part.batches, rows, twice, job.transaction, job.application, job.version)
+    said = Staged(0, part.name, part.batches, rows, twice, job.commit_id, job.application, job.version)
     try:
         commit(options, job, [said], overwrite)  # on the heels of what was staged: the servers take them in order
     except staging.StagingFailed as error:

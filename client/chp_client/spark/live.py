@@ -37,34 +37,49 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
-from typing import Any
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, NamedTuple
 
 from chp.errors import BadInput
 from chp.keys import check_subtree
 
-from ..checks import endpoints_of
+from ..clientfile import ClientFile
 from ..clone.clone import Clone
 from ..codecs import Codec
 from ..core.events import State
+from ..target import FilePath, Servers, servers_of
 from ..typed import codec_of
 
 TIMEOUT_S = 30.0
 REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread
-Place = tuple[tuple[str, ...], str]
+
+
+class Source(NamedTuple):
+    """What a replica follows; it travels to the workers."""
+
+    servers: tuple[str, ...]  # none if there is a client file
+    client_file: str | None  # its path
+    subtree: str
 
 
 def live(
-    servers: str | Iterable[str], subtree: str = "", *, codec: str | Codec = "raw", timeout_s: float = TIMEOUT_S
+    servers: Servers | None = None,
+    subtree: str = "",
+    *,
+    client_file: FilePath | None = None,
+    codec: str | Codec = "raw",
+    timeout_s: float = TIMEOUT_S,
 ) -> Live:
-    """A live table of a subtree; nothing is opened before the first read, in the process that reads.
+    """Return a live table of a subtree; nothing is opened before the first read, in the process that reads.
 
     servers, codec   as of `Clone`; a codec that is an object travels with the table, so it must be picklable
+    client_file      in place of servers: the path of a client file. Only the path travels, and each worker reads the
+                     file: it has to be at the same path on all executors. What is wrong with it the first read raises
     timeout_s        how long a read may wait for the first sync of its process, in seconds (`TimeoutError`)
 
     Raises `BadInput` and `BadSubtree`.
     """
-    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+    return Live(servers, subtree, client_file=client_file, codec=codec, timeout_s=timeout_s)
 
 
 class Pinned(dict[str, Any]):
@@ -81,14 +96,14 @@ class Live(Mapping[str, Any]):
 
     def __init__(
         self,
-        servers: str | Iterable[str],
+        servers: Servers | None = None,
         subtree: str = "",
         *,
+        client_file: FilePath | None = None,
         codec: str | Codec = "raw",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        endpoints = endpoints_of(servers)
-        self._place: Place = tuple(each[0] for each in endpoints), check_subtree(subtree)
+        self._from = _source_of(servers, client_file, check_subtree(subtree))
         self._codec, self._timeout_s = codec, timeout_s
         found = codec_of(codec)
         self._decode = None if found is None else found.decode
@@ -97,7 +112,7 @@ class Live(Mapping[str, Any]):
         _TABLES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (*self._place, self._codec, self._timeout_s)
+        return _again, (self._from, self._codec, self._timeout_s)
 
     def __hash__(self) -> int:
         return id(self)
@@ -162,7 +177,7 @@ class Live(Mapping[str, Any]):
     def close(self) -> None:
         """End this process's replica of the subtree, for all tables that share it; the next read opens it anew."""
         with _lock:
-            clone = _replicas.pop(self._place, None)
+            clone = _replicas.pop(self._from, None)
             for table in list(_TABLES):
                 if table._clone is clone:
                     table._clone = table._pinned = None
@@ -171,14 +186,15 @@ class Live(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         where = "not opened here" if self._clone is None else repr(self._clone)
-        return f"<live {self._place[1] or '(everything)'} of {', '.join(self._place[0])}: {where}>"
+        servers, file, subtree = self._from
+        return f"<live {subtree or '(everything)'} of {file or ', '.join(servers)}: {where}>"
 
     def _here(self) -> Clone:
         clone = self._clone  # not by its truth: an empty mapping is false
         return clone if clone is not None else self._open()
 
     def _open(self) -> Clone:
-        clone = _replica(self._place)
+        clone = _replica(self._from)
         clone.wait_until_synced(self._timeout_s)
         self._clone = clone
         return clone
@@ -187,25 +203,34 @@ class Live(Mapping[str, Any]):
 # -- this process's replicas
 
 _lock = threading.Lock()
-_replicas: dict[Place, Clone] = {}
-_parents: list[dict[Place, Clone]] = []  # of the processes this one was forked from: kept, so that nothing closes them
+_replicas: dict[Source, Clone] = {}
+_parents: list[dict[Source, Clone]] = []  # of the processes this one was forked from: kept, so that nothing closes them
 _TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
 
 
-def _again(servers: tuple[str, ...], subtree: str, codec: str | Codec, timeout_s: float) -> Live:
-    return Live(servers, subtree, codec=codec, timeout_s=timeout_s)
+def _source_of(servers: Servers | None, client_file: FilePath | None, subtree: str) -> Source:
+    if client_file is not None and servers is None:
+        return Source((), os.path.abspath(client_file), subtree)
+    found = servers_of(servers, client_file)
+    return Source((), found.path, subtree) if isinstance(found, ClientFile) else Source(tuple(found), None, subtree)
 
 
-def _replica(place: Place) -> Clone:
+def _again(source: Source, codec: str | Codec, timeout_s: float) -> Live:
+    servers, client_file, subtree = source
+    return Live(servers or None, subtree, client_file=client_file, codec=codec, timeout_s=timeout_s)
+
+
+def _replica(source: Source) -> Clone:
     with _lock:
-        clone = _replicas.get(place)
+        clone = _replicas.get(source)
         if clone is None or clone.closed:
             if len(_replicas) >= REPLICAS_MAX:
                 raise BadInput(
                     f"{REPLICAS_MAX} live tables are open in this process; use one of a larger subtree, or close() some"
                 )
-            servers, subtree = place
-            clone = _replicas[place] = Clone(servers, subtree, name=f"live-{os.getpid()}-{subtree.strip('/')[:40]}")
+            servers, file, subtree = source
+            name = f"live-{os.getpid()}-{subtree.strip('/')[:40]}"
+            clone = _replicas[source] = Clone(servers or None, subtree, client_file=file, name=name)
         return clone
 
 

@@ -163,7 +163,7 @@ def _moment(text: str) -> dt.datetime:
 OPTIONS = (
     Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair"),
     Option(
-        "client_file", "all", _client_file, None, "a path",
+        "clientFile", "all", _client_file, None, "a path",
         "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
     ),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
@@ -213,12 +213,12 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
             values[option.name] = option.read(str(text))
         except ValueError as error:
             raise BadOption(f"option {option.name} is {text!r}: {error}") from None
-    if values["client_file"] is not None:
+    if values["clientFile"] is not None:
         if values["servers"]:
             raise BadOption(
-                "both options servers and client_file are given; the file names the servers: leave them out"
+                "both options servers and clientFile are given; the file names the servers: leave servers out"
             )
-        values["servers"] = values["client_file"]
+        values["servers"] = values["clientFile"]
     if not values["servers"]:
         raise BadOption(
             "option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"

@@ -1,12 +1,12 @@
 """Updates that become visible together: staged by tasks, committed by the driver (SPEC.md, section 20).
 
-    task     Part(servers, transaction, name)    add(segment) ... finish()      travels to the driver as [name, batches]
-    driver   commit(servers, transaction, application, version, parts, replace)           or abort(servers, transaction)
+    task     StagedPart(servers, commit_id, name)    add(segment) ... finish()  travels to the driver as [name, batches]
+    driver   commit(servers, commit_id, application, version, parts, replace)               or abort(servers, commit_id)
 
-A part is one attempt of one task. Its name has a random end, so whatever ran before under the same transaction, a
-failed attempt or a whole run that died, is not named by the commit, and is dropped by it. What sends is a `Clone`
-that only writes: it numbers, resends and survives a failover. One is kept for each process, as making one takes
-longer than a small batch; it costs a thread that sleeps.
+All of it is one staged commit. A part is one attempt of one task, and its name has a random end. So the commit does not
+name what ran before in the same staged commit, a failed attempt or a whole run that died; it drops that. A `Clone` that
+only writes sends the parts: it numbers, resends and survives a failover. One is kept for each process, as making one
+takes longer than a small batch; it costs a thread that sleeps.
 """
 
 import atexit
@@ -72,20 +72,20 @@ atexit.register(close_clones)
 
 
 class StagedPart:
-    """One attempt's share of a transaction."""
+    """One attempt's share of a staged commit."""
 
-    def __init__(self, servers: list[str], transaction: bytes, name: str, timeout_s: float) -> None:
+    def __init__(self, servers: list[str], commit_id: bytes, name: str, timeout_s: float) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
         self.batches = 0
         self._servers = servers
         self._clone = clone_of(servers)
-        self._transaction = transaction
+        self._commit_id = commit_id
         self._timeout_s = timeout_s
         self._tickets: list[Ticket] = []
 
     def add(self, rows: "PackedRows") -> None:
         """Stage what fits a batch."""
-        body = rows.encode(**{columns.STAGE: [self._transaction, self.name]})
+        body = rows.encode(**{columns.STAGE: [self._commit_id, self.name]})
         with _failures(self._servers, self._timeout_s):
             self._tickets.append(self._clone.writer.put_encoded(body, self._timeout_s))
         self.batches += 1
@@ -116,7 +116,7 @@ def _answer(ticket: Ticket, timeout_s: float) -> Ack:
 
 def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire)
     servers: list[str],
-    transaction: bytes,
+    commit_id: bytes,
     application: str,
     version: int,
     parts: list[tuple[str, int]],
@@ -125,18 +125,18 @@ def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire
 ) -> Ack:
     """Make the named parts visible, all at once; an (application, version) committed before is only answered."""
     named = [[name, batches] for name, batches in parts if batches]
-    extras = {columns.COMMIT: [transaction, application, version, named, replace]}
+    extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s):
         return _answer(clone_of(servers).writer.put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
-def abort(servers: list[str], transaction: bytes, timeout_s: float) -> None:
-    """Forget a transaction. If that can't be said now, the servers forget it after an hour: the job has failed for
+def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
+    """Forget a staged commit. If that can't be said now, the servers forget it after an hour: the job has failed for
     another reason, which is the one to be raised."""
     timeout_s = min(timeout_s, ABORT_S)
     try:
         with _failures(servers, timeout_s):
-            body = Segment([], [], {columns.ABORT: transaction}).encode()
+            body = Segment([], [], {columns.ABORT: commit_id}).encode()
             clone_of(servers).writer.put_encoded(body, timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)

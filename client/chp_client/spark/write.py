@@ -1,11 +1,11 @@
 """Writing a data frame, or a stream's micro-batches, all at once: tasks stage, the driver commits.
 
-    task     write(batches)     ->  Staged: [part, batches], with the transaction and what identifies the job
+    task     write(batches)     ->  Staged: [part, batches], with the staged commit and what identifies the job
     driver   commit(messages)   ->  one record: every reader sees all of it, or none
              abort(messages)    ->  nothing was ever visible
 
-A task that failed, or ran twice, staged parts that no message names; the commit drops them. A stream's transaction
-and version come from its query id and batch id, which a restart from the checkpoint keeps: a batch that was
+A task that failed, or ran twice, staged parts that no message names; the commit drops them. The id of a stream's staged
+commit and its version come from its query id and batch id, which a restart from the checkpoint keeps: a batch that was
 committed before the driver died is recognised and answered as done. So is a batch write with the same application
 and version; without them each run is another.
 """
@@ -38,16 +38,16 @@ class Staged(WriterCommitMessage):
     batches: int
     rows: int
     duplicates: int  # rows that a later row of the same Arrow batch replaced
-    transaction: bytes
+    commit_id: bytes
     application: str
     version: int
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a write is known by: its transaction, and for a repeated run its application and version."""
+    """What a write is known by: its staged commit, and for a repeated run its application and version."""
 
-    transaction: bytes
+    commit_id: bytes
     application: str
     version: int
 
@@ -66,7 +66,7 @@ def stream_job(options: dict[str, Any], query: str, batch: int) -> Job:
 
 
 def _known(application: str, version: int) -> Job:
-    """The same transaction in each run: what a run that died has staged goes when another one commits."""
+    """Name the same staged commit in each run: what a run that died has staged goes when another one commits."""
     name = f"{application}\0{version}".encode()
     return Job(hashlib.blake2b(name, digest_size=16).digest(), application, version)
 
@@ -76,7 +76,7 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
     settle()
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    part = staging.StagedPart(options["servers"], job.transaction, f"{partition}.{attempt}", options["timeout"])
+    part = staging.StagedPart(options["servers"], job.commit_id, f"{partition}.{attempt}", options["timeout"])
     rows = duplicates = 0
     progress = Progress(f"partition {partition}", "rows staged")
     for batch in batches:
@@ -86,7 +86,7 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
             part.add(segment)
             progress.add(len(segment.key_column))
     part.finish()
-    return Staged(partition, part.name, part.batches, rows, duplicates, job.transaction, job.application, job.version)
+    return Staged(partition, part.name, part.batches, rows, duplicates, job.commit_id, job.application, job.version)
 
 
 def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bool) -> None:
@@ -97,7 +97,7 @@ def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bo
         return
     parts = [(m.part, m.batches) for m in staged]
     ack = staging.commit(
-        options["servers"], job.transaction, job.application, job.version, parts, replace, options["timeout"]
+        options["servers"], job.commit_id, job.application, job.version, parts, replace, options["timeout"]
     )
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
     log.info("committed %d rows at %d.%d (%s)", rows, ack.epoch, ack.sequence, ack.durability)
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Beside the driver, when the job has failed."""
-        staging.abort(self._options["servers"], self._job.transaction, self._options["timeout"])
+        staging.abort(self._options["servers"], self._job.commit_id, self._options["timeout"])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -150,9 +150,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         settle()
         told = next((m for m in messages if m is not None), None)
         if told is not None:
-            commit(self._options, Job(told.transaction, told.application, told.version), messages, self._overwrite)
+            commit(self._options, Job(told.commit_id, told.application, told.version), messages, self._overwrite)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Beside the driver, when a task has failed for good; without a message the servers forget it after an hour."""
-        for transaction in {m.transaction for m in messages if m is not None}:
-            staging.abort(self._options["servers"], transaction, self._options["timeout"])
+        for commit_id in {m.commit_id for m in messages if m is not None}:
+            staging.abort(self._options["servers"], commit_id, self._options["timeout"])

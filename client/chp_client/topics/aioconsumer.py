@@ -97,17 +97,17 @@ class AsyncBatch:
 
 
 class AsyncTransaction:
-    """Made by `AsyncClone.together`, for `async with`: what `Transaction` has is called on the `t` it gives."""
+    """Made by `AsyncClone.transaction`, for `async with`: what `Transaction` has is called on the `t` it gives."""
 
-    def __init__(self, together: Transaction) -> None:
-        self._together = together
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
 
     async def __aenter__(self) -> Transaction:
-        return self._together
+        return self._transaction
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            await self._together.send()
+            await self._transaction.send()
 
 
 class AsyncConsumer:

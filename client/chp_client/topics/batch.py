@@ -1,7 +1,7 @@
 """What a consumer is given: messages as columns, and the steps that acknowledge them.
 
-A batch is done once: by `done`, by `commit`, by `Clone.together`, or as the next one is asked for. What was sent for it
-and refused leaves it undone: the servers give its messages again, to whoever has their slots.
+A batch is done once: by `done`, by `commit`, by `Clone.transaction`, or as the next one is asked for. A refused
+acknowledgement leaves it undone: the servers give its messages again, to the member that has their slots.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Batch:
         if self._ticket is not None and self.is_done:
             return self._ticket
         for part in portions(self._letters)[:-1]:  # what does not fit one record
-            self.upto(part[-1] + 1)._together(None).send()
-        return self._together(None).send()
+            self.upto(part[-1] + 1)._transaction(None).send()
+        return self._transaction(None).send()
 
     def commit(
         self,
@@ -105,7 +105,7 @@ class Batch:
         publish         messages by topic
 
         Raises `Fenced` if somebody else has these messages by now, or they were acknowledged: then nothing of it is
-        done. For conditions on keys, and keys of messages, there is `Clone.together`.
+        done. For conditions on keys, and keys of messages, there is `Clone.transaction`.
         """
         return self.committing(sets, deletes=deletes, publish=publish, timeout=timeout).wait(timeout)
 
@@ -113,14 +113,14 @@ class Batch:
         self, sets: Items | None, *, deletes: Iterable[str], publish: Published | None, timeout: float | None = None
     ) -> Ticket:
         """The same without waiting."""
-        together = self._together(timeout)
+        transaction = self._transaction(timeout)
         if sets is not None:
-            together.set_many(sets)
+            transaction.set_many(sets)
         for key in deletes:
-            together.delete(key)
+            transaction.delete(key)
         for topic, values in (publish or {}).items():
-            together.publish_many(topic, values)
-        return together.send()
+            transaction.publish_many(topic, values)
+        return transaction.send()
 
     def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
         """A message of it can't be done: as the batch is acknowledged it goes, with it, to the group's dead topic.
@@ -147,10 +147,10 @@ class Batch:
         told |= {"key": self.keys[at], "tries": tries, "why": cut(why, self._why_max)}
         return letter(told, self.keys[at] or "", self._raw[at])
 
-    def _together(self, timeout: float | None) -> Transaction:
-        together = Transaction(self._writer, timeout)
-        together.ack(self)
-        return together
+    def _transaction(self, timeout: float | None) -> Transaction:
+        transaction = Transaction(self._writer, timeout)
+        transaction.ack(self)
+        return transaction
 
     # -- for the parts of this package
 

@@ -1,8 +1,8 @@
-"""Several things in one step: keys, messages and acknowledgements, of which all are done or none (docs/topics.md).
+"""A transaction: keys, messages and acknowledgements in one step, of which all are done or none (docs/topics.md).
 
-    with clone.together() as t:
-        t.expect("/stock/7", revision)            only if it still has that revision
-        t.set("/stock/7", b"41")
+    with clone.transaction() as t:
+        t.set("/stock/7", b"41", if_revision=at)  only if it still has that revision
+        t.expect("/orders/open", 0)               only if this key is absent; it is not written
         t.publish("orders", b"...", key="alice")
         t.ack(batch)                              a consumer's
     t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
@@ -48,7 +48,7 @@ class ConsumedBatch(Protocol):
 
 
 class Transaction:
-    """Made by `Clone.together`; each method may be called any number of times, the last word on a key counts."""
+    """Made by `Clone.transaction`; each method may be called any number of times, the last word on a key counts."""
 
     def __init__(self, writer: Writer, timeout: float | None = None) -> None:
         self._writer, self._timeout = writer, checks.wait_s(timeout)
@@ -61,10 +61,12 @@ class Transaction:
 
     # -- what is to be done
 
-    def set(self, key: str, value: Any, ttl: float | None = None) -> None:
-        """Set a key; as of `Clone.set`."""
+    def set(self, key: str, value: Any, ttl: float | None = None, if_revision: int | str | None = None) -> None:
+        """Set a key; the arguments are those of `Clone.set`. All is done only if the key has `if_revision`."""
         checks.held_key(key, self._writer.subtrees)
-        self._sets[key] = self._writer.encoded(value), checks.ttl_in_ms(ttl)
+        data, ms = self._writer.encoded(value), checks.ttl_in_ms(ttl)
+        self._expect(key, "if_revision", if_revision)
+        self._sets[key] = data, ms
 
     def set_many(self, items: Items, ttl: float | None = None) -> None:
         """Set many keys, given as a mapping or as (keys, values)."""
@@ -72,14 +74,22 @@ class Transaction:
         ms = checks.ttl_in_ms(ttl)
         self._sets.update((key, (value, ms)) for key, value in zip(keys, values, strict=True))
 
-    def delete(self, key: str) -> None:
-        """Delete a key, whether it is there or not."""
+    def delete(self, key: str, if_revision: int | str | None = None) -> None:
+        """Delete a key, whether it is there or not. All is done only if the key has `if_revision`."""
         checks.held_key(key, self._writer.subtrees)
+        self._expect(key, "if_revision", if_revision)
         self._sets[key] = None, None
 
     def expect(self, key: str, revision: int | str) -> None:
-        """Only if a key has this revision (0: if it is absent), whether it is set here or not; else `Conflict`."""
-        self._expected[check_key(key)] = int(checks.revision("revision", revision))
+        """Do all of it only if a key has this revision (0: if it is absent); else `Conflict`.
+
+        It is for keys that the transaction does not write; `set` and `delete` have `if_revision`.
+        """
+        self._expect(check_key(key), "revision", revision)
+
+    def _expect(self, key: str, name: str, revision: int | str | None) -> None:
+        if revision is not None:
+            self._expected[key] = int(checks.revision(name, revision))
 
     def publish(self, topic: str, value: Any, key: str | None = None) -> None:
         """Publish a message; as of `Topic.publish`."""
@@ -116,11 +126,11 @@ class Transaction:
     def send(self) -> Ticket:
         """Send it, and don't wait; the ticket raises `Conflict`, `Fenced` and `Refused`."""
         if self._ticket is not None:
-            raise BadInput("this was sent already; begin another `together`")
+            raise BadInput("this was sent already; begin another transaction")
         body = self._segment().encode()
         if len(self._sets) > DEFAULT.batch_items_max:
             most = f"{DEFAULT.batch_items_max:,} keys"
-            raise BadInput(f"what is done together is one batch of at most {most}, not {len(self._sets):,}; do less")
+            raise BadInput(f"a transaction has at most {most}, not {len(self._sets):,}; do it in parts")
         self._ticket = ticket = self._writer.put_encoded(checks.batch_body(body), self._timeout)
         for batch in self._batches:
             batch.sent(ticket)

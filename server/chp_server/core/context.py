@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from chp import headers
 from chp.batch import Segment, encode
@@ -23,6 +23,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.versions import VERSION
 
+from ..settings.config import BY_NAME, Config
 from .pair.arbitration import Arbitration
 from .pair.binary_star import PairEvent
 from .pair.follow import Follower
@@ -68,25 +69,46 @@ Asking = Generator[Ask, None, None]
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """What the core needs to know of the server's settings; times in seconds."""
+    """The slice of the settings that the core needs, and what the shell adds; times in seconds."""
 
     primary: bool = True
     has_peer: bool = False
     has_arbiter: bool = False
     name: str = ""
-    secret: bytes = b""  # of this run; only the peer is told it
-    audited: bool = False  # operators' commands are told to who keeps an audit
-    keyed: bool = False  # it is known who sends what: clients have keys, and so has the peer
-    exposed: bool = False  # other hosts reach it, and there is no access control
-    heartbeat_s: float = 0.25
-    peer_timeout_s: float = 1.0
-    solo_wait_s: float | None = 3.0  # None: never
-    bootstrap: bool = False  # without a store and without its peer, it opens one
-    replica_timeout_s: float = 2.0
+    # The secret of this run, which only the peer is told.
+    secret: bytes = b""
+    # Whether the shell writes an audit of operators' commands.
+    audited: bool = False
+    # Whether clients and the peer have keys, so that the sender of each message is known.
+    keyed: bool = False
+    # Whether other hosts reach this server without a key.
+    exposed: bool = False
+    heartbeat_s: float = Config.heartbeat_s
+    peer_timeout_s: float = Config.peer_timeout_s
+    solo_wait_s: float | None = Config.solo_wait_s
+    bootstrap: bool = Config.bootstrap
+    replica_timeout_s: float = Config.replica_timeout_s
     durability: int = 0
-    scrub_s: float = 600.0  # in which the peers compare their contents once; 0: never
+    scrub_s: float = Config.scrub_s
     keys_max: int | None = None
     disk_free_min: int = 0
+
+    @classmethod
+    def of(cls, config: Config, *, secret: bytes, durability: int, disk_free_min: int) -> Self:
+        """Return the slice of a server's settings."""
+        return cls(
+            primary=config.role != "backup",
+            has_peer=config.peer is not None,
+            has_arbiter=config.arbiter is not None,
+            secret=secret,
+            audited=config.audit is not None,
+            keyed=config.keys is not None,
+            exposed=config.exposed,
+            durability=durability,
+            keys_max=config.max_keys or None,
+            disk_free_min=disk_free_min,
+            **{each.name: getattr(config, each.name) for each in fields(cls) if each.name in BY_NAME},
+        )
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The settings: a table (`settings`), how each is read, the command line (`flags`), which source wins (`config`).
+"""The settings: what they are (`config`), how each is read, the command line (`flags`), which source wins (`sources`).
 
 They read the environment and one file, once, at the start.
 """

@@ -1,7 +1,7 @@
-"""The command line of `chp-server`: the flags and the help, made from the table in `settings.py`.
+"""The command line of `chp-server`: the flags and the help, made from the settings in `config.py`.
 
-Flags are only gathered here, as text; reading and checking is the same for all sources, and is done in
-`config.py`. An unknown flag is reported with the nearest known one, together with whatever else is wrong.
+Flags are only gathered here, as text; reading and checking is the same for all sources, and is done in `sources.py`.
+An unknown flag is reported with the nearest known one, together with all else that is wrong.
 """
 
 import argparse
@@ -10,13 +10,13 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..exits import MEANING
+from .config import PREFIX, SETTINGS, Setting
 from .readers import without_password
-from .settings import SETTINGS, Setting
 
-FILE_VARIABLE = "CHP_SERVER_CONFIG"
+FILE_VARIABLE = f"{PREFIX}CONFIG"
 _DESCRIPTION = """\
 One server of a pair that keeps a shared dictionary (CHP, RFC 12). Clients hold their part of it in their own
 memory; every change reaches all of them in one order; either server may die."""
@@ -37,7 +37,7 @@ _WIDTH_MAX = 100
 
 
 class Flags(NamedTuple):
-    """What the command line said: settings as (text, flag), the file, and whether only to show."""
+    """The content of a command line: settings as (text, flag), the file, and whether only to show."""
 
     given: dict[str, tuple[str, str]]
     config: str | None
@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_flags(argv: Sequence[str], problems: list[str]) -> Flags:
-    """The flags; what can't be understood is added to `problems`."""
+    """Return the flags, and add what can't be understood to `problems`."""
     parser = build_parser()
     try:
         found, unknown = parser.parse_known_args(argv)
@@ -74,7 +74,7 @@ def parse_flags(argv: Sequence[str], problems: list[str]) -> Flags:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser, with a help grouped by what an operator is after."""
+    """Return the parser, with a help that is grouped by what an operator looks for."""
     width = min(_WIDTH_MAX, shutil.get_terminal_size().columns)
     parser = _Parser(
         prog="chp-server",
@@ -92,13 +92,10 @@ def build_parser() -> argparse.ArgumentParser:
     pair.add_argument("--backup", dest="role_flag", action="store_const", const="backup",
                       help="follow, and take over when the primary is gone; binds tcp://127.0.0.1:5566")  # fmt: skip
     for setting in SETTINGS:
-        group = groups[setting.group]
-        if setting.is_switch:
-            group.add_argument(
-                setting.flag, dest=setting.name, nargs="?", const="yes", metavar=setting.metavar, help=_help(setting)
-            )
-        else:
-            group.add_argument(setting.flag, dest=setting.name, metavar=setting.metavar, help=_help(setting))
+        switch: dict[str, Any] = {"nargs": "?", "const": "yes"} if setting.is_switch else {}
+        groups[setting.group].add_argument(
+            setting.flag, dest=setting.name, metavar=setting.metavar, help=_help(setting), **switch
+        )
     other = parser.add_argument_group("this program")
     other.add_argument("--config", metavar="FILE", help=f"read a TOML file of settings (or {FILE_VARIABLE})")
     other.add_argument("--show-config", action="store_true", help="print the settings, their sources, and end")
@@ -124,14 +121,14 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """`; did you mean X?` for the nearest known word, or nothing."""
+    """Return `; did you mean X?` for the nearest known word, or nothing."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def program_version() -> str:
-    """Of what is installed."""
+    """Return the version of the installed distribution; a checkout has none."""
     try:
         return version("chp-clone")
-    except PackageNotFoundError:  # run from a checkout
+    except PackageNotFoundError:
         return "(not installed)"

@@ -5,19 +5,7 @@
     /health     200 if the server made a turn in the last ten seconds; else 503
     any other   404
 
-    chp_active, chp_in_sync, chp_peer_alive     0 or 1: what an alarm looks at first; a lone server has but the first
-    chp_epoch, chp_sequence, chp_keys, ...      gauges
-    chp_events_total{kind="..."}                what the server counts: updates, garbage by port, refusals by kind, ...
-    chp_journal_...                             sizes, and how long a sync takes
-    chp_room_full, chp_room_memory, ...         1 while sets are refused; memory and disk in bytes, with their bounds
-    chp_topics_...                              messages, their bytes, groups, readers and members, what is missing here
-    chp_group_lag{topic="...",group="..."}      messages a group has yet to acknowledge; chp_group_oldest_s, how long
-                                                the first of them has waited; chp_group_members. 100 groups at most
-    chp_turn_seconds                            a histogram: how long turns hold up everybody
-    chp_sync_seconds, chp_ack_seconds, chp_catch_up_seconds     histograms: what a turn waits for its journal; from sets
-                                                to their answers, the passive's confirmation within; copies of Clones
-    chp_published_messages_total, ..._bytes_total, chp_subscribers      once each, however many it goes to; connections
-    chp_build_info{version="...",python="..."}, process_...     what is running; its processor time, memory, files
+docs/metrics.md lists the metrics; their names and meanings are those of `chp.facts`.
 
 The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
 """
@@ -32,6 +20,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from chp import facts
 from chp.errors import ChpError
 
 from ..settings.flags import program_version
@@ -39,57 +28,7 @@ from .turn_clock import Told, WaitTimes
 
 HEALTHY_S = 10.0  # longer than any turn may take: see what an operator does about long ones
 REQUEST_S = 5.0  # for who connects and says nothing
-_FLAGS = {
-    "active": "1 while this server serves",
-    "in_sync": "1 while the passive has everything that is acknowledged",
-    "peer_alive": "1 while the peer is heard",
-}
-_GAUGES = {
-    "epoch": "the epoch of the last update",
-    "sequence": "how many updates the store has seen",
-    "keys": "keys in the map",
-    "sessions": "clients whose last batch is remembered",
-    "leases": "open leases",
-    "transactions": "staged transactions that wait for their commit",
-    "staged_bytes": "bytes that wait for their commit",
-    "chp1_subscriptions": "CHP/1 subscriptions",
-    "syncs": "snapshots and resumes under way",
-    "pending": "sets a passive holds until it has seen them published",
-    "pending_bytes": "bytes of those",
-    "log_records": "records kept in memory for clients that come back",
-    "log_bytes": "bytes of those",
-    "waiting_acks": "turns whose acknowledgements wait for the passive",
-    "uptime_s": "seconds since the server started",
-    "since_s": "seconds since its state last changed",
-}
-
-_SCRUB = {
-    "passes": "times that the contents of the two servers were gone through",
-    "keys": "keys that the last pass compared",
-    "differences": "how many of them differed",
-    "ended_s_ago": "seconds since a pass was complete",
-}
-_TOPICS = {
-    "topics": "topics",
-    "messages": "messages that topics keep",
-    "bytes": "bytes of those",
-    "groups": "groups of all topics",
-    "readers": "who reads a topic without a group",
-    "members": "members of groups that are connected",
-    "missing": "messages that are known, and not in this journal",
-}
-_GROUPS = {
-    "lag": "messages from the first on that the group has not acknowledged",
-    "oldest_s": "seconds since the first of those came",
-    "members": "members of the group",
-}
-
-
-_WAITS = {
-    "sync": "what a turn waits until its journal is durable",
-    "ack": "from the turn that takes sets to their answers, the passive's confirmation within",
-    "catch_up": "from a Clone's request to the end of its copy, or of what it had missed",
-}
+_OF_A_PAIR = ("in_sync", "peer.alive")
 
 
 class MetricsError(ChpError):
@@ -142,58 +81,23 @@ class MetricsServer:
         return readiness(self.status)
 
     def collect(self) -> Iterator[Any]:
-        """What prometheus_client asks for at each scrape."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
+        """Yield the metrics; prometheus_client calls this at each scrape."""
         status = self.status
         if not status:
             return
-        flags = {
-            "active": status["state"] == "active",
-            "in_sync": bool(status["in_sync"]),
-            "peer_alive": bool(status["peer"] and status["peer"]["alive"]),
-        }
-        lone = status.get("role") == "alone"  # it raises no alarm of a pair
-        for name, text in list(_FLAGS.items())[: 1 if lone else None]:
-            yield GaugeMetricFamily(f"chp_{name}", text, value=float(flags[name]))
-        for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"chp_{name}", text, value=float(status[name]))
-        for name, value in status.get("journal", {}).items():
-            if isinstance(value, int | float):
-                yield GaugeMetricFamily(f"chp_journal_{name}", f"journal: {name}", value=float(value))
-        for name, value in status.get("scrub", {}).items():
-            if name in _SCRUB and value is not None:
-                yield GaugeMetricFamily(f"chp_scrub_{name}", _SCRUB[name], value=float(value))
-        for name, value in status["room"].items():
-            if isinstance(value, int | float):
-                yield GaugeMetricFamily(f"chp_room_{name}", f"room for more: {name}", value=float(value))
-        yield from _of_topics(status)
-        events = CounterMetricFamily("chp_events", "what the server counted since it started", labels=["kind"])
-        for kind, count in sorted(status["counts"].items()):
-            events.add_metric([kind], float(count))
-        yield events
-        text = "processor time of the serving thread a turn: one above 50 ms is too long"
-        buckets, total_s = self.turns
-        if buckets:
-            yield HistogramMetricFamily("chp_turn_seconds", text, buckets=buckets, sum_value=total_s)
-        yield from self._of_waits()
-
-    def _of_waits(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        if (waits := self.waits) is None:
-            return
-        for name, each in (("sync", waits.syncs), ("ack", waits.acks), ("catch_up", waits.copies)):
-            buckets, total_s = each.told()
-            yield HistogramMetricFamily(f"chp_{name}_seconds", _WAITS[name], buckets=buckets, sum_value=total_s)
-        for name, count in (("messages", waits.messages), ("bytes", waits.bytes)):
-            text = f"{name} published, each once however many it goes to"
-            yield CounterMetricFamily(f"chp_published_{name}", text, value=float(count))
-        text = "connections to the publishing socket"
-        yield GaugeMetricFamily("chp_subscribers", text, value=float(self.subscribers))
-        build = GaugeMetricFamily("chp_build_info", "1, with what is running", labels=["version", "python"])
-        build.add_metric([program_version(), platform.python_version()], 1.0)
-        yield build
+        yield _family("chp_active", status["state"] == "active")
+        yield from _gauges(status)
+        yield _family("chp_events_total", {(kind,): count for kind, count in sorted(status["counts"].items())})
+        if self.turns[0]:
+            yield _family("chp_turn_seconds", self.turns)
+        if (waits := self.waits) is not None:
+            yield _family("chp_sync_seconds", waits.syncs.told())
+            yield _family("chp_ack_seconds", waits.acks.told())
+            yield _family("chp_catch_up_seconds", waits.copies.told())
+            yield _family("chp_published_messages_total", waits.messages)
+            yield _family("chp_published_bytes_total", waits.bytes)
+            yield _family("chp_subscribers", self.subscribers)
+            yield _family("chp_build_info", {(program_version(), platform.python_version()): 1})
 
     def close(self) -> None:
         """End the endpoint."""
@@ -213,15 +117,36 @@ def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
     return False, f"{status['state']}, not in sync: {status.get('waits_for') or f'it {heard}'}"
 
 
-def _of_topics(status: dict[str, Any]) -> Iterator[Any]:
+def _family(name: str, value: Any) -> Any:
+    """Return one of `facts.MEASURES`: `value` is a number, numbers by labels, or the buckets and sum of a histogram."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    measure = facts.MEASURE[name]
+    if measure.type == "histogram":
+        buckets, total_s = value
+        return HistogramMetricFamily(name, measure.help, buckets=buckets, sum_value=total_s)
+    kind = CounterMetricFamily if measure.type == "counter" else GaugeMetricFamily
+    family = kind(name.removesuffix("_total"), measure.help, labels=measure.labels)
+    for labels, number in value.items() if measure.labels else [((), value)]:
+        family.add_metric(labels, float(number))
+    return family
+
+
+def _gauges(status: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the facts of a status that are numbers; a lone server has none of those that alarms of a pair look at."""
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, text in _TOPICS.items():
-        yield GaugeMetricFamily(f"chp_topics_{name}", text, value=float(status["topics"][name]))
-    for name, text in _GROUPS.items() if status["groups"] else ():
-        family = GaugeMetricFamily(f"chp_group_{name}", text, labels=["topic", "group"])
+    lone = status.get("role") == "alone"
+    for fact in facts.GAUGES:
+        value = fact.of(status)
+        if fact.path in _OF_A_PAIR:
+            value = None if lone else bool(value)
+        if value is not None:
+            yield GaugeMetricFamily(fact.metric_name, fact.help, value=float(value))
+    for fact in facts.GROUP_GAUGES if status["groups"] else ():
+        family = GaugeMetricFamily(fact.metric_name, fact.help, labels=["topic", "group"])
         for group in status["groups"]:
-            family.add_metric([group["topic"], group["group"]], float(group[name]))
+            family.add_metric([group["topic"], group["group"]], float(group[fact.name]))
         yield family
 
 

@@ -170,7 +170,9 @@ class Server:
         self.supervisor = Supervisor({})  # chp-server's is systemd, if that asks; one inside a program has none
         now = self._now = time.monotonic()  # of the turn
         self._space = DiskMonitor(gauge, now)
-        core_config = _core_config(config, journal, gauge.disk_free_min)
+        core_config = CoreConfig.of(
+            config, secret=secrets.token_bytes(16), durability=journal.durability, disk_free_min=gauge.disk_free_min
+        )
         run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
         self.core = ServerCore(core_config, run, now, limits)
         self._waits = WaitTimes(*waited_for(self.core))
@@ -538,25 +540,3 @@ class Server:
             self._context.term()
             os.close(self._wake_in)
             os.close(self._wake_out)
-
-
-def _core_config(config: Config, journal: Journal, disk_free_min: int) -> CoreConfig:
-    return CoreConfig(
-        primary=config.role != "backup",
-        has_peer=config.peer is not None,
-        has_arbiter=config.arbiter is not None,
-        name=config.name,
-        secret=secrets.token_bytes(16),
-        exposed=config.exposed,
-        audited=config.audit is not None,
-        keyed=config.keys is not None,
-        heartbeat_s=config.heartbeat_s,
-        peer_timeout_s=config.peer_timeout_s,
-        solo_wait_s=config.solo_wait_s,
-        bootstrap=config.bootstrap,
-        replica_timeout_s=config.replica_timeout_s,
-        durability=journal.durability,
-        scrub_s=config.scrub_s,
-        keys_max=config.max_keys or None,
-        disk_free_min=disk_free_min,
-    )

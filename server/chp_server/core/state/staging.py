@@ -77,7 +77,7 @@ class Staging:
         `owners` tells the users of clients.
         """
         limits, new = self._limits, transaction_id not in self.transactions
-        crowded = new and len(self.transactions) >= limits.transactions_max
+        crowded = new and len(self.transactions) >= limits.staged_commits_max
         if not crowded and self.bytes + size <= limits.staged_bytes_max:
             return Room(self._above_share(client)) if new else Room()
         of_user: dict[str, list[bytes]] = {}  # the one that was touched longest ago first
@@ -85,9 +85,9 @@ class Staging:
             of_user.setdefault(owners.get(self._openers.get(name, b""), ""), []).append(name)
         gone: list[bytes] = []
         if crowded:
-            crowd = crowding({one: len(names) for one, names in of_user.items()}, limits.transactions_max, user)
+            crowd = crowding({one: len(names) for one, names in of_user.items()}, limits.staged_commits_max, user)
             if crowd in (None, user):
-                most = f"{limits.transactions_max} transactions are open (transactions_max)"
+                most = f"{limits.staged_commits_max} staged commits are open (staged_commits_max)"
                 return Room(f"{most}, and no user has more; commit or abort some")
             gone.append(of_user[crowd or ""].pop(0))
         if new and (why := self._above_share(client)):
@@ -96,19 +96,19 @@ class Staging:
             held = {one: sum(self.transactions[name].bytes for name in names) for one, names in of_user.items()}
             crowd = crowding(held, limits.staged_bytes_max, user)
             if crowd in (None, user):
-                text = f"{self.bytes} bytes are staged in {len(self.transactions)} transactions"
+                text = f"{self.bytes} bytes are staged in {len(self.transactions)} staged commits"
                 return Room(f"{text}, and {limits.staged_bytes_max} may be (staged_bytes_max); commit or abort some")
             gone.append(of_user[crowd or ""].pop(0))
         return Room(makes_room=gone)
 
     def _above_share(self, client: bytes) -> str:
-        most = self._limits.transactions_of_one_max
+        most = self._limits.staged_commits_of_one_max
         if len(self.transactions) < most:
             return ""
         if [self._openers.get(name) for name in self.transactions].count(client) < most:
             return ""
-        share = f"its share, {most} (transactions_of_one_max)"
-        return f"this client has {share}, of transactions open; commit or abort some"
+        share = f"its share, {most} (staged_commits_of_one_max)"
+        return f"this client has {share}, of staged commits open; commit or abort some"
 
     def opened(self, transaction_id: bytes, client: bytes) -> None:
         """A client stages something: a transaction that is not here yet is its own."""
@@ -195,7 +195,7 @@ class Staging:
     def record_ended(self, transaction_id: bytes) -> None:
         """Remember that the transaction was committed."""
         self.committed[transaction_id] = None
-        while len(self.committed) > min(self._limits.transactions_max, self._limits.applications_max):
+        while len(self.committed) > min(self._limits.staged_commits_max, self._limits.applications_max):
             self.committed.popitem(last=False)
 
     def idle(self, now: float) -> list[bytes]:

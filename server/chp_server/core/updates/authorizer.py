@@ -227,7 +227,7 @@ def _anothers(granted: AccessState, user: str, extras: dict[str, Any], staging: 
     for transaction_id in _transactions(extras):
         opener = staging.opener_of(transaction_id)
         if opener is not None and granted.owners.get(opener, user) != user:
-            return "the transaction is another user's; begin one of your own"
+            return "the staged commit is another user's; begin one of your own"
     return ""
 
 

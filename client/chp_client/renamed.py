@@ -1,0 +1,74 @@
+"""Old public names, and the errors that tell a caller the new ones.
+
+    class Clone(metaclass=PublicNames):
+        together = OldName("transaction()")        # clone.together raises AttributeError: use transaction()
+
+        @renamed(stale_s="silence_s")              # Clone(stale_s=1) raises BadInput: use silence_s
+        def __init__(self, silence_s=None): ...
+
+An old name costs nothing where nobody uses it. It is a descriptor in the class, because `__getattr__` would make each
+attribute of an instance slower. `dir` does not show it.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from chp.errors import BadInput
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class OldName:
+    """An attribute that is gone; `now` says what to write."""
+
+    def __init__(self, now: str) -> None:
+        self._now, self._name = now, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise AttributeError(f"{self._name} is gone; use {self._now}")
+
+
+def public_names(owner: type, names: Iterable[str]) -> list[str]:
+    """Return those of an object's `names` that its users may use: no old one, and no private one."""
+    gone = {name for each in owner.__mro__ for name, thing in vars(each).items() if isinstance(thing, OldName)}
+    return [name for name in names if name not in gone and (name.startswith("__") or not name.startswith("_"))]
+
+
+class PublicNames(ABCMeta):
+    """The kind of a class whose `dir` shows what users may use."""
+
+    def __dir__(cls) -> list[str]:
+        return public_names(cls, super().__dir__())
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Raise `BadInput` that names the new word for an argument that had each of these names."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*arguments: P.args, **named: P.kwargs) -> R:
+            for old in names.keys() & named.keys():
+                raise BadInput(f"the argument {old} is gone; use {names[old]}")
+            return function(*arguments, **named)
+
+        return called
+
+    return decorated
+
+
+def told(name: str, now: dict[str, str], module: str) -> Any:
+    """Raise what the `__getattr__` of a module raises for a name that it has not.
+
+    For an old name it is an `ImportError`, since `from module import name` shows no text of an `AttributeError`.
+    """
+    if name in now:
+        raise ImportError(f"{name} is gone; use {now[name]}", name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
