@@ -110,7 +110,7 @@ def watching(pipe: Pipe, port: int) -> None:
     made: dict[bytes, float] = {}
 
     def look() -> None:
-        for change in everything.watch("/seen/", start="now"):
+        for change in everything.watch("/seen/", start="end"):
             begin = made.pop(change.value, None)
             if begin is not None:
                 took.append(time.monotonic() - begin)

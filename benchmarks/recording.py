@@ -129,7 +129,7 @@ def recorder_role(pipe: Pipe, address: str, directory: str) -> None:
     stop, begun, done = Event(), Event(), []
 
     def run() -> None:
-        done.append(record(address, directory, "/bench/", start="now", stop=stop, say=lambda _: begun.set()))
+        done.append(record(address, directory, "/bench/", start="end", stop=stop, say=lambda _: begun.set()))
 
     thread = Thread(target=run)
     thread.start()

@@ -21,7 +21,7 @@ import msgpack
 import zmq
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED = range(8)
-ACTIVE, VERSION, CREDIT = 3, 3, 8
+ACTIVE, VERSION, VERSION_MIN, CREDIT = 3, 4, 3, 8
 Frames = list[bytes]
 
 
@@ -120,7 +120,7 @@ class Client:
     def _silent(self) -> bool:
         return self.active is None or time.monotonic() - self.active.heard_at > self.active.silence_s
 
-    def _told(self, server: Server, state: int, number: int, again: bool = False) -> None:  # the table of 15
+    def _told(self, server: Server, state: int, number: int, again: bool = False) -> None:  # the table of 39
         now, silent, server.epoch = time.monotonic(), self._silent(), number >> 48
         late = now - self.heard_at > 3 * server.silence_s
         server.heard_at = now
@@ -157,7 +157,7 @@ class Client:
         elif header[0] in (SYNC, RECORDS) and header[1] == self.asked and header[2] == len(self.chunks):
             self.chunks.append([header, *items])
             self.asked_at = time.monotonic()
-            server.dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 3, "id": self.asked, "more": 1})])
+            server.dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 4, "id": self.asked, "more": 1})])
         elif header[0] == KTHXBAI and header[1] == self.asked:
             self._complete(header)
         elif header[0] == REFUSED and header[1] == self.asked and header[2] == "passive":
@@ -187,7 +187,7 @@ class Client:
 
     def _update(self, server: Server, frames: Frames) -> None:  # what is published: 15, 16, 18
         header, *_ = msgpack.unpackb(frames[4])
-        if header[0] == GREETING and header[1] >= VERSION:
+        if header[0] == GREETING and header[1] >= VERSION_MIN:
             again, server.id, server.silence_s = server.id not in (b"", header[5]), header[5], max(1.0, header[4] / 250)
             server.greeted.add(frames[0])
             self._told(server, header[2], header[3], again)

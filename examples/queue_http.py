@@ -99,7 +99,7 @@ async def produce(clone: AsyncClone, topic: str, producer_id: str, message: str)
 
 async def first(topic: AsyncTopic, position: int) -> Message | None:
     """The first message from a position on."""
-    async for batch in topic.read(position - 1 if position else None, wait=False):
+    async for batch in topic.read(position, wait=False):
         for message in batch:
             return message
     return None

@@ -30,8 +30,8 @@ sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite` records the traces of tests/scenarios and the vectors of SPEC.md anew; review the difference."""
-    parser.addoption("--rewrite", action="store_true", help="record the traces and the vectors of SPEC.md anew")
+    """`--rewrite` records the traces of tests/scenarios and the vectors of spec/vectors anew; review the difference."""
+    parser.addoption("--rewrite", action="store_true", help="record the traces and the vectors of spec/vectors anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

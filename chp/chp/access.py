@@ -1,19 +1,20 @@
-"""Who may do what: users and roles with their rules, as one value (SPEC.md, section 36).
+"""The rules of access: users and roles with what each may do, as one value (SPEC.md, section 36).
 
     rules = {"users": {NAME: entry}, "roles": {NAME: entry}}
     entry = {"roles": [...], "read": [PREFIX, ...], "write": [...], "consume": [...], "deny-read": [...],
              "deny-write": [...], "deny-consume": [...], "admin": [COMMAND, ...], "tokens": [SHA-256, ...]}
                                         lists that are empty are left out; a role has no "roles" and no "tokens"
 
-A prefix is a subtree: empty (everything), or with a slash at both ends; there are no patterns. What nothing allows is
-not allowed, and what is denied is denied whatever else allows it. A rule is about keys, so a subtree may be read if
-something allows all of it and nothing denies a part of it.
+A prefix is a subtree: empty (everything), or with a slash at both ends; there are no patterns. A key that no rule
+allows is not allowed, and a denied key is denied even if another rule allows it. A rule is about keys, so a subtree may
+be read if a rule allows all of it and no rule denies a part of it.
 
 `consume` is the right to a group of a topic, whose prefix is `/.chp/topics/TOPIC/GROUP/`: to make it, to be its member,
-to acknowledge, to begin it anew and to remove it. Rules that never name `consume` mean what they meant before there was
-such a right: `read` of the topic is enough, and for what a group loses by it, `write` of the topic too.
+to acknowledge, to reset it and to remove it. Rules that never name `consume` keep the meaning that they had before this
+right existed: `read` of the topic is enough, but to reset or remove a group needs `write` of the topic too.
 
-All rules are one value that is replaced as a whole: it is small, and two who change it at once can't mix. Pure.
+All rules are one value that is replaced as a whole. The value is small, and two operators who change it at once can't
+mix their changes. Pure.
 """
 
 from __future__ import annotations
@@ -32,46 +33,56 @@ from .keys import check_subtree
 CONSUME, DENY_CONSUME = "consume", "deny-consume"
 ALLOW, DENY = ("read", "write", CONSUME), ("deny-read", "deny-write", DENY_CONSUME)
 LISTS = (*ALLOW, *DENY, "admin")
-COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch")  # later versions may have more
-RULES_BYTES_MAX = 32 << 10  # of all, packed: they are asked for and set in one message, which has 64 KiB
+# Later versions may have more commands.
+COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch")
+# All rules, packed, have to fit the message that asks for them or sets them, which has 64 KiB.
+RULES_BYTES_MAX = 32 << 10
 ROLES_MAX = 32  # of one user
-TOKENS_MAX = 16  # of one user, so that all of them leave room for the rules
-TOKEN_SHOWN = 8  # digits of a token's hash, by which people and an audit name it
-ASK_MAX = 3  # people who are named to whoever is denied
-NONCE_BYTES = 8  # behind a topic of P+1, of what is sent to one subscriber alone
-TOPICS = "/.chp/topics/"  # the rights to a topic are those to a subtree of its name
+# A bound for each user, so that all tokens leave room for the rules.
+TOKENS_MAX = 16
+# People and an audit name a token by so many digits of its hash.
+TOKEN_SHOWN = 8
+# A user who is denied is told so many people to ask.
+ASK_MAX = 3
+# A message to one subscriber alone has a nonce of so many bytes behind its topic of P+1.
+NONCE_BYTES = 8
+# The rights to a topic are those to a subtree of its name.
+TOPICS = "/.chp/topics/"
 BY_READ = "no rule names `consume`: `read` of a topic allows its groups, and `write` allows to remove and reset them"
 BY_CONSUME = "rules name `consume`: it alone allows to make, use, reset and remove the groups of a topic"
-HUGZ = "HUGZ"  # who may read nothing at all hears this topic, and with it all keys that begin so
+# A user who may read nothing still hears this topic, and with it all keys that begin so.
+HUGZ = "HUGZ"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
-_FOUND_BY = 16  # digits of a hash by which it is looked up: who makes tokens up can't choose them
+# A token is looked up by so many digits of its hash, which nobody who makes tokens up can choose.
+_FOUND_BY = 16
 Entry = dict[str, list[str]]
 Document = dict[str, dict[str, Entry]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What is allowed, and what is denied, of reading or of writing."""
+    """The prefixes that are allowed and denied for one right, such as reading."""
 
     allow: tuple[str, ...]
     deny: tuple[str, ...]
 
     def covers(self, prefix: str) -> bool:
-        """Whether every key that begins with a prefix is allowed, were it no key's yet."""
+        """Return True if every key that begins with a prefix is allowed, including keys that do not exist yet."""
         return prefix.startswith(self.allow) and not any(
             prefix.startswith(denied) or denied.startswith(prefix) for denied in self.deny
         )
 
     def has(self, key: str) -> bool:
-        """Whether one key is allowed."""
+        """Return True if one key is allowed."""
         return key.startswith(self.allow) and not key.startswith(self.deny)
 
     def first_not(self, keys: Sequence[str]) -> str | None:
-        """The first key that is not allowed; two comparisons a rule tell that all are, as mostly they do.
+        """Return the first key that is not allowed, or None.
 
-        What lies between two keys that begin with a prefix begins with it too.
+        Mostly all keys are allowed, and two comparisons a rule show that: if the lowest and the highest key begin with
+        a prefix, all keys between them do.
         """
         if not keys:
             return None
@@ -84,7 +95,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one user may do, with what its roles give."""
+    """The rights of one user, with those of the user's roles."""
 
     read: Sides
     write: Sides
@@ -96,7 +107,7 @@ NOTHING = Rights(Sides((), ()), Sides((), ()), frozenset())
 
 
 class Rules:
-    """All rules, checked; never changed."""
+    """All rules, checked and immutable."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -111,7 +122,7 @@ class Rules:
 
     @staticmethod
     def of(thing: object) -> Rules:
-        """Rules that somebody said, or `BadInput` that names what is wrong with them."""
+        """Check a document and return its rules, or raise `BadInput` that names what is wrong."""
         if not isinstance(thing, dict) or not set(thing) <= {"users", "roles"}:
             raise BadInput("rules are a table of 'users' and one of 'roles', and nothing else")
         document: Document = {}
@@ -133,9 +144,9 @@ class Rules:
         return rules
 
     def may(self, user: str, verb: str, where: str) -> bool:
-        """Whether a user may read or write a key, or all of a subtree ("" or with a slash at its end), or do `admin`.
+        """Return True if a user has a right to a key, to all of a subtree, or to an admin command.
 
-        The one question that every door asks, in one form or another.
+        A subtree is "" or ends with a slash. Every entrance of a server asks this question, in one form or another.
         """
         rights = self.rights(user)
         if verb == "admin":
@@ -148,9 +159,9 @@ class Rules:
         return sides.covers(where) if not where or where.endswith("/") else sides.has(where)
 
     def unconsumed(self, user: str, topic: str, group: str, *, loses: bool = False) -> str:
-        """Return what a user may not do that consuming by a group needs, or "".
+        """Return the right that a user lacks to consume by a group, or "".
 
-        With `loses`, the group is removed or begun anew: it may be another user's, and what it keeps may go.
+        With `loses`, the group is removed or reset: it may belong to another user, and messages that it keeps may go.
         """
         rights, of_topic = self.rights(user), f"{TOPICS}{topic}/"
         if self.names_consume:
@@ -161,19 +172,19 @@ class Rules:
         return "" if rights.read.covers(of_topic) else f"read topic {topic!r:.200}"
 
     def _consumes(self, rights: Rights, where: str) -> bool:
-        """Return whether a prefix of groups may be consumed; without a rule that names it, as its topic is read."""
+        """Return True if a prefix of groups may be consumed; without a rule that names `consume`, reading decides."""
         if self.names_consume:
             return rights.consume.covers(where)
         topic = where[len(TOPICS) :].partition("/")[0] if where.startswith(TOPICS) else ""
         return rights.read.covers(f"{TOPICS}{topic}/" if topic else where)
 
     def user_of(self, hashed: str) -> str:
-        """Whose the token with this hash is; "" if it is nobody's."""
+        """Return the user whose token has this hash, or ""."""
         known, user = self._tokens.get(hashed[:_FOUND_BY], ("", ""))
         return user if compare_digest(hashed, known) else ""
 
     def to_ask(self) -> str:
-        """Whom a user who is denied something may ask for it."""
+        """Return the users whom a denied user may ask: those who may change the rules."""
         able = [user for user in self.document["users"] if "access" in self.rights(user).admin]
         more = f" and {len(able) - ASK_MAX} others" if len(able) > ASK_MAX else ""
         return ", ".join(able[:ASK_MAX]) + more
@@ -235,17 +246,20 @@ def _word(what: str, word: object, whose: str) -> str:
 
 
 def token_hash(token: str) -> str:
-    """What the rules have of a bearer token: 32 random bytes are not to be found by trying, so one hash is enough."""
+    """Return the hash of a bearer token that the rules keep.
+
+    A token has 32 random bytes, which can't be found by trying, so one hash is enough.
+    """
     return sha256(b"chp token" + token.encode(errors="replace")).hexdigest()
 
 
 def granted(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
-    """Rules with more in one list of a user or a role ("users" or "roles"), who may be new."""
+    """Return rules with more words in one list of a user or a role ("users" or "roles"), which may be new."""
     return _with(document, kind, name, what, sorted({*document[kind].get(name, {}).get(what, ()), *words}))
 
 
 def revoked(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
-    """Rules with less in one list; `BadInput` if something of it is not there."""
+    """Return rules with fewer words in one list; raise `BadInput` if one of the words is not there."""
     gone, old = set(words), set(document[kind].get(name, {}).get(what, ()))
     if missing := sorted(gone - old):
         raise BadInput(
@@ -255,7 +269,7 @@ def revoked(document: Document, kind: str, name: str, what: str, words: Iterable
 
 
 def without(document: Document, kind: str, name: str) -> Document:
-    """Rules without a user or a role."""
+    """Return rules without a user or a role."""
     if name not in document[kind]:
         raise BadInput(f"there is no {kind[:-1]} {name!r}; `chp access show` lists them")
     return {**document, kind: {known: entry for known, entry in document[kind].items() if known != name}}
@@ -267,14 +281,14 @@ def _with(document: Document, kind: str, name: str, what: str, words: list[str])
 
 
 def changes(before: Document | None, after: Document, most: int = 50) -> list[str]:
-    """What new rules change, a line each: `+ user bob read /pub/`."""
+    """Return a line for each change that new rules make: `+ user bob read /pub/`."""
     old, new = (set(lines(document)) if document is not None else set() for document in (before, after))
     found = [f"- {line}" for line in sorted(old - new)] + [f"+ {line}" for line in sorted(new - old)]
     return found if len(found) <= most else [*found[:most], f"and {len(found) - most} more"]
 
 
 def lines(document: Document) -> list[str]:
-    """Rules as people read and compare them, a line each: `user alice read /pub/`."""
+    """Return the rules as people read and compare them, a line each: `user alice read /pub/`."""
     return [
         f"{kind[:-1]} {name} {what} {word or repr(word)}" if what else f"{kind[:-1]} {name}"
         for kind in ("roles", "users")

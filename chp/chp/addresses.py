@@ -1,9 +1,10 @@
-"""A server's address, which stands for its port P and those after it (SPEC.md, section 1).
+"""Addresses of servers: each stands for port P and the ports after it (SPEC.md, section 1).
 
 tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address; a name may be of either kind
 ipc://DIR/P      files of these names, for programs of the same host
 
-People may leave `tcp://` out, and may write both servers, a subtree and a codec as one: chp://a:5556,b:5566/rates/?codec=json
+People may leave `tcp://` out, and may write both servers, a subtree and a codec as one URL:
+chp://a:5556,b:5566/rates/?codec=json
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
 PORT_MAX = 65_535
-IPC_BYTES_MAX = 107  # of a path, in Linux's struct sockaddr_un
+# The size of a path in Linux's struct sockaddr_un.
+IPC_BYTES_MAX = 107
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:/\s\[\]]+):(?P<port>[0-9]{1,5})")
 _IPC = re.compile(r"ipc://(?P<host>/(?:[^\s,\0]*[^\s,\0/])?)/(?P<port>[0-9]{1,5})")
 SCHEME = "chp://"
-LOCAL_PAIR = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")  # two servers of one machine
+LOCAL_PAIR = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
 FORMS = "tcp://host:port or ipc:///directory/port"
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Host or directory, and port; ValueError says what is wrong, to stand behind the address."""
+    """Return (host or directory, port). The text of a ValueError is made to stand behind the address."""
     found = _TCP.fullmatch(address) or _IPC.fullmatch(address)
     if found is None:
         raise ValueError(f"is not {FORMS}")
@@ -35,44 +37,44 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def is_ipv6(address: str) -> bool:
-    """Whether a socket needs IPv6 for it: a literal address in brackets. A name may need it, too."""
+    """Return True for a literal IPv6 address, in brackets. A name may need IPv6 too."""
     return address.startswith("tcp://[")
 
 
 def is_name(address: str) -> bool:
-    """Whether its host is to be looked up: it may have an IPv4 address, an IPv6 one, or both."""
+    """Return True if the host of an address is a name: it may have an IPv4 address, an IPv6 one, or both."""
     host = address.removeprefix("tcp://").rpartition(":")[0]
     return not (is_file(address) or is_ipv6(address) or re.fullmatch(r"[0-9.]+|\*", host))
 
 
 def in_turn(address: str, tries: int) -> bool:
-    """Whether a socket takes IPv6 for it, at this try: a name is looked up as IPv4 first, then as IPv6, and so on."""
+    """Return True if a socket uses IPv6 at this try: a name is looked up as IPv4 and as IPv6 in turn."""
     return is_ipv6(address) or (is_name(address) and tries % 2 == 1)
 
 
 def is_file(address: str) -> bool:
-    """Whether an address is one of this host's files."""
+    """Return True if an address names files of this host."""
     return address.startswith("ipc://")
 
 
 def beside(address: str, offset: int) -> str:
-    """The address of P+offset, of a checked address."""
+    """Return the address of P+offset for a checked address of P."""
     host, port = parse(address)
     return f"ipc://{host}/{port + offset}" if is_file(address) else f"tcp://{host}:{port + offset}"
 
 
 def full(address: str) -> str:
-    """An address with what may be left out: `host:port` is `tcp://host:port`."""
+    """Return an address in full: `host:port` is `tcp://host:port`."""
     return f"tcp://{address}" if ":" in address and "://" not in address else address
 
 
 def words(text: str) -> list[str]:
-    """The addresses in a text, with commas or spaces between; not looked at yet."""
+    """Return the addresses in a text, which commas or spaces separate. They are not checked yet."""
     return [full(word) for word in re.split(r"[,\s]+", text) if word]
 
 
 class Url(NamedTuple):
-    """What `chp://host:port,host:port/subtree/?codec=json` says; a codec of "" if it says none."""
+    """The parts of `chp://host:port,host:port/subtree/?codec=json`; the codec is "" if the URL has none."""
 
     servers: list[str]
     subtree: str
@@ -80,12 +82,12 @@ class Url(NamedTuple):
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is to be read by `parse_url`."""
+    """Return True if `parse_url` is to read a text."""
     return text.strip().startswith(SCHEME)
 
 
 def parse_url(text: str) -> Url:
-    """The parts of a `chp://` URL; ValueError says what is wrong, to stand behind it."""
+    """Return the parts of a `chp://` URL. The text of a ValueError is made to stand behind the URL."""
     rest, _, query = text.strip().removeprefix(SCHEME).partition("?")
     hosts, slash, path = rest.partition("/")
     try:

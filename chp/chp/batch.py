@@ -7,7 +7,7 @@ A batch of a thousand updates is one `msgpack.unpackb` to read and one `dict.upd
 loops over keys unless a sparse column asks for it. A body is one msgpack object, so that a segment's bytes can be
 passed on as they came: `join` puts an array head and a header in front of segments that are already encoded.
 
-A segment read from a peer is checked by `segment_of` before anybody looks into it. Errors are `BadFrame`.
+`segment_of` checks a segment from a peer before other code reads it. Errors are `BadFrame`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from .unpacking import (
     weight_of,
 )
 
+# The kinds are those of `headers`; callers import them from here too.
 __all__ = [
     "ACK",
     "APPLIED",
@@ -95,14 +96,18 @@ __all__ = [
     "select",
     "split",
     "unpackb",
-]  # the kinds are of `headers`, and were here
+]
 
 
-LARGE = 1 << 16  # bytes of a value from which on a copy costs more than a few lines of Python; a bin 32 then
-LARGE_AMONG = 64  # values that are looked at for that; looking at more would cost what it saves
+# A value of so many bytes costs more to copy than a few lines of Python; it is a bin 32 then.
+LARGE = 1 << 16
+# Only segments of so few values are searched for large ones, as more would cost what it saves.
+LARGE_AMONG = 64
 _BIN_32 = struct.Struct(">BI")
-FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})  # columns that are one array
-PLAIN = 3 * CONTAINER + 3  # the weight of a segment without items
+# Columns that are one array.
+FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})
+# The weight of a segment without items.
+PLAIN = 3 * CONTAINER + 3
 
 
 def _column_weight(name: str, column: Any) -> int:
@@ -136,20 +141,23 @@ class Segment:
         return plain + CONTAINER + len(self.extras) + columns_weight
 
     def encode(self) -> bytes:
-        """The segment as it stands in a body."""
+        """Return the segment as it stands in a body."""
         if 0 < len(self.values) <= LARGE_AMONG and max(map(len, self.values)) > LARGE:
             return self._joined()
         return packb((self.keys, self.values, self.extras))
 
     def _joined(self) -> bytes:
-        """As `encode`, of large values: msgpack copies each twice, and as often as its buffer grows; this once."""
+        """Return the segment encoded with one copy of each large value.
+
+        msgpack copies each value twice, and again whenever its buffer grows.
+        """
         pieces = [array_head(3), packb(self.keys), array_head(len(self.values))]
         for value in self.values:
             pieces += (_BIN_32.pack(0xC6, len(value)), value) if len(value) > LARGE else (packb(value),)
         return b"".join([*pieces, packb(self.extras)])
 
     def describe(self) -> str:
-        """One line for logs and transcripts: `/a=1 /b deleted (+3 more) ttl=2500`."""
+        """Return one line for logs and transcripts: `/a=1 /b deleted (+3 more) ttl=2500`."""
         extras = self.extras or {}
         deleted = set(extras.get(columns.DELETES, ()))
         shown = [
@@ -161,13 +169,13 @@ class Segment:
 
 
 def packb(thing: object) -> bytes:
-    """msgpack, in the form this protocol uses (str and bin kept apart)."""
+    """Return msgpack in the form of this protocol, which keeps str and bin apart."""
     packed: bytes = Packer().pack(thing)
     return packed
 
 
 def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:
-    """The one msgpack object in `body`; `BadFrame` naming `what` for anything else, or more than `weight_max`."""
+    """Return the one msgpack object in `body`; raise `BadFrame` that names `what` if it is none, or too heavy."""
     try:
         return unpack(body, weight_max, text_max)
     except TooMuch as error:
@@ -187,7 +195,8 @@ def decode_options(body: bytes) -> Any:
     if len(body) <= LIGHT or (have := _entry(body, "have")) is None:
         return unpackb(body, OPTIONS, QUESTION)
     begin, end = have
-    options = unpackb(body[:begin] + b"\xc0" + body[end:], OPTIONS, QUESTION)  # with nil in its place
+    # The value is replaced by nil.
+    options = unpackb(body[:begin] + b"\xc0" + body[end:], OPTIONS, QUESTION)
     return {**options, "have": unpackb(body[begin:end], "the 'have' of ICANHAZ?", HAVE)}
 
 
@@ -207,36 +216,38 @@ def _entry(body: bytes, name: str) -> tuple[int, int] | None:
     """Return the place of an option's value; None if there is none, or if the options are no map of msgpack."""
     try:
         return entry(body, name)
-    except Exception:  # msgpack raises as in `unpackb`, which says what is wrong
+    # msgpack raises as in `unpackb`, which says what is wrong.
+    except Exception:
         return None
 
 
 ITEMS_MAX = DEFAULT.batch_items_max
-_pack_header: Callable[[Sequence[object]], bytes] = Packer().pack  # of all threads: it is one call
+# All threads share it, as packing is one call.
+_pack_header: Callable[[Sequence[object]], bytes] = Packer().pack
 _SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
 
 
 def array_head(n: int) -> bytes:
-    """What stands before the elements of an msgpack array of `n`."""
+    """Return the bytes in front of the elements of an msgpack array of `n`."""
     if n < 16:
         return _SHORT_HEADS[n]
     return struct.pack(">BH", 0xDC, n) if n < 1 << 16 else struct.pack(">BI", 0xDD, n)
 
 
 def join(header: Sequence[object], items: Sequence[bytes] = ()) -> bytes:
-    """A body from its header and items that are encoded already."""
+    """Return a body from the fields of its header and from items that are encoded already."""
     return b"".join((array_head(1 + len(items)), _pack_header(header), *items))
 
 
 def encode(header: Header, items: Sequence[bytes] = ()) -> bytes:
-    """A body from its header and items that are encoded already."""
+    """Return a body from its header and from items that are encoded already."""
     n = 1 + len(items)
     head = _SHORT_HEADS[n] if n < 16 else array_head(n)
     return b"".join((head, _pack_header(fields_of(header)), *items))
 
 
 def decode(body: bytes, weight_max: int | None = BODY) -> tuple[Header, list[Any]]:
-    """A body's header, checked and by name, and its items, still as msgpack decoded them."""
+    """Return the checked header of a body, and its items as msgpack decoded them."""
     parts = _parts(body, weight_max)
     header = header_of(parts[0])
     del parts[0]
@@ -244,7 +255,7 @@ def decode(body: bytes, weight_max: int | None = BODY) -> tuple[Header, list[Any
 
 
 def split(body: bytes, weight_max: int | None = BODY) -> list[Any]:
-    """A body's header and items as msgpack decoded them, the header checked as `decode` does."""
+    """Return the header and items of a body as msgpack decoded them; the header is checked as in `decode`."""
     parts = _parts(body, weight_max)
     header_of(parts[0])
     return parts
@@ -258,30 +269,33 @@ def _parts(body: bytes, weight_max: int | None) -> list[Any]:
 
 
 def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
-    """A body's header and where its first item begins, without unpacking the items; None if that can't be told."""
+    """Return the header of a body and the place of its first item without unpacking the items, or None.
+
+    It is None if the header is longer than `bytes_max`, or if this is no body: `decode` says what is wrong.
+    """
     unpacker = msgpack.Unpacker()
     unpacker.feed(body[:bytes_max])
     try:
         unpacker.read_array_header()
         return header_of(unpacker.unpack()), unpacker.tell()
     except Exception:
-        return None  # longer than `bytes_max`, or not a body: `decode` says what is wrong
+        return None
 
 
 def decode_segment(body: bytes) -> Segment:
-    """The segment in the body of a KVSET; none of its keys is too long."""
+    """Return the segment in the body of a KVSET; none of its keys is too long."""
     return segment_of(unpackb(body, "the batch", SEGMENT, DEFAULT.key_bytes_max))
 
 
 def record_of(item: object) -> tuple[Batch, list[Segment]]:
-    """An item of RECORDS, which is a whole BATCH: its header and segments."""
+    """Return the header and segments of an item of RECORDS, which is a whole BATCH."""
     if type(item) is not list or not item:
         raise BadFrame("an item of RECORDS is a whole body")
     return expect(Batch, item[0]), [segment_of(each) for each in item[1:]]
 
 
 def segment_of(thing: object) -> Segment:
-    """A `Segment` from a decoded array, its columns checked by C-level passes."""
+    """Return a `Segment` from a decoded array; passes in C check its columns."""
     if type(thing) is not list or len(thing) != 3:
         raise BadFrame("a segment is an array of keys, values and extras")
     keys, values, extras = thing
@@ -507,9 +521,9 @@ COLUMNS = frozenset(_EXTRAS)
 
 
 def narrow(segment: Segment, prefix: str) -> Segment | None:
-    """The part of a segment whose keys begin with `prefix`; None if there is none, the segment itself if it is all.
+    """Return the part of a segment whose keys begin with `prefix`, the segment itself if that is all, or None.
 
-    Two comparisons decide for a whole column: what lies between two keys that begin with a prefix begins with it too.
+    Two comparisons decide for a whole column: if the lowest and the highest key begin with a prefix, all keys do.
     """
     keys = segment.keys
     if segment.extras and columns.STAGE in segment.extras:
@@ -525,7 +539,7 @@ def narrow(segment: Segment, prefix: str) -> Segment | None:
 
 
 def shown(segment: Segment) -> Segment:
-    """What readers of a subtree are shown of a segment in it: the items alone; the segment itself if that is all."""
+    """Return the items of a segment that readers of its subtree get; the segment itself if it has nothing else."""
     if not segment.extras or segment.extras.keys() <= columns.SHOWN:
         return segment
     extras = columns.without(segment.extras, segment.extras.keys() - columns.SHOWN)
@@ -533,7 +547,7 @@ def shown(segment: Segment) -> Segment:
 
 
 def select(segment: Segment, mask: list[bool]) -> Segment | None:
-    """The items of a segment that the mask names, with their sparse columns; None if it names none."""
+    """Return the items of a segment that the mask names, with their sparse columns, or None."""
     kept = list(compress(segment.keys, mask))
     if not kept:
         return None
@@ -559,7 +573,7 @@ def _narrow_extras(extras: dict[str, Any], mask: list[bool]) -> dict[str, Any]:
 
 
 def runs_of(revisions: Iterable[int]) -> list[list[int]]:
-    """A column of revisions as runs `[revision, how many]`: keys written together share one."""
+    """Return a column of revisions as runs `[revision, how many]`: keys written together share one."""
     runs: list[list[int]] = []
     last = -1
     for revision in revisions:

@@ -1,7 +1,7 @@
 """The names of a segment's sparse columns (SPEC.md, section 13), so that no line of ours has one as a bare string.
 
-Whoever reads `extras[columns.TTLS]` need not know that on the wire it is "t". What each must look like is checked in
-`batch`, where a segment is read.
+Code that reads `extras[columns.TTLS]` need not know that the name on the wire is "t". `batch` checks the form of each
+column when it reads a segment.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +12,18 @@ from .numbers import describe
 
 DELETES: Final = "d"
 TTLS: Final = "t"
-CONDITIONS: Final = "c"  # done only if each key has that revision
-UNLESS_NEWER: Final = "n"  # left out if its key has a later revision
-LEASED: Final = "l"  # the keys live with that lease
-LEASE: Final = "lease"  # open a lease, or refresh it
-ANYBODY: Final = b"anybody:"  # in the place of its owner: it is not one client's; in records a user's name follows
-REFRESH: Final = "refresh"  # keep a lease that is there; refused if it has ended
+# A batch is done only if each key has that revision.
+CONDITIONS: Final = "c"
+# An item is left out if its key has a later revision.
+UNLESS_NEWER: Final = "n"
+# The keys live as long as that lease.
+LEASED: Final = "l"
+# Open a lease, or refresh it.
+LEASE: Final = "lease"
+# ANYBODY stands in the place of the owner of a lease that is no single client's; in records a user's name follows.
+ANYBODY: Final = b"anybody:"
+# Refresh a lease that is there; the batch is refused if the lease has ended.
+REFRESH: Final = "refresh"
 UNLEASE: Final = "unlease"
 STAGE: Final = "stage"
 COMMIT: Final = "commit"
@@ -26,38 +32,53 @@ REVISIONS: Final = "r"  # as runs
 UUIDS: Final = "u"
 PROPERTIES: Final = "p"
 DONE: Final = "done"  # a commit was made
-ENDED: Final = "ended"  # these deletes, or the end of this lease, are by time
-REFUSED: Final = "refused"  # a batch was refused; a resent one is refused again
-SKIPPED: Final = "skipped"  # a session's batches that its client can't send again: another server answered them
-KEY_BYTES: Final = "k"  # packed chunks: the length of each key, and of each value
+# Time caused these deletes, or the end of this lease.
+ENDED: Final = "ended"
+# A batch was refused; if it is sent again it is refused again.
+REFUSED: Final = "refused"
+# The batches of a session that its client can't send again, since another server answered them.
+SKIPPED: Final = "skipped"
+# In packed chunks: the length of each key, and of each value.
+KEY_BYTES: Final = "k"
 VALUE_BYTES: Final = "v"
-PUBLISH: Final = "publish"  # messages for topics: name, how many, and the messages
-TOPIC: Final = "topic"  # make a topic, or remove it
-PLACED: Final = "placed"  # in the place of `publish`: which offsets the messages have got
-TRIM: Final = "trim"  # messages below an offset are let go
-GROUP: Final = "group"  # make a group of a topic, begin it anew elsewhere, or remove it
-JOIN: Final = "join"  # a lease becomes a member of a group
-ACK: Final = "ack"  # slots of a group go from one offset to another
-ASSIGN: Final = "assign"  # which member has which slots from now on
-EXPECT: Final = "expect"  # done only if keys beside those of the segment have these revisions
-ONCE: Final = "once"  # done only if that application has not done this version, or a later one
+# Messages for topics: the name, how many, and the messages.
+PUBLISH: Final = "publish"
+# Make a topic, or remove it.
+TOPIC: Final = "topic"
+# The offsets that the messages of `publish` have got; it takes the place of that column.
+PLACED: Final = "placed"
+# Messages below an offset are removed.
+TRIM: Final = "trim"
+# Make a group of a topic, reset it, or remove it.
+GROUP: Final = "group"
+# A lease becomes a member of a group.
+JOIN: Final = "join"
+# Slots of a group go from one offset to another.
+ACK: Final = "ack"
+# The slots that each member has from now on.
+ASSIGN: Final = "assign"
+# A batch is done only if keys beside those of the segment have these revisions.
+EXPECT: Final = "expect"
+# A batch is done only if that application has not done this version, or a later one.
+ONCE: Final = "once"
 
 OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN})
 OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS
 
-# what says something of each item, or of some, and not of the segment as a whole
+# The columns that concern each item, or some items, and not the segment as a whole.
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
-SHOWN = OF_ITEMS | {ENDED}  # to readers of a subtree: the others may name keys and topics that lie elsewhere
+# The columns that readers of a subtree get: the others may name keys and topics outside of the subtree.
+SHOWN = OF_ITEMS | {ENDED}
 PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)  # [[index, ...], [what, ...]]
 
 
 def in_words(extras: dict[str, Any]) -> Iterator[str]:
-    """What the columns say of a segment as a whole, for logs and transcripts: `ttl=2500`, `if=1.7`."""
+    """Yield the columns that concern a segment as a whole, for logs and transcripts: `ttl=2500`, `if=1.7`."""
     return (_WORDS[name](column) for name, column in extras.items() if name in _WORDS)
 
 
 def _named(lease: bytes) -> str:
-    """A lease as its holder named it, if that is text."""
+    """Return the name of a lease as its holder wrote it, if that is text."""
     text = lease.rstrip(b".\0").decode("ascii", "replace")
     return text if text.isprintable() and "\ufffd" not in text else lease.hex()
 
@@ -97,5 +118,5 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 
 
 def without(extras: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
-    """The columns that are none of these."""
+    """Return the columns that have none of these names."""
     return {name: column for name, column in extras.items() if name not in names}

@@ -1,16 +1,18 @@
-"""A running digest of bodies, in order: by it two ends of a stream know that they had the same (SPEC.md, section 16).
+"""A running digest of bodies, by which the two ends of a stream know that they had the same (SPEC.md, section 16).
 
-CRC-32, chained over the CRC-32 of each body rather than over the bytes: so a body's own sum is computed once, whatever
-chains it becomes part of, and whoever holds bodies back keeps four bytes of each. It finds accidents, not forgers.
+The digest is a CRC-32 that is chained over the CRC-32 of each body rather than over the bytes. So the sum of a body is
+computed once for all chains that have the body, and a program that holds bodies back keeps four bytes of each. The
+digest finds accidents, not forgers.
 """
 
 from __future__ import annotations
 
 from zlib import crc32
 
-NOTHING = (0, 0)  # of no known beginning: to be taken over, not compared
+# The digest of a stream without a known beginning: the other end takes it over and does not compare it.
+NOTHING = (0, 0)
 
 
 def link(digest: int, body_crc: int) -> int:
-    """The digest of what `digest` is of, and then of a body with the CRC-32 `body_crc`."""
+    """Return the digest of the bodies so far and of one more, whose CRC-32 is `body_crc`."""
     return crc32(body_crc.to_bytes(4, "big"), digest)

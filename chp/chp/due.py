@@ -1,11 +1,11 @@
-"""When keys fall due: groups of keys by time, so that a ttl costs no more than a reference to its key.
+"""The order in which keys fall due: groups of keys by time, so that a ttl costs no more than a reference to its key.
 
     near      a group for each deadline                     far     a group for each slot of time, the wider the further
     at its time, a group's keys are due, or are filed again: in narrower slots, or each at its deadline
 
-A map's `deadlines` say what holds; a group may have keys that were set or deleted since, and a key may be in several.
-When there are more of such than of others, everything is filed anew (`again`), some keys with each call, as a million
-at once would hold up a turn: a key may be said to be due some moments late then, and never early.
+The `deadlines` of a map decide. A group may have stale references, to keys that were set or deleted since, and a key
+may be in several groups. When more references are stale than not, everything is filed anew (`again`), some keys with
+each call, as a million at once would hold up a turn. A key may be reported some moments late then, and never early.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import heapq
 from collections.abc import Callable, Iterable
 from math import floor
 
-WIDER = 64  # times: a slot's width, and how many of its width lie between now and the slot
-MORE = 10_000  # stale references that are not worth a look
+# A slot is so many times as wide as the next narrower one, and begins so many of its widths ahead at most.
+WIDER = 64
+# So many stale references are not worth filing everything anew.
+MORE = 10_000
 PARTS = 256
-AGAIN = 4  # keys filed again for each that comes
-Slot = tuple[float, float]  # when it begins, and its width; 0 if it is one deadline
+# So many keys are filed again for each key that is added.
+AGAIN = 4
+# (begin, width) of a slot; the width is 0 for a group with one deadline.
+Slot = tuple[float, float]
 
 
 class Due:
-    """The order in which keys fall due, beside what says when each does."""
+    """The order in which the keys of a map fall due; `deadline_of` tells when each one does."""
 
     __slots__ = ("_again", "_deadline_of", "_groups", "_heap", "_kept", "_now", "_size")
 
@@ -30,16 +34,19 @@ class Due:
         self._deadline_of = deadline_of
         self._groups: dict[Slot, list[str]] = {}
         self._heap: list[Slot] = []
-        self._size = 0  # keys in the groups
-        self._again: list[list[str]] = []  # groups that are filed anew
-        self._kept: list[set[str]] = []  # what of those was: in parts, as a large set grows in a turn of its own
+        # The number of references in all groups.
+        self._size = 0
+        # Groups whose keys are to be filed anew.
+        self._again: list[list[str]] = []
+        # The keys that were filed anew so far. There are several sets, as one large set grows in a turn of its own.
+        self._kept: list[set[str]] = []
         self._now = 0.0
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, keys: Iterable[str], deadline: float, now: float, keys_max: int) -> None:
-        """Keys that fall due at `deadline`, of a map that has `keys_max` such keys."""
+        """Add keys that fall due at `deadline`, for a map that has `keys_max` keys with deadlines."""
         self._now = max(self._now, now)
         before = self._size
         self._file(keys, deadline)
@@ -69,7 +76,7 @@ class Due:
         return (start, width) if start > self._now else (deadline, 0.0)
 
     def _file_again(self, most: int) -> None:
-        """Some of what is filed anew: once each key that has a deadline."""
+        """File some keys anew, each key that has a deadline once."""
         while self._again and most > 0:
             group = self._again[-1]
             some = group[-most:]
@@ -85,13 +92,13 @@ class Due:
                     self._file((key,), deadline)
 
     def next(self) -> float | None:
-        """When to ask `take` next; may be early."""
+        """Return when to call `take` next, which may be early, or None."""
         if self._again:
             return self._now
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float, most: int) -> tuple[list[str], int]:
-        """Keys that are due, of `most` that are looked at, and how many were."""
+        """Look at `most` references at most; return the keys that are due, and the number of references looked at."""
         self._now = max(self._now, now)
         if self._again:
             self._file_again(most)
@@ -103,7 +110,8 @@ class Due:
             at = self._heap[0]
             group = self._groups[at]
             some = group[looked - most :]
-            del group[looked - most :]  # from its end: what is left need not be copied
+            # Keys go from the end of the group, so that the rest need not be copied.
+            del group[looked - most :]
             looked += len(some)
             self._size -= len(some)
             if not group:
@@ -113,7 +121,7 @@ class Due:
         return list(out), looked
 
     def _sort_out(self, keys: list[str], at: Slot, now: float, out: dict[str, None]) -> None:
-        """Of a group whose time has come: what is due, and what is filed more exactly; what holds no more goes."""
+        """Sort the keys of a group whose time has come: they are due, or filed again more exactly, or stale."""
         start, width = at
         for key in keys:
             deadline = self._deadline_of(key)
@@ -125,7 +133,7 @@ class Due:
                 self._file((key,), deadline)
 
     def check(self, deadlines: dict[str, float]) -> None:
-        """Assert that each key will be asked for."""
+        """Assert that `take` will find each key."""
         found: set[str] = set().union(*self._again)
         for (start, width), keys in self._groups.items():
             found |= {k for k in keys if start <= deadlines.get(k, -1.0) < start + width or start == deadlines.get(k)}

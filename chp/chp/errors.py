@@ -1,17 +1,17 @@
-"""What can be wrong with what somebody said, by kind.
+"""The errors of this project, by kind.
 
-Every error names the thing, and what to do about it, in its one line of text. `ChpError` is the root, so that a
-program can catch all of ours in one clause; `BadInput` is the part of it that is the caller's fault and is a
-`ValueError` too, as the standard library would raise it.
+The text of an error is one line, which names the thing and the remedy. `ChpError` is the root, so that a program can
+catch all of ours in one clause. `BadInput` is an error of the caller or the peer; it is a `ValueError` too, as the
+standard library would raise it.
 """
 
 
 class ChpError(Exception):
-    """Root of every error this project raises on purpose."""
+    """The root of every error that this project raises on purpose."""
 
 
 class BadInput(ChpError, ValueError):
-    """The caller, or the peer, said something that can't be taken."""
+    """The caller, or the peer, gave something that can't be used."""
 
 
 class BadKey(BadInput):

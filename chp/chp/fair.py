@@ -1,8 +1,8 @@
-"""Bounded tables that several users share fairly: who has to make room when one is full (SPEC.md, section 38).
+"""Bounded tables that several users share fairly: which user makes room when one is full (SPEC.md, section 38).
 
 A user alone may fill a whole table. When a table is full, the user who has most of it is the one who makes room: by
 losing what it used longest ago, or, if it is the one that asks for more, by being refused. A user who has less than a
-quarter of the table never makes room for another. Without keys everybody is one user, whose name is "".
+quarter of the table never makes room for another. Without keys all clients are one user, whose name is "".
 
 The choice depends on the table alone, so two servers whose tables are alike choose alike. Pure.
 """
@@ -19,9 +19,9 @@ QUARTER = 4
 
 
 def crowding(counts: Mapping[str, int], most: int, asker: str | None = None) -> str | None:
-    """Return the user who makes room in a full table of `most`; None if nobody has a quarter of it.
+    """Return the user who makes room in a full table of `most`; None if no user has a quarter of it.
 
-    Of several who have as much, it is the asker, or else the first by name.
+    If several users have as much, it is the asker, or else the first by name.
     """
     top = max(counts.values(), default=0)
     if QUARTER * top < most or not top:
@@ -45,7 +45,7 @@ def making_room(users: Mapping[Key, str], most: int, asker: str, used: Callable[
 class FairTable(OrderedDict[Key, Value]):
     """A table of at most `most` entries, each of a user, in the order of their last use.
 
-    Entries come by `put` and go by `del`; whoever puts one too many takes the `loser` out.
+    Entries come by `put` and go by `del`. A caller that puts one entry too many removes the `loser`.
     """
 
     def __init__(self, most: int) -> None:
@@ -57,7 +57,7 @@ class FairTable(OrderedDict[Key, Value]):
 
     @property
     def full(self) -> bool:
-        """Whether one more entry would be too many."""
+        """True if one more entry would be too many."""
         return len(self) >= self.most
 
     def put(self, key: Key, value: Value, user: str = "") -> None:
@@ -89,13 +89,13 @@ class FairTable(OrderedDict[Key, Value]):
         self._of_user[user] = OrderedDict()
 
     def __delitem__(self, key: Key) -> None:
-        """Let an entry go."""
+        """Remove an entry."""
         super().__delitem__(key)
         self._take(key, self._user_of.pop(key))
 
     # A dict's own `pop` also takes a default, which no caller here needs.
     def pop(self, key: Key) -> Value:  # type: ignore[override]
-        """Let an entry go, and return its value."""
+        """Remove an entry, and return its value."""
         value = self[key]
         del self[key]
         return value
@@ -107,7 +107,7 @@ class FairTable(OrderedDict[Key, Value]):
             del self._of_user[user]
 
     def user_of(self, key: Key) -> str:
-        """Return the user of an entry; "" if it is nobody's, or not here."""
+        """Return the user of an entry; "" if it has none, or is not here."""
         return self._user_of.get(key, "")
 
     def of_user(self, user: str) -> list[Key]:
@@ -121,10 +121,10 @@ class FairTable(OrderedDict[Key, Value]):
         return crowding({user: len(keys) for user, keys in self._of_user.items()}, self.most, asker)
 
     def loser(self, asker: str | None = None) -> Key:
-        """Return the entry that goes: of the user who makes room, or of all if nobody has a quarter."""
+        """Return the entry that goes: one of the user who makes room, or of all users if none has a quarter."""
         user = self.crowding(asker)
         return next(iter(self if user is None or len(self._of_user) == 1 else self._of_user[user]))
 
     def refuses(self, asker: str) -> bool:
-        """Whether a table in which nothing is forgotten has no room for one more entry of the asker's."""
+        """Return True if the table is full and the asker is the one to make room; for tables that forget nothing."""
         return self.full and self.crowding(asker) in (None, asker)

@@ -1,20 +1,20 @@
-"""The hashmap every replica holds: values, each key's revision, deadlines, and a fingerprint (SPEC.md, section 16).
+"""The hashmap that every replica holds: values, revisions, deadlines, and a fingerprint (SPEC.md, section 16).
 
     values      key -> bytes          revisions   key -> first number of the record that wrote it
     deadlines   key -> local time at which it expires, only for keys with a ttl
 
-A segment is applied by C-level passes over its columns. Only sparse columns (deletes, ttls) cost Python a step an item.
+Passes in C over its columns apply a segment. Only sparse columns (deletes, ttls) cost a step of Python for each item.
 Keys written by one record share one revision object, which keeps a key at about 290 bytes with a 100-byte value.
 
 The fingerprint is the number of keys and the sum of their revisions modulo 2^64. Two replicas of the same channel at
-the same number have the same one. It is kept up to date with each segment, until more updates have come since it was
-last asked for than there are keys: then adding up all revisions once, when it is asked for again, is the cheaper way.
+the same number have the same fingerprint. Each segment updates it, until more updates have come since the last question
+than there are keys. Then it is cheaper to add up all revisions once, at the next question.
 
-Nobody expires a key here: `expired` says which are due, and the active server publishes their deletion. Deadlines are
-times of the local monotonic clock, made from the remaining time that a message told; no two clocks need agree.
+Keys do not expire by themselves here: `expired` tells which are due, and the active server publishes their deletion.
+Deadlines are times of the local monotonic clock, made from the remaining time in a message; no two clocks need agree.
 
-A client's copy never asks what is due, as servers delete what is. So it keeps no order of deadlines (`ordered=False`):
-nobody would take out of it what has gone.
+The copy of a client never asks which keys are due, as servers delete them. So it keeps no order of deadlines
+(`ordered=False`), which would only collect stale references.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from .batch import Segment
 from .due import Due
 from .numbers import U64_MASK
 
-SUM_KEYS_MAX = 1 << 18  # adding up more revisions at once would hold up a turn: about 3 ms
+# Adding up more revisions at once would hold up a turn: about 3 ms.
+SUM_KEYS_MAX = 1 << 18
 
 
 class Hashmap:
-    """Keys, values, revisions and deadlines, and, if `ordered`, the order in which deadlines fall due."""
+    """A map of keys to values, revisions and deadlines; if `ordered`, with the order in which deadlines fall due."""
 
     __slots__ = ("_due", "_noted", "_ordered", "_sum", "_sum_known", "deadlines", "revisions", "values")
 
@@ -49,14 +50,15 @@ class Hashmap:
         self.deadlines: dict[str, float] = {}
         self._sum = 0
         self._sum_known = True
-        self._noted = 0  # updates since the sum was asked for
+        # The number of updates since the last question for the sum.
+        self._noted = 0
         self._due = Due(self.deadlines.get) if self._ordered else None
 
     def __len__(self) -> int:
         return len(self.revisions)
 
     def fingerprint(self) -> tuple[int, int]:
-        """The number of keys, and the sum of their revisions modulo 2^64."""
+        """Return the number of keys, and the sum of their revisions modulo 2^64."""
         return len(self.revisions), self.revision_sum & U64_MASK
 
     @property
@@ -83,7 +85,7 @@ class Hashmap:
         deque(map(self.values.pop, self.deleted_by(segment), repeat(None)), 0)
 
     def note(self, segment: Segment, revision: int, now: float) -> None:
-        """Everything of `apply` but the values: revisions, fingerprint and deadlines."""
+        """Apply all of a segment but the values: revisions, fingerprint and deadlines."""
         if self.deadlines:
             for key in self.deadlines.keys() & set(segment.keys):
                 del self.deadlines[key]
@@ -103,7 +105,8 @@ class Hashmap:
         if self._noted > len(revisions) and len(revisions) <= SUM_KEYS_MAX:
             self._sum_known = False
         elif not self._sum_known and len(revisions) > SUM_KEYS_MAX:
-            _ = self.revision_sum  # the last time that adding up is short: from here on it is kept
+            # This is the last time that adding up is short: from here on the sum is kept.
+            _ = self.revision_sum
         if self._sum_known:
             written = dict.fromkeys(keys, revision)
             self._sum += revision * len(written) - sum(map(revisions.get, written, repeat(0)))
@@ -123,7 +126,7 @@ class Hashmap:
             self._record_each(segment.keys, places, times, now)
 
     def _record_each(self, keys: list[str], places: list[int], ttls: list[int], now: float) -> None:
-        """Deadlines of their own: keys that share a ttl share the number."""
+        """Set a deadline for each item with a ttl; keys that share a ttl share the number."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         alike: dict[int, list[str]] = {}
         for i, ms in zip(places, ttls, strict=True):
@@ -134,7 +137,7 @@ class Hashmap:
             self.set_deadlines(some, now + ms / 1000, now)
 
     def deleted_by(self, segment: Segment) -> Iterable[str]:
-        """The keys that a segment leaves deleted: whose last item in it is a delete. One may be there twice."""
+        """Return the keys whose last item in a segment is a delete. A key may be there twice."""
         deletes = (segment.extras or {}).get(columns.DELETES)
         if not deletes:
             return ()
@@ -157,7 +160,7 @@ class Hashmap:
             self._record_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Undo what `note` did with keys that are not to be here; their values are the caller's."""
+        """Remove what `note` recorded for keys that are not to be here; the caller removes their values."""
         for key in keys:
             self._sum -= self.revisions.pop(key, 0)
             self.deadlines.pop(key, None)
@@ -172,20 +175,22 @@ class Hashmap:
                 self._due.add(keys, deadline, now, len(self.deadlines))
 
     def next_deadline(self) -> float | None:
-        """When to ask `expired` next; may be early, never late."""
+        """Return when to call `expired` next, which may be early and is never late, or None."""
         return None if self._due is None else self._due.next()
 
     def expired(self, now: float, most: int) -> tuple[list[str], int]:
-        """Keys whose deadline has passed, of `most` that are looked at, and how many were; they stay until a segment
-        deletes them."""
+        """Look at `most` keys at most; return those whose deadline has passed, and how many were looked at.
+
+        The keys stay until a segment deletes them.
+        """
         return ([], 0) if self._due is None else self._due.take(now, most)
 
     def remaining_ms(self, key: str, now: float) -> int | None:
-        """What is left of a key's ttl in milliseconds, at least 1, or None if it has none."""
+        """Return the rest of a key's ttl in milliseconds, at least 1, or None if it has no ttl."""
         deadline = self.deadlines.get(key)
         return None if deadline is None else ms_until(deadline, now)
 
-    # -- what users' tests and ours call
+    # -- for tests
 
     def check(self) -> None:
         """Assert every invariant; raises AssertionError naming the one that does not hold."""
@@ -197,20 +202,20 @@ class Hashmap:
 
 
 def deletes_all(segment: Segment) -> bool:
-    """Whether each of its items is a delete."""
+    """Return True if each item of a segment is a delete."""
     deletes = (segment.extras or {}).get(columns.DELETES)
     return deletes is not None and 0 < len(deletes) == len(segment.keys)
 
 
 def ms_until(deadline: float, now: float) -> int:
-    """The milliseconds until a deadline, at least 1; rounded up, since who counts them again must not end too early."""
+    """Return the milliseconds until a deadline, rounded up and at least 1, so that no key expires too early."""
     return max(1, math.ceil((deadline - now) * 1000))
 
 
 def sync_segment(
     keys: list[str], values: list[bytes], runs: list[list[int]], ttls: tuple[list[int], list[int]] | None
 ) -> Segment:
-    """A snapshot chunk: columns, revisions as runs, and the remaining ttls in milliseconds by index."""
+    """Return a snapshot chunk: columns, revisions as runs, and the remaining ttls in milliseconds by index."""
     extras: dict[str, Any] = {columns.REVISIONS: runs}
     if ttls is not None and ttls[0]:
         extras[columns.TTLS] = [ttls[0], ttls[1]]

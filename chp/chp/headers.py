@@ -3,8 +3,8 @@
     [1, prev, first, last, wall_ms, origins, more]   --header_of-->   Batch(prev, first, last, wall_ms, origins, more)
                                                      <--fields_of--
 
-A header is read once, at the door: after `header_of` each field is there and has its type, no number is negative, and
-no other line of ours counts places. Fields beyond those known here are ignored, as SPEC.md asks of every reader. To
+A header is read once, when it arrives. After `header_of` each field is there and has its type, and no number is
+negative; no other code counts places. Fields beyond those known here are ignored, as SPEC.md asks of every reader. To
 add one, append it to its class with a default: a body without it is still read, and None at the end is not sent.
 
 `describe(what)` is the one line that logs, transcripts and documents show; `what` says the items in words.
@@ -29,7 +29,7 @@ DURABILITY_NAMES = ("applied", "journaled", "replicated")
 
 
 class State(IntEnum):
-    """What a server is at the moment; the numbers are those of the classic programs' peer messages."""
+    """The state of a server; the numbers are those of the classic programs' peer messages."""
 
     PRIMARY = 1
     BACKUP = 2
@@ -38,7 +38,7 @@ class State(IntEnum):
 
 
 class Greeting(NamedTuple):
-    """A server that has a subscription says what it is; `server` is new each time it starts."""
+    """The answer of a server to a subscription: what it is; `server` is new each time it starts."""
 
     version: int
     state: int
@@ -48,14 +48,14 @@ class Greeting(NamedTuple):
     name: str
 
     def describe(self, what: str = "") -> str:
-        """`GREETING ACTIVE 1.7`."""
+        """Return a line for logs, such as `GREETING ACTIVE 1.7`."""
         return _line("GREETING", what, state_name(self.state), describe(self.number))
 
 
 class Batch(NamedTuple):
-    """A record, or a part of one: the numbers first..last follow on `prev`; `origins` are [session, batch number].
+    """A record, or a part of one: the numbers first..last follow `prev`; `origins` are [session, batch number].
 
-    `whose` tells which segments are of which batch: [place in `origins` from 1, batch number, how many]; None: of one.
+    `whose` maps segments to batches: [place in `origins` from 1, batch number, how many]. It is None for one batch.
     """
 
     prev: int
@@ -68,23 +68,23 @@ class Batch(NamedTuple):
 
     @property
     def span(self) -> str:
-        """`#1.7`, or `#1.7..9`."""
+        """The numbers for people: `#1.7`, or `#1.7..9`."""
         upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
         return f"#{describe(self.first)}{upto}"
 
     def after(self, prev: int, origins: list[Any]) -> Batch:
-        """The same on a channel, where another number came before and some wrote; `whose` is of the whole record's."""
+        """Return the header for a channel, with another previous number and fewer origins, and without `whose`."""
         return Batch(prev, self.first, self.last, self.wall_ms, origins, self.more)
 
     def describe(self, what: str = "") -> str:
-        """`BATCH #1.7..9 (after 1.6)`."""
+        """Return a line for logs, such as `BATCH #1.7..9 (after 1.6)`."""
         return _line("BATCH", self.span, what, f"(after {describe(self.prev)})")
 
 
 class Heartbeat(NamedTuple):
-    """The active lives; `keys`, how many, and `revsum` are the channel's fingerprint as of `channel_last`.
+    """A sign of life of the active; the number of `keys` and `revsum` are the channel's fingerprint at `channel_last`.
 
-    `digest` is of what the channel carried after the number `since`; 0 and 0 from a server that tells none.
+    `digest` covers what the channel carried after the number `since`. Both are 0 from a server that sends no digest.
     """
 
     state: int
@@ -98,36 +98,39 @@ class Heartbeat(NamedTuple):
     digest: int = 0
 
     def describe(self, what: str = "") -> str:
-        """`HEARTBEAT 1.9 channel 1.7`."""
+        """Return a line for logs, such as `HEARTBEAT 1.9 channel 1.7`."""
         return _line("HEARTBEAT", what, describe(self.number), "channel", describe(self.channel_last))
 
 
 class Sync(NamedTuple):
-    """A chunk of a snapshot; in a journal also the time from which its ttls count."""
+    """A chunk of a snapshot; in a journal `wall_ms` is the time from which its ttls count."""
 
     request: int
     chunk: int
     wall_ms: int | None = None
 
     def describe(self, what: str = "") -> str:
-        """`SYNC` and its segments."""
+        """Return a line for logs: `SYNC` and its segments."""
         return _line("SYNC", what)
 
 
 class Records(NamedTuple):
-    """A chunk of records: its items are whole BATCH bodies; `opener` is of the epoch of the last of them."""
+    """A chunk of records: its items are whole BATCH bodies; `opener` opened the epoch of the last one."""
 
     request: int
     chunk: int
     opener: bytes | None = None
 
     def describe(self, what: str = "") -> str:
-        """`RECORDS` and what they are."""
+        """Return a line for logs: `RECORDS` and the records."""
         return _line("RECORDS", what)
 
 
 class Kthxbai(NamedTuple):
-    """The end of a snapshot or of a resume: complete up to `number`, with the fingerprint at it."""
+    """The end of a snapshot or of a resume: it is complete up to `number`, with the fingerprint at that number.
+
+    `proof` is the store, and the server that opened the number's epoch; a client gives it back with a `from`.
+    """
 
     request: int
     number: int
@@ -137,21 +140,21 @@ class Kthxbai(NamedTuple):
     resumed: bool
     since: int = 0
     digest: int = 0
-    proof: list[Any] | None = None  # the store, and who opened the number's epoch: given back with a `from`
+    proof: list[Any] | None = None
 
     def describe(self, what: str = "") -> str:
-        """`KTHXBAI 1.7 resumed`."""
+        """Return a line for logs, such as `KTHXBAI 1.7 resumed`."""
         return _line("KTHXBAI", what, describe(self.number), "resumed" if self.resumed else "")
 
 
 class Ack(NamedTuple):
-    """A session's batches are done: `runs` are [first batch, last batch, revision]."""
+    """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision]."""
 
     runs: list[Any]
     durability: int
 
     def describe(self, what: str = "") -> str:
-        """`ACK 1..3 5 replicated`."""
+        """Return a line for logs, such as `ACK 1..3 5 replicated`."""
         runs = (f"{a}..{b}" if a != b else str(a) for a, b, *_ in self.runs)
         names = DURABILITY_NAMES
         worth = names[self.durability] if self.durability < len(names) else str(self.durability)
@@ -159,14 +162,14 @@ class Ack(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A batch or a request was not done; `number` is the batch's, or the request's id."""
+    """A refusal of a batch or a request; `number` is the batch's number, or the request's id."""
 
     number: int
     code: str
     detail: Any
 
     def describe(self, what: str = "") -> str:
-        """`REFUSED 5 revision {'/b': '1.4'}`."""
+        """Return a line for logs, such as `REFUSED 5 revision {'/b': '1.4'}`."""
         detail = self.detail
         if isinstance(detail, dict):
             detail = {key: describe(n) if type(n) is int else n for key, n in detail.items()}
@@ -177,18 +180,21 @@ class Refused(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a question: a map whose names depend on it."""
+    """The answer to a question: a map whose names depend on the question."""
 
     request: int
     facts: dict[str, Any]
 
     def describe(self, what: str = "") -> str:
-        """`REPLY` and the map."""
+        """Return a line for logs: `REPLY` and the map."""
         return _line("REPLY", what, str(self.facts))
 
 
 class Epoch(NamedTuple):
-    """The first record of an epoch, by the server that opened it; in journals and between servers only."""
+    """The first record of an epoch, by the server that opened it; in journals and between servers only.
+
+    `because` is for people, and `store` is the server that opened the store's first epoch.
+    """
 
     prev: int
     first: int
@@ -196,18 +202,18 @@ class Epoch(NamedTuple):
     wall_ms: int
     server: bytes
     name: str
-    because: str  # for people
-    store: bytes  # the server that opened the store's first epoch
+    because: str
+    store: bytes
 
     def describe(self, what: str = "") -> str:
-        """`EPOCH #2.8`."""
+        """Return a line for logs, such as `EPOCH #2.8`."""
         return _line("EPOCH", f"#{describe(self.first)}", what)
 
 
 class StateHead(NamedTuple):
-    """All but the map, as the last chunk of a state; the rest is what the chunks before it add up to.
+    """The last chunk of a state: all but the map, with totals of the chunks before it.
 
-    A snapshot in an older journal says less of that.
+    A snapshot in an older journal has fewer totals.
     """
 
     number: int
@@ -218,51 +224,57 @@ class StateHead(NamedTuple):
 
     @property
     def told(self) -> tuple[int, ...]:
-        """What it says of the chunks."""
+        """The totals of the chunks that are there."""
         return tuple(n for n in self[1:] if n is not None)
 
     def describe(self, what: str = "") -> str:
-        """`STATE 1.7`."""
+        """Return a line for logs, such as `STATE 1.7`."""
         return _line("STATE", what, describe(self.number))
 
 
 class Access(NamedTuple):
-    """Rules, as a user gave them, owners of new sessions, or the secret; in journals and between servers only."""
+    """Rules as `user` gave them, owners of new sessions, or the secret; in journals and between servers only.
+
+    An owner is [the first part of a public session, user]. Gateways name the members of groups by the secret. None and
+    an empty secret mean that the former value stays.
+    """
 
     prev: int
     first: int
     last: int
     wall_ms: int
-    user: str  # who gave them
-    owners: list[Any]  # [the first part of a public session, user]
-    rules: dict[str, Any] | None = None  # None: they are as before
-    secret: bytes = b""  # by which gateways name the members of groups; empty: it is as before
+    user: str
+    owners: list[Any]
+    rules: dict[str, Any] | None = None
+    secret: bytes = b""
 
     def describe(self, what: str = "") -> str:
-        """`ACCESS #2.8`."""
+        """Return a line for logs, such as `ACCESS #2.8`."""
         return _line("ACCESS", f"#{describe(self.first)}", what)
 
 
 class Messages(NamedTuple):
-    """Messages of a topic, from an offset on; none: the topic has no more now. `topic_next` is what the next one gets.
+    """Messages of a topic, from an offset on; without items, the topic has no more now.
 
-    Its items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset. To a
-    member of a group it says which slots it is of, from which offset on each, and what proves the last record in it; an
-    item then has a sixth field if it is not all of those messages: a byte for each, 1 for those that are there.
+    The items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset, and
+    `topic_next` the offset of the next message. For a member of a group, `spans` are [slots, from], and `proof`
+    (number, store, opener) proves the last record. An item then has a sixth field if it lacks some of those messages:
+    a byte for each message, 1 for those that are there.
     """
 
     request: int
     upto: int
     first: int
     topic_next: int
-    spans: list[Any] | None = None  # [slots, from], ...
-    proof: list[Any] | None = None  # number, store, opener
+    spans: list[Any] | None = None
+    proof: list[Any] | None = None
 
     def describe(self, what: str = "") -> str:
-        """`MESSAGES up to 17 of 42`."""
+        """Return a line for logs, such as `MESSAGES up to 17 of 42`."""
         return _line("MESSAGES", what, f"up to {self.upto} of {self.topic_next}")
 
 
+# The kinds stand in the order of their numbers.
 Header = (
     Greeting
     | Batch
@@ -277,7 +289,7 @@ Header = (
     | StateHead
     | Messages
     | Access
-)  # in the order of their kinds
+)
 H = TypeVar("H", bound=tuple[Any, ...])
 
 
@@ -286,22 +298,27 @@ def _line(*parts: str) -> str:
 
 
 def state_name(state: int) -> str:
-    """`ACTIVE`; the number itself for a state that this version does not know."""
+    """Return `ACTIVE` and so on; the number itself for a state that this version does not know."""
     return State(state).name if state in State._value2member_map_ else str(state)
 
 
 class _Form(NamedTuple):
-    """What a kind's fields have to be, taken from its class."""
+    """The form of a kind's fields, taken from its class.
+
+    One look-up in `shapes` finds that each field has a right type. One comparison of the first `lead` fields finds that
+    no number is negative, as most headers begin with their numbers.
+    """
 
     cls: Any
-    shapes: frozenset[tuple[type, ...]]  # types that the fields may have: one look-up finds that each is right ...
-    lead: int  # ... and one comparison that none of the numbers, with which most headers begin, is negative
+    shapes: frozenset[tuple[type, ...]]
+    lead: int
     most: int
     fewest: int
-    allowed: list[tuple[type, ...]]  # of each field; empty: anything
+    # The types of each field; empty for any.
+    allowed: list[tuple[type, ...]]
 
     def check(self, fields: list[Any]) -> None:
-        """Find out what is wrong, if anything is."""
+        """Raise `BadFrame` that names what is wrong, if anything is."""
         name = KIND_NAMES[_KINDS[self.cls]]
         if len(fields) < self.fewest:
             raise BadFrame(f"a {name} header has {self.fewest + 1} fields, not {len(fields) + 1}")
@@ -332,7 +349,7 @@ _KINDS: dict[type, int] = {cls: kind for kind, cls in enumerate(get_args(Header)
 
 
 def header_of(thing: object) -> Header:
-    """A header as msgpack decoded it, by name; `BadFrame` if it is none."""
+    """Return a header by name from what msgpack decoded; raise `BadFrame` if it is none."""
     if type(thing) is not list or not thing or type(thing[0]) is not int:
         raise BadFrame("a header is an array whose first element is the kind, a number")
     kind = thing[0]
@@ -349,7 +366,7 @@ def header_of(thing: object) -> Header:
 
 
 def _usual_batch(thing: list[Any]) -> Batch | None:
-    """A BATCH as nearly all are, in half the time: clients read one for each record."""
+    """Return the usual form of a BATCH in half the time, or None; clients read one for each record."""
     _, prev, first, last, wall_ms, origins, more = thing
     numbers = type(prev) is type(first) is type(last) is type(wall_ms) is int
     if numbers and prev >= 0 <= first <= last and wall_ms >= 0 and type(origins) is list and type(more) is bool:
@@ -358,7 +375,7 @@ def _usual_batch(thing: list[Any]) -> Batch | None:
 
 
 def expect(cls: type[H], thing: object) -> H:
-    """As `header_of`, where only one kind has any business."""
+    """Return a header of the one kind that is due here; raise `BadFrame` for others."""
     header = header_of(thing)
     if not isinstance(header, cls):
         raise BadFrame(f"a {name_of(header)} came where a {KIND_NAMES[_KINDS[cls]]} was due")
@@ -366,14 +383,14 @@ def expect(cls: type[H], thing: object) -> H:
 
 
 def request_of(header: Header) -> int | None:
-    """The id of the request that it answers; None if it answers none."""
+    """Return the id of the request that a header answers; None if it answers none."""
     if isinstance(header, Refused):
         return header.number
     return header.request if isinstance(header, Sync | Records | Kthxbai | Reply | Messages) else None
 
 
 def fields_of(header: Header) -> list[Any]:
-    """A header as it is sent: its kind, and its fields as far as they say something."""
+    """Return a header as it is sent: its kind, and its fields without None at the end."""
     fields: list[Any] = [_KINDS[type(header)], *header]
     if fields[-1] is None:
         fewest = _FORMS[fields[0]].fewest
@@ -383,5 +400,5 @@ def fields_of(header: Header) -> list[Any]:
 
 
 def name_of(header: Header) -> str:
-    """Its kind, as SPEC.md calls it."""
+    """Return the kind of a header, by its name in SPEC.md."""
     return KIND_NAMES[_KINDS[type(header)]]

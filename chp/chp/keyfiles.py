@@ -1,10 +1,10 @@
-"""What stands in a file of keys: a public key, and in a secret file its secret one (SPEC.md, section 25).
+"""The files of keys: each has a public key, and a secret file has the secret key too (SPEC.md, section 25).
 
     public = "..."                 NAME.pub, to be given away
     secret = "..."                 NAME.secret has both, and is its owner's alone
 
-A key is 32 bytes, written in the 40 characters of Z85 (ZeroMQ's RFC 32). The files are TOML, so that a comment may
-stand in them. No text made here, and no error, has a secret in it but `secret_text`.
+A key is 32 bytes, written in the 40 characters of Z85 (ZeroMQ's RFC 32). The files are TOML, so that they may have
+comments. Only `secret_text` makes text with a secret in it; no error does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUE = {digit: value for value, digit in enumerate(_DIGITS)}
 KEY_CHARACTERS = 40
-SHOWN = 8  # characters of a public key, by which people know it
+# People know a public key by so many of its characters.
+SHOWN = 8
 FILE_BYTES_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyPair:
-    """Both keys, in Z85; the secret one is never shown."""
+    """A public and a secret key, in Z85; the secret one is never shown."""
 
     public: bytes
     secret: bytes
@@ -34,12 +35,12 @@ class KeyPair:
 
 
 def shown(public: bytes) -> str:
-    """A public key in Z85 as people know it: its beginning."""
+    """Return the beginning of a public key in Z85, by which people know it."""
     return public[:SHOWN].decode("ascii", "replace") + "..."
 
 
 def decode(text: str) -> bytes:
-    """The 32 bytes of a key in Z85; `ValueError` if it is none."""
+    """Return the 32 bytes of a key in Z85; raise `ValueError` if it is none."""
     if len(text) != KEY_CHARACTERS or not set(text) <= _VALUE.keys():
         raise ValueError(f"a key has {KEY_CHARACTERS} characters of Z85, as `chp keygen` writes them")
     found = bytearray()
@@ -54,7 +55,7 @@ def decode(text: str) -> bytes:
 
 
 def encode(key: bytes) -> bytes:
-    """32 bytes as Z85."""
+    """Return 32 bytes as Z85."""
     text = ""
     for at in range(0, len(key), 4):
         number, group = int.from_bytes(key[at : at + 4], "big"), ""
@@ -66,18 +67,18 @@ def encode(key: bytes) -> bytes:
 
 
 def public_text(name: str, public: bytes) -> str:
-    """What NAME.pub holds."""
+    """Return the text of NAME.pub."""
     return f'# the public key of {name}: give it to whom {name} is to be known by\npublic = "{public.decode()}"\n'
 
 
 def secret_text(name: str, pair: KeyPair) -> str:
-    """What NAME.secret holds."""
+    """Return the text of NAME.secret."""
     head = f"# the keys of {name}: whoever reads this file is {name}\n"
     return f'{head}public = "{pair.public.decode()}"\nsecret = "{pair.secret.decode()}"\n'
 
 
 def read_public(text: str) -> bytes:
-    """The public key of a NAME.pub, in Z85; `ValueError` says what is wrong, to stand behind the file's name."""
+    """Return the public key of a NAME.pub, in Z85. The text of a `ValueError` stands behind the file's name."""
     table = read_table(text)
     if "secret" in table:
         raise ValueError("holds a secret key; put the NAME.pub there that `chp keygen` wrote beside it, and this away")
@@ -85,13 +86,13 @@ def read_public(text: str) -> bytes:
 
 
 def read_secret(text: str) -> KeyPair:
-    """The pair of a NAME.secret; `ValueError` as of `read_public`."""
+    """Return the pair of a NAME.secret. The text of a `ValueError` stands behind the file's name."""
     table = read_table(text)
     return KeyPair(key_of(table, "public"), key_of(table, "secret"))
 
 
 def read_table(text: str) -> dict[str, object]:
-    """A file of keys as TOML; the error quotes nothing of it."""
+    """Return the TOML of a file of keys; the error quotes nothing of the file."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -99,7 +100,7 @@ def read_table(text: str) -> dict[str, object]:
 
 
 def key_of(table: dict[str, object], name: str) -> bytes:
-    """One key of a table, in Z85."""
+    """Return one key of a table, in Z85."""
     found = table.get(name)
     if not isinstance(found, str):
         raise ValueError(f'has no line {name} = "..."; `chp keygen` writes such files')

@@ -1,4 +1,4 @@
-"""Keys and subtrees: what may be one, and which belongs to which (SPEC.md, sections 3 and 12).
+"""Keys and subtrees: their form, and which key belongs to which subtree (SPEC.md, sections 3 and 12).
 
 A key is 1 to 1,024 bytes of UTF-8 whose first character is not a control character, and not one of the three words
 that are commands on the wire. A subtree is empty (everything) or begins and ends with a slash; it is a plain prefix.
@@ -15,14 +15,16 @@ from .limits import DEFAULT
 
 STX, ETX = b"\x02", b"\x03"
 RESERVED_KEY = STX + ETX
-OLDEST_HELD = b"\1"  # in a KVSET of CHP/2: its client holds no batch before this one, so it can send none again
+# In a KVSET of CHP/2 it says that the client holds no batch before this one, so that it can send none again.
+OLDEST_HELD = b"\1"
 COMMANDS = frozenset({"ICANHAZ?", "KTHXBAI", "HUGZ"})
-CLIENT_BYTES = 12  # of a session: they name its client, and the last 4 count up when it opens another in its place
+# The first bytes of a session name its client; the last 4 count up when the client opens another session.
+CLIENT_BYTES = 12
 SESSION_LAST = (1 << 32) - 1
 
 
 def check_key(key: object) -> str:
-    """The key itself, or `BadKey` that says what is wrong and what to do."""
+    """Return the key itself, or raise `BadKey` that says what is wrong and what to do."""
     if type(key) is not str:
         raise BadKey(f"a key is text, not {type(key).__name__} ({key!r:.60}); decode or format it first")
     if not key:
@@ -46,7 +48,7 @@ def _check_encoding(key: str) -> None:
 
 
 def decode_key(frame: bytes) -> str:
-    """The key in a frame, checked."""
+    """Return the checked key in a frame."""
     try:
         return check_key(frame.decode())
     except UnicodeDecodeError:
@@ -54,9 +56,9 @@ def decode_key(frame: bytes) -> str:
 
 
 def check_column(keys: list[str], known: dict[str, bytes]) -> None:
-    """Check a column of keys with C-level passes; only keys not in `known` and not plain are looked at one by one.
+    """Check a column of keys with passes in C; only keys that are not plain and not in `known` are checked one by one.
 
-    Raises `BadKey` for the first key that can't be taken.
+    Raise `BadKey` for the first key that can't be used.
     """
     try:
         joined = "".join(keys)
@@ -75,14 +77,14 @@ def check_column(keys: list[str], known: dict[str, bytes]) -> None:
 
 
 def check_decoded(keys: list[str]) -> None:
-    """As `check_column`, of keys that came in a segment: it is UTF-8, and none is too long (`batch.decode_segment`)."""
+    """Check the keys of a decoded segment, which are UTF-8 and not too long already (`batch.decode_segment`)."""
     if keys and (min(keys) < " " or not COMMANDS.isdisjoint(keys)):
         for key in keys:
             check_key(key)
 
 
 def check_subtree(subtree: object) -> str:
-    """The subtree itself, or `BadSubtree` that says what is wrong and what to do."""
+    """Return the subtree itself, or raise `BadSubtree` that says what is wrong and what to do."""
     if type(subtree) is not str:
         raise BadSubtree(f"a subtree is text, not {type(subtree).__name__}; give '' for everything or '/name/'")
     if subtree and not (subtree[0] == "/" and subtree[-1] == "/"):
@@ -105,23 +107,23 @@ def _with_slashes(subtree: str) -> str:
 
 
 def channel_topic(subtree: str) -> bytes:
-    """The topic on which a subtree's batches are published: STX subtree ETX, so no topic is a prefix of another."""
+    """Return the topic of a subtree's batches: STX subtree ETX, so that no topic is a prefix of another."""
     return STX + subtree.encode() + ETX
 
 
 def public_client(client: bytes) -> bytes:
-    """What others see of the first part of a session: it names the client, and nobody can set in its name by it."""
+    """Return the public form of the first part of a session: it names the client, but does not let others act as it."""
     return sha256(b"chp session" + client).digest()[:CLIENT_BYTES]
 
 
 @lru_cache(maxsize=DEFAULT.sessions_max)
 def public_session(session: bytes) -> bytes:
-    """The public id of a session, which stands for it everywhere but in a KVSET (SPEC.md, section 14)."""
+    """Return the public id of a session, which stands for it everywhere but in a KVSET (SPEC.md, section 14)."""
     return public_client(session[:CLIENT_BYTES]) + session[CLIENT_BYTES:]
 
 
 def next_session(session: bytes) -> bytes:
-    """The session in the place of another: counted up, and after the last one that of a client that nobody guesses."""
+    """Return the session that follows another one: counted up, or after the last one that of a new, secret client."""
     client, count = session[:CLIENT_BYTES], int.from_bytes(session[CLIENT_BYTES:])
     if count == SESSION_LAST:
         return sha256(b"chp next client" + client).digest()[:CLIENT_BYTES] + bytes(4)
@@ -129,12 +131,12 @@ def next_session(session: bytes) -> bytes:
 
 
 def session_topic(session: bytes) -> bytes:
-    """The topic of one client's acknowledgements, by the public id of its session."""
+    """Return the topic of one client's acknowledgements, by the public id of its session."""
     return STX + b"@" + session.hex().encode() + ETX
 
 
 def topic_subtree(topic: bytes) -> str | None:
-    """The subtree a channel topic names, or None if the topic is something else."""
+    """Return the subtree that a channel topic names, or None if the topic is something else."""
     if len(topic) < 2 or topic[:1] != STX or topic[-1:] != ETX:
         return None
     try:

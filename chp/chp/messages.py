@@ -8,13 +8,13 @@
     P+1    server -> client   HUGZ       HUGZ       sequence   uuid   properties   (empty)
     P+2    client -> server   KVSET      key        8 zeros    uuid   properties   value
 
-Plain functions from and to lists of frames: no object a message on the hot path (parse_kvset, parse_kvpub
-and parse_kvsync return bare tuples). Every parser raises `BadFrame`, or the `BadKey`, `BadValue` of its part,
-with the command's name and the remedy; the identity that a ROUTER puts in front is the caller's to take off.
+These are plain functions from and to lists of frames. The hot path makes no object for a message (parse_kvset,
+parse_kvpub and parse_kvsync return bare tuples). Every parser raises `BadFrame`, or the `BadKey` or `BadValue` of a
+part, with the command's name and the remedy. The caller removes the identity that a ROUTER puts in front.
 
-Liberal in: 0 or 16 bytes of uuid everywhere, any text in the last frame of a KTHXBAI, anything in that of a
-HUGZ, properties in both, any 8 bytes as a KVSET's sequence, any text as a CHP/1 subtree. Strict out: what
-SPEC.md says.
+The parsers are liberal: they accept 0 or 16 bytes of uuid everywhere, any text in the last frame of a KTHXBAI, anything
+in that of a HUGZ, properties in both, any 8 bytes as a KVSET's sequence, and any text as a CHP/1 subtree. The other
+functions make strictly what SPEC.md says.
 """
 
 from collections.abc import Sequence
@@ -45,19 +45,19 @@ class Kthxbai(NamedTuple):
 
 
 class Hugz(NamedTuple):
-    """The server lives, and has published up to `sequence` (0 from one that follows the RFC's letter)."""
+    """A sign of life of a server that has published up to `sequence` (0 if it follows the RFC to the letter)."""
 
     sequence: int
     properties: bytes
 
 
 def icanhaz(subtree: str = "") -> list[bytes]:
-    """ICANHAZ: asks for a snapshot of a subtree."""
+    """Return ICANHAZ, which asks for a snapshot of a subtree."""
     return [ICANHAZ, subtree.encode()]
 
 
 def parse_icanhaz(frames: Sequence[bytes]) -> str:
-    """The subtree a CHP/1 client asks for: any prefix, since the classic servers take any."""
+    """Return the subtree that a CHP/1 client asks for: any prefix, since the classic servers take any."""
     if len(frames) != 2:
         delimiter = "; send no empty delimiter (use a DEALER, not a REQ)" if frames and not frames[0] else ""
         raise BadFrame(f"ICANHAZ has {len(frames)} frames, not 2: 'ICANHAZ?' and the subtree{delimiter}")
@@ -67,12 +67,12 @@ def parse_icanhaz(frames: Sequence[bytes]) -> str:
 
 
 def kvset(key: str, value: bytes, *, uuid: bytes = NO_UUID, properties: bytes = b"") -> list[bytes]:
-    """KVSET: asks the server to set a key, or to delete it with an empty value."""
+    """Return KVSET, which asks the server to set a key, or to delete it with an empty value."""
     return [key.encode(), ZERO, uuid, properties, value]
 
 
 def parse_kvset(frames: Sequence[bytes]) -> Kvset:
-    """(key, uuid, properties, value) of a KVSET; the properties are not looked into (`ttl_ms_of` does)."""
+    """Return (key, uuid, properties, value) of a KVSET; `ttl_ms_of` checks the properties."""
     try:
         key, sequence, uuid, properties, value = frames
     except ValueError:
@@ -85,12 +85,12 @@ def parse_kvset(frames: Sequence[bytes]) -> Kvset:
 
 
 def kvpub(key: str, sequence: int, value: bytes, *, uuid: bytes = NO_UUID, properties: bytes = b"") -> list[bytes]:
-    """KVPUB: the active tells everyone of an update; an empty value is a delete."""
+    """Return KVPUB, by which the active tells all clients of an update; an empty value is a delete."""
     return [key.encode(), pack(sequence), uuid, properties, value]
 
 
 def parse_kvpub(frames: Sequence[bytes], command: str = "KVPUB") -> Kvpub:
-    """(key, sequence, uuid, properties, value) of a KVPUB; for P+1 frames whose first is not HUGZ."""
+    """Return (key, sequence, uuid, properties, value) of a KVPUB: a message of P+1 that does not begin with HUGZ."""
     try:
         key, sequence, uuid, properties, value = frames
     except ValueError:
@@ -102,32 +102,33 @@ def parse_kvpub(frames: Sequence[bytes], command: str = "KVPUB") -> Kvpub:
     return decode_key(key), int.from_bytes(sequence), uuid, properties, value
 
 
-kvsync = kvpub  # the same five frames, on another port
+# A KVSYNC has the same five frames, on another port.
+kvsync = kvpub
 
 
 def parse_kvsync(frames: Sequence[bytes]) -> Kvpub:
-    """(key, its own sequence, uuid, properties, value) of a KVSYNC; for P frames that are no KTHXBAI."""
+    """Return (key, its own sequence, uuid, properties, value) of a KVSYNC: a message of P that is no KTHXBAI."""
     return parse_kvpub(frames, "KVSYNC")
 
 
 def kthxbai(sequence: int, subtree: str = "", *, properties: bytes = b"") -> list[bytes]:
-    """KTHXBAI: the snapshot of the subtree is complete, up to the server's current sequence."""
+    """Return KTHXBAI: the snapshot of the subtree is complete, up to the server's current sequence."""
     return [KTHXBAI, pack(sequence), NO_UUID, properties, subtree.encode()]
 
 
 def parse_kthxbai(frames: Sequence[bytes]) -> Kthxbai:
-    """What a KTHXBAI says."""
+    """Return the content of a KTHXBAI."""
     sequence, properties, subtree = _parse_control("KTHXBAI", KTHXBAI, frames)
     return Kthxbai(sequence, properties, _text("KTHXBAI", "subtree", subtree))
 
 
 def hugz(sequence: int = 0, *, properties: bytes = b"") -> list[bytes]:
-    """HUGZ: the server lives. Never with a body, which classic clients would store as a key named HUGZ."""
+    """Return HUGZ, the sign of life. It has no body, which classic clients would store as a key named HUGZ."""
     return [HUGZ, pack(sequence), NO_UUID, properties, b""]
 
 
 def parse_hugz(frames: Sequence[bytes]) -> Hugz:
-    """What a HUGZ says; a body is ignored, and eight ASCII zeros (so RFC 12 may be read) are 0."""
+    """Return the content of a HUGZ. A body is ignored; eight ASCII zeros, as RFC 12 may be read, are 0."""
     sequence, properties, _ = _parse_control("HUGZ", HUGZ, frames)
     return Hugz(0 if frames[1] == b"00000000" else sequence, properties)
 

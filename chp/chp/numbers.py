@@ -26,22 +26,22 @@ ZERO = pack(0)
 
 
 def number(epoch: int, sequence: int) -> int:
-    """The number of `sequence` in `epoch`."""
+    """Return the number of `sequence` in `epoch`."""
     return epoch << EPOCH_SHIFT | sequence
 
 
 def epoch_of(n: int) -> int:
-    """The epoch a number was issued in."""
+    """Return the epoch in which a number was issued."""
     return n >> EPOCH_SHIFT
 
 
 def sequence_of(n: int) -> int:
-    """How many updates the store had seen when the number was issued."""
+    """Return the number of updates that the store had seen when a number was issued."""
     return n & SEQUENCE_MASK
 
 
 def unpack(frame: bytes) -> int:
-    """The number in a sequence frame; `BadFrame` unless it is 8 bytes."""
+    """Return the number in a sequence frame; raise `BadFrame` unless it has 8 bytes."""
     if len(frame) != 8:
         raise BadFrame(f"the sequence frame has {len(frame)} bytes; send 8, big-endian")
     n: int = _U64.unpack(frame)[0]
@@ -49,15 +49,15 @@ def unpack(frame: bytes) -> int:
 
 
 def next_epoch(seen: int, *, odd: bool) -> int:
-    """The smallest epoch above `seen` that this side may open: odd for the primary, even for the backup."""
+    """Return the smallest epoch above `seen` that this side may open: odd for the primary, even for the backup."""
     epoch = seen + 1
     return epoch if epoch % 2 == odd else epoch + 1
 
 
 class Revision(int):
-    """A number that shows itself as `epoch.sequence`, and is made of that text too; in all else an int.
+    """A number whose text is `epoch.sequence`, and which that text makes too; in all else it is an int.
 
-    Who writes JSON writes its text: as a number it is beyond what most readers of JSON keep exactly.
+    Write its text to JSON: most readers of JSON do not keep so large a number exactly.
     """
 
     __slots__ = ()
@@ -75,11 +75,12 @@ class Revision(int):
 
 
 _INT_FORMATS = tuple("bcdoxXneEfFgG%")
-UNKNOWN = Revision(1)  # `0.1`: no key ever has it, so a condition made of it fails
+# This is `0.1`: no key ever has it, so a condition made of it fails.
+UNKNOWN = Revision(1)
 
 
 def parse(text: str) -> int:
-    """The number that `epoch.sequence`, or its digits, stand for; `BadInput` for any other text."""
+    """Return the number of a text `epoch.sequence`, or of its digits; raise `BadInput` for any other text."""
     epoch, dot, sequence = text.strip().rpartition(".")
     digits = epoch + sequence
     if not (digits.isascii() and digits.isdigit() and sequence) or bool(dot) is not bool(epoch) or len(digits) > 20:
@@ -91,5 +92,5 @@ def parse(text: str) -> int:
 
 
 def describe(n: int) -> str:
-    """`epoch.sequence`, as logs and transcripts show a number."""
+    """Return `epoch.sequence`, as logs and transcripts show a number."""
     return f"{epoch_of(n)}.{sequence_of(n)}"

@@ -1,7 +1,8 @@
-"""A record that comes in several BATCHes is held until the last is here (SPEC.md, section 16).
+"""The parts of a record that comes in several BATCHes, held until the last is here (SPEC.md, section 16).
 
-Each part but the last says that more follow; together they are one record, with the revision of the first. Nobody sees
-a half of one: who holds parts has not moved on, and when the rest won't come (a hole, another server) drops them.
+Each part but the last says that more follow. Together they are one record, with the revision of the first part. No
+program applies a part of a record: it holds the parts at its former number, and drops them when the rest won't come (a
+hole, another server).
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from .headers import Batch
 
 @dataclass(slots=True)
 class WholeRecord:
-    """All parts of a record: keys that it wrote have `first` as their revision."""
+    """All parts of a record: `first` is the revision of the keys that it wrote.
+
+    `whose` maps segments to batches, as in `Batch`.
+    """
 
     prev: int
     first: int
@@ -23,44 +27,46 @@ class WholeRecord:
     wall_ms: int
     origins: list[Any]
     segments: list[Segment]
-    whose: list[Any] | None = None  # which segments are of which batch, as in `Batch`
+    whose: list[Any] | None = None
 
 
 class Parts:
-    """At most one record under way; what `add` is given follows on what it was given before."""
+    """The parts of at most one record under way; each part that `add` gets follows the one before."""
 
     def __init__(self) -> None:
         self._partial: WholeRecord | None = None
 
     def __bool__(self) -> bool:
-        """Whether parts are held that wait for others."""
+        """Return True if parts are held that wait for others."""
         return self._partial is not None
 
     @property
     def last(self) -> int:
-        """The number that the next part has to follow on; 0 while none is held."""
+        """The number that the next part has to follow; 0 while none is held."""
         return 0 if self._partial is None else self._partial.last
 
     def revision(self, batch: Batch) -> int:
-        """The revision of the record that `batch` is, or is the next part of."""
+        """Return the revision of the record that `batch` is, or whose next part it is."""
         return batch.first if self._partial is None else self._partial.first
 
     def add(self, batch: Batch, segments: list[Segment]) -> WholeRecord | None:
-        """The record that this completes; None while more of it follow."""
+        """Return the record that this part completes, or None while more parts follow."""
         held, self._partial = self._partial, None
         if held is None:
             held = WholeRecord(batch.prev, batch.first, batch.last, batch.wall_ms, batch.origins, segments, batch.whose)
             if not batch.more:
                 return held
-            held.origins, held.segments = list(batch.origins), list(segments)  # they will grow
+            # The lists will grow, so they are copies.
+            held.origins, held.segments = list(batch.origins), list(segments)
         else:
-            held.last, held.whose = batch.last, batch.whose  # the last part tells
+            # The last part has the number and `whose` of the whole record.
+            held.last, held.whose = batch.last, batch.whose
             held.origins += [origin for origin in batch.origins if origin not in held.origins]
             held.segments += segments
         self._partial = held if batch.more else None
         return None if batch.more else held
 
     def drop(self) -> bool:
-        """Forget what is held, since the rest won't come; whether there was anything."""
+        """Drop the parts, since the rest won't come; return True if there were any."""
         held, self._partial = self._partial is not None, None
         return held

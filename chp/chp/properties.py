@@ -9,8 +9,8 @@ three places and means two different things there:
     KVSYNC           the moment itself, on the clock    ttl=1795196542190 (milliseconds, the C program)
                      of the server that sent it         ttl=1795196579.93 (seconds, the Python program)
 
-Reading is strict about form and liberal about dialect: what a classic program sends is understood, what
-nobody sends is refused, by a `BadFrame` or `BadTtl` that shows it. A missing last LF is forgiven.
+The parser is strict about form and liberal about dialect: it understands what a classic program sends, and refuses
+other text by a `BadFrame` or `BadTtl` that shows it. A missing last LF is accepted.
 """
 
 import re
@@ -18,14 +18,16 @@ import re
 from .errors import BadFrame, BadTtl
 from .limits import DEFAULT
 
-ABSOLUTE_S = 1e9  # a ttl above this is a moment in seconds since 1970 (this one was in 2001) ...
-ABSOLUTE_MS = 1e12  # ... and above this, one in milliseconds
+# A ttl above this is a moment in seconds since 1970 (this one was in 2001) ...
+ABSOLUTE_S = 1e9
+# ... and above this, it is a moment in milliseconds.
+ABSOLUTE_MS = 1e12
 _NUMBER = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _NO_TTL = (b"", b"ttl=0\n")
 
 
 def parse_properties(frame: bytes) -> dict[str, str]:
-    """The properties in a frame, in their order; `BadFrame` for a frame that is not properties."""
+    """Return the properties in a frame, in their order; raise `BadFrame` if the frame has none of their form."""
     if not frame:
         return {}
     if len(frame) > DEFAULT.properties_bytes_max:
@@ -54,7 +56,7 @@ def _check_property(name: str, value: str, line: str | None) -> None:
 
 
 def format_properties(properties: dict[str, str]) -> bytes:
-    """The frame for these properties; `BadFrame` for a name or value that could not be read back."""
+    """Return the frame of properties; raise `BadFrame` for a name or value that could not be read back."""
     for name, value in properties.items():
         if not name or "=" in name or "\n" in name or "\n" in value:
             raise BadFrame(f"property {name[:40]!r}={value[:40]!r} can't be read back: leave '=' and LF out")
@@ -70,7 +72,7 @@ def _too_long(frame: bytes) -> BadFrame:
 
 
 def ttl_ms_of(frame: bytes) -> int | None:
-    """The relative ttl of a KVSET or KVPUB in ms, at least 1; None if there is none. `BadTtl`, `BadFrame`."""
+    """Return the relative ttl of a KVSET or KVPUB in ms, at least 1; None if it has none."""
     if frame in _NO_TTL:
         return None
     text = parse_properties(frame).get("ttl")
@@ -78,9 +80,10 @@ def ttl_ms_of(frame: bytes) -> int | None:
 
 
 def ttl_ms(ttl_s: float, shown: object = None) -> int | None:
-    """Seconds as a caller gives them, in ms, at least 1; None for 0. `BadTtl` for nan, negative, too long."""
+    """Return a ttl in ms, at least 1, or None for 0 seconds; raise `BadTtl` for nan, a negative or too long ttl."""
     said = f"ttl={ttl_s if shown is None else shown}"
-    if not ttl_s >= 0:  # nan too
+    # This is true of nan too.
+    if not ttl_s >= 0:
         raise BadTtl(f"{said} is not a time to live; give seconds above 0, or 0 for none")
     if ttl_s > DEFAULT.ttl_s_max:
         raise BadTtl(f"{said} is above the maximum of {DEFAULT.ttl_s_max:.0f} s; leave the ttl out")
@@ -90,10 +93,10 @@ def ttl_ms(ttl_s: float, shown: object = None) -> int | None:
 
 
 def remaining_ttl_ms(frame: bytes, wall_now_s: float) -> int | None:
-    """The ttl of a KVSYNC, or of a KVPUB that deletes by ttl, as ms left: 0 if over, None if it has none.
+    """Return the ms left of the ttl of a KVSYNC, or of a KVPUB that deletes by ttl: 0 if over, None if it has none.
 
-    The moment is on the sender's clock and `wall_now_s` on ours, so the result is as good as these agree:
-    it is for people to look at, and no rule of ours deletes by it.
+    The moment is on the sender's clock and `wall_now_s` on ours, so the result is as good as the clocks agree. It is
+    for people; no rule of ours deletes by it.
     """
     if frame in _NO_TTL:
         return None
@@ -109,14 +112,14 @@ def remaining_ttl_ms(frame: bytes, wall_now_s: float) -> int | None:
 
 
 def with_ttl_s(frame: bytes, ttl_ms_left: int | None) -> bytes:
-    """The properties with a relative ttl put in, changed, or taken out: as a KVSET or KVPUB carries it."""
+    """Return the properties with a relative ttl, or without one if that is None: the form of a KVSET or KVPUB."""
     if not frame and not ttl_ms_left:
         return frame
     return _with_ttl(frame, f"{ttl_ms_left / 1000:.15g}" if ttl_ms_left else None)
 
 
 def with_ttl_until(frame: bytes, ttl_ms_left: int | None, wall_now_s: float) -> bytes:
-    """The properties as our KVSYNC carries them: the moment in whole ms since 1970, as from the C program."""
+    """Return the properties as our KVSYNC has them: the moment in whole ms since 1970, as from the C program."""
     if not frame and ttl_ms_left is None:
         return frame
     return _with_ttl(frame, None if ttl_ms_left is None else str(round(wall_now_s * 1000) + ttl_ms_left))

@@ -1,12 +1,12 @@
-"""Topics: what may be the name of one, what is set of it, and how messages travel (SPEC.md, section 35).
+"""Topics: their names, their settings, and how messages travel (SPEC.md, section 35).
 
     messages   [keys, values]     keys: a column of text, or nil if none has one; values: a column of bytes
 
-They are packed by who publishes them, looked into once by the active, kept and delivered as those bytes.
+The publisher packs them, the active reads them once, and they are kept and delivered as those bytes.
 
     slot       crc32 of the key & 255; where no message of the batch has a key, the offset's last 8 bits in the reverse
-               order, so that few messages too are shared evenly. Groups share a topic by slots: what has one key is in
-               order. A set of slots is a number of 256 bits. Pure.
+               order, so that a few messages are shared evenly too. Groups share a topic by slots, so messages with one
+               key stay in order. A set of slots is a number of 256 bits. Pure.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ from .unpacking import SEGMENT
 NAME_MAX = 200
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 KEEPS = ("all", "acknowledged", "size", "time")
-NUMBERS_MAX = 1 << 53  # of a setting: what JSON can say
-HALF = 8  # octets of half the name of a lease
-SLOTS_KNOWN_MAX = 100_000  # keys whose slot is remembered
+# JSON can have numbers of a setting up to this.
+NUMBERS_MAX = 1 << 53
+# A lease's name has two halves of so many octets.
+HALF = 8
+# So many keys have their slot remembered.
+SLOTS_KNOWN_MAX = 100_000
 
 
 class Settings(NamedTuple):
-    """What a topic keeps; None: no bound.
+    """The settings of a topic: what it keeps. None is no bound.
 
-    all    everything, and beyond a bound nothing more is taken        time   what is younger than `max_age_s`
-    size   the latest, within the bounds                acknowledged  as all, but for what every group has acknowledged
+    all           everything; beyond a bound new messages are refused
+    acknowledged  like all, without the messages that every group has acknowledged
+    size          the latest messages, within the bounds
+    time          the messages that are younger than `max_age_s`
     """
 
     keep: str = "all"
@@ -45,13 +50,13 @@ class Settings(NamedTuple):
     max_age_s: int | None = None
 
     def to_map(self) -> dict[str, Any]:
-        """What differs from the defaults."""
+        """Return the settings that differ from the defaults."""
         told = self._asdict().items()
         return {name: value for name, value in told if value != Settings._field_defaults[name]}
 
     @staticmethod
     def of(told: object) -> Settings:
-        """Checked; `BadInput` says what is wrong and what to do."""
+        """Check a map of settings; raise `BadInput` that says what is wrong and what to do."""
         if type(told) is not dict or not told.keys() <= set(Settings._fields):
             raise BadInput(f"a topic has the settings {', '.join(Settings._fields)}, not {told!r:.80}")
         settings = Settings(**told)
@@ -68,14 +73,14 @@ class Settings(NamedTuple):
 
 
 def check_topic(name: object) -> str:
-    """The name itself; `BadInput` for what can't be one."""
+    """Return the name itself; raise `BadInput` if it can't be one."""
     if type(name) is not str or not NAME.fullmatch(name):
         raise BadInput(f"a topic's name is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
     return name
 
 
 def dead_topic(topic: str, group: str) -> str:
-    """Where messages of a group go that can't be handled; one that is too long is cut, and ends with a checksum."""
+    """Return the topic of a group's dead letters; a name that is too long is cut, and ends with a checksum."""
     name = f"{topic}.{group}.dead"
     if len(name) <= NAME_MAX:
         return name
@@ -84,12 +89,12 @@ def dead_topic(topic: str, group: str) -> str:
 
 
 def pack_messages(keys: list[str] | None, values: list[bytes]) -> bytes:
-    """As they travel."""
+    """Return messages as they travel."""
     return packb((keys, values))
 
 
 def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
-    """Keys, or None, and values; `BadFrame` unless they are messages."""
+    """Return (keys or None, values); raise `BadFrame` unless the body has messages."""
     thing = unpackb(body, "a batch of messages", SEGMENT, DEFAULT.key_bytes_max)
     if type(thing) is not list or len(thing) != 2 or type(thing[1]) is not list or not thing[1]:
         raise BadFrame("messages are an array of keys, or nil, and values, at least one")
@@ -112,15 +117,16 @@ def keyed_lease(secret: bytes, text: bytes) -> bytes:
 
 
 def is_keyed_lease(secret: bytes, lease: bytes) -> bool:
-    """Return whether a lease's name was made with this secret."""
+    """Return True if the name of a lease was made with this secret."""
     return compare_digest(hmac_digest(secret, lease[:HALF], sha256)[:HALF], lease[HALF:])
 
 
-Counts = dict[str, list[int]]  # by topic: messages, and their bytes
+# The number of messages of each topic, and their bytes.
+Counts = dict[str, list[int]]
 
 
 def add_counts(counts: Counts, name: str, messages: int, size: int) -> None:
-    """So many more."""
+    """Add the number and the bytes of messages to the counts of a topic."""
     sums = counts.setdefault(name, [0, 0])
     sums[0] += messages
     sums[1] += size
@@ -132,7 +138,7 @@ _BY_OFFSET = bytes(int(f"{i:08b}"[::-1], 2) for i in range(SLOTS)) * (DEFAULT.ba
 
 
 class _SlotOf(dict[str, int]):
-    """The slot of a key; those of the latest keys are remembered, as a checksum costs twice a look-up."""
+    """The slots of the latest keys; they are remembered, as a checksum costs twice as much as a look-up."""
 
     def __missing__(self, key: str) -> int:
         if len(self) >= SLOTS_KNOWN_MAX:
@@ -145,7 +151,7 @@ _slot_of = _SlotOf()
 
 
 def slots_of(keys: list[str] | None, first: int, n: int) -> bytes:
-    """The slot of each message, a byte each: by its key, or by its offset where none has a key."""
+    """Return the slot of each message, a byte each: by its key, or by its offset if no message has a key."""
     if keys is None:
         at = first % SLOTS
         return (_BY_OFFSET if n < len(_BY_OFFSET) - SLOTS else _BY_OFFSET * (n // SLOTS + 2))[at : at + n]
@@ -154,15 +160,15 @@ def slots_of(keys: list[str] | None, first: int, n: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def slot_mask(slots: int) -> bytes:
-    """A table for `bytes.translate`: 1 for each of these slots, 0 for the others."""
+    """Return a table for `bytes.translate`: 1 for each of these slots, 0 for the others."""
     return bytes((slots >> i) & 1 for i in range(SLOTS))
 
 
 def pack_slots(slots: int) -> bytes:
-    """A set of slots as it travels: 256 bits, slot 0 the lowest of the first byte."""
+    """Return a set of slots as it travels: 256 bits, slot 0 the lowest of the first byte."""
     return slots.to_bytes(SLOTS // 8, "little")
 
 
 def unpack_slots(data: bytes) -> int:
-    """The other way."""
+    """Return the set of slots in 256 bits that `pack_slots` made."""
     return int.from_bytes(data, "little")

@@ -1,21 +1,21 @@
-"""msgpack that strangers sent, unpacked within bounds: what a body can make us build, and for how long.
+"""Unpacking of msgpack from strangers, with bounds on the memory and the time that a body can take.
 
 A frame of 17 MiB can say seventeen million empty lists, which msgpack builds in ten seconds and a gigabyte before
 anyone can look at them. So objects are weighed while they are built, and a body that is too heavy ends there:
 
 - `list_hook` and `object_hook` weigh each container when it is complete. Nothing is called for keys and values, so a
   batch of a thousand costs what it did.
-- What is not complete is not weighed yet. So the entries of arrays that are nested are bounded by length times depth:
-  arrays are short where msgpack may go as deep as it can, and of any legal length where it may go DEPTH_MAX levels
-  deep. msgpack has no such option, but its stack is of a fixed size: it is filled up to that with arrays of one
-  element, in front of the body.
-- Extension types are nobody's here. Text has at most TEXT_BYTES_MAX, since one wide character makes all of it wide.
+- An incomplete container is not weighed yet. So the entries of nested arrays are bounded by length times depth: arrays
+  are short if msgpack may go as deep as it can, and of any legal length if it may go DEPTH_MAX levels deep. msgpack has
+  no option for the depth, but its stack has a fixed size. Arrays of one element in front of the body fill the stack up
+  to that depth.
+- Extension types are refused. Text has at most TEXT_BYTES_MAX, since one wide character makes all of it wide.
 
-The same weight bounds those who pack: `weight_of` is what `unpack` counts, and a `Load` tells when a body is to end. So
-no program of ours sends a body that another one refuses.
+Senders keep to the same weight: `weight_of` is what `unpack` counts, and a `Load` tells when a body is to end. So no
+program of ours sends a body that another one refuses.
 
-A body whose arrays are short, which is nearly every one, is read the first way; the others begin again the second way,
-which costs a tenth of a millisecond more.
+A body is first read with short arrays, which are enough for nearly every body. If they are not, it is read again with a
+bounded depth, which costs a tenth of a millisecond more.
 """
 
 from __future__ import annotations
@@ -28,24 +28,37 @@ import msgpack
 from .errors import BadFrame
 from .limits import DEFAULT, MIB
 
-LIGHT = 4096  # bytes that can't be many objects
-CONTAINER = 16  # what a container weighs beside its entries: it takes ten times as long as a number
-LARGE = MIB  # bytes that can be many objects before an array of them is complete
-SHORT, SHORT_IN_LARGE = 8192, 512  # entries of an array, whatever its depth: at most a thousand times as many
-DEPTH_MAX = 10  # a suffix that is replayed is the deepest legal body, with 9
+# So few bytes can't be many objects.
+LIGHT = 4096
+# The weight of a container beside its entries: it takes ten times as long as a number.
+CONTAINER = 16
+# So many bytes can be many objects before an array of them is complete.
+LARGE = MIB
+# The entries that an array may have at any depth; all nested ones have at most a thousand times as many.
+SHORT, SHORT_IN_LARGE = 8192, 512
+# A suffix that is replayed is the deepest legal body, with 9 levels.
+DEPTH_MAX = 10
 TEXT_BYTES_MAX = 1 << 16
-LONG_TEXT = "max_str_len"  # what msgpack says of text that is longer
+# msgpack names this option in its error for longer text.
+LONG_TEXT = "max_str_len"
 
-# weights: the entries of all containers, and CONTAINER for each of these
-QUESTION = 1000  # a dozen options
-HAVE = CONTAINER + (1 + 3 + CONTAINER) * DEFAULT.have_max  # the ranges that a member has in hand, beside its options
-SEGMENT = 16 * DEFAULT.batch_items_max  # keys, values and sparse columns have at most nine entries an item
-WHOLE_STATE = None  # not weighed: of a journal, or of the peer that was asked for it
-BODY = 20 * DEFAULT.batch_items_max  # a record of several segments (`Committer.full`), a slice, a feed's records
+# Weights are the entries of all containers, and CONTAINER for each container.
+# A question has a dozen options.
+QUESTION = 1000
+# A member may tell the ranges that it has in hand, beside its options.
+HAVE = CONTAINER + (1 + 3 + CONTAINER) * DEFAULT.have_max
+# Keys, values and sparse columns have at most nine entries an item.
+SEGMENT = 16 * DEFAULT.batch_items_max
+# A state from a journal, or from the peer that was asked for it, is not weighed.
+WHOLE_STATE = None
+# A body may be a record of several segments (`Committer.full`), a slice, or the records of a feed.
+BODY = 20 * DEFAULT.batch_items_max
 
 
-BYTE_WEIGHT_MAX = CONTAINER + 1  # an empty array, which is an entry of another one
-CARRIED = BODY - 1024  # of one record: RECORDS, which carries it to a reader, weighs little beside it
+# An empty array has one byte, and is an entry of another one.
+BYTE_WEIGHT_MAX = CONTAINER + 1
+# The bound for one record: RECORDS, which carries it to a reader, weighs little beside it.
+CARRIED = BODY - 1024
 
 
 class TooMuch(BadFrame):
@@ -70,7 +83,7 @@ _CONTAINERS = frozenset({list, dict})
 
 
 class Load:
-    """The items of one body that is being packed: their bytes, and their weight, as its reader counts it."""
+    """The load of one body that is being packed: the bytes of its items, and their weight as a reader counts it."""
 
     __slots__ = ("_bytes_max", "_weight_max", "bytes", "weight")
 
@@ -79,8 +92,9 @@ class Load:
         self.bytes = self.weight = 0
 
     def takes(self, size: int, weight: int) -> bool:
-        """Add an item if it fits, or if it is the first; else return False, and the body is to be sent before."""
-        weight += 1  # it is an entry of the body
+        """Add an item if it fits, or if it is the first; else return False: the body is to be sent first."""
+        # The item is an entry of the body, too.
+        weight += 1
         if self.weight and (self.bytes + size > self._bytes_max or self.weight + weight > self._weight_max):
             return False
         self.bytes += size
@@ -93,7 +107,7 @@ class Load:
 
 
 def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:
-    """The one object in `body`; `TooMuch`, or what msgpack raises, for anything else."""
+    """Return the one object in `body`; raise `TooMuch`, or what msgpack raises, for anything else."""
     if weight_max is None:
         return msgpack.unpackb(body)
     size = len(body)
@@ -104,7 +118,8 @@ def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTE
         return _unpack(body, weight_max, text_max, min(SHORT, size // 2) if size <= LARGE else SHORT_IN_LARGE)
     except BadFrame:
         raise
-    except ValueError as error:  # a longer array, most of all
+    # The usual reason is a longer array.
+    except ValueError as error:
         if LONG_TEXT in str(error):
             raise
         thing = _unpack(_FILLING + body, weight_max + _FILLING_WEIGHT, text_max, DEFAULT.batch_items_max + 1)
@@ -114,9 +129,9 @@ def unpack(body: bytes, weight_max: int | None = BODY, text_max: int = TEXT_BYTE
 
 
 def entry(body: bytes, name: str) -> tuple[int, int] | None:
-    """Return where the value of a key begins and ends, in the map that `body` is; None if the key is not there.
+    """Return (begin, end) of the value of a key in the map that `body` is; None if the key is not there.
 
-    It builds the keys of the map alone: what a value holds is passed over.
+    Only the keys of the map are built; the values are skipped.
     """
     unpacker = msgpack.Unpacker(max_array_len=0, max_map_len=0, max_ext_len=0, ext_hook=_no_extension)
     unpacker.feed(body)
@@ -158,7 +173,7 @@ def _no_extension(code: int, _data: bytes) -> Any:
 
 
 def _levels() -> int:
-    """How many arrays msgpack lets stand in each other."""
+    """Return how deep msgpack lets arrays be nested."""
     low, high = 1, 1 << 14
     while high - low > 1:
         middle = (low + high) // 2

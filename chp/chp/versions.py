@@ -1,8 +1,8 @@
-"""Which versions of CHP/2 there are, and what two programs of different ones do (SPEC.md, section 24).
+"""The versions of CHP/2, and the rules for two programs of different versions (SPEC.md, section 24).
 
-A server tells its version in GREETING and STATE, a client in ICANHAZ ("chp"). This program speaks those from `OLDEST`
-to `VERSION`; with any other it has no dealings, and says so with both numbers. A pair works at the lower version of
-its two: what only a later one knows is REFUSED, since the other server would drop it.
+A server tells its version in GREETING and STATE, a client in ICANHAZ ("chp"). This program speaks the versions from
+`OLDEST` to `VERSION`; it rejects any other, and says so with both numbers. A pair works at the lower version of its two
+servers: requests that need the later one are REFUSED, since the other server would drop them.
 
     1   RFC 12        2   0.1 of this project, never released        3   stores and histories are proved
     4   rules of access, which an older passive would not have
@@ -10,17 +10,20 @@ its two: what only a later one knows is REFUSED, since the other server would dr
 
 VERSION = 4
 OLDEST = 3
-ACCESS_SINCE = 4  # rules
-SKIPS_SINCE = 4  # a client that tells which batch is the oldest that it holds
-COLUMN_SINCE: dict[str, int] = {}  # sparse columns that came after OLDEST, and with which version
+# Rules of access.
+ACCESS_SINCE = 4
+# A client that tells which batch is the oldest that it holds.
+SKIPS_SINCE = 4
+# Sparse columns that are newer than OLDEST, and the version of each.
+COLUMN_SINCE: dict[str, int] = {}
 
 
 def spoken(version: object) -> bool:
-    """Whether this program speaks a version that somebody else named; a later one speaks ours, and sees to it."""
+    """Return True if this program speaks the version of another one; a later program adapts to ours."""
     return type(version) is int and version >= OLDEST
 
 
 def unspoken(version: object) -> str:
-    """What to tell people of somebody whose version is not spoken here."""
+    """Return a text for people about a program whose version is not spoken here."""
     theirs = version if type(version) is int else "no version that is known"
     return f"it speaks version {theirs} of CHP/2, and this program {VERSION}; install the same release on both"

@@ -50,13 +50,12 @@ from .topics.aiotopic import AsyncTopic
 from .topics.batch import Batch
 from .topics.consumer import Consumer
 from .topics.reader import Message, MessageBatch
-from .topics.topic import LATEST, Topic
+from .topics.topic import Topic
 from .topics.transaction import Transaction
 
 __version__: str  # as it is installed, "" if it is not; looked up when it is asked for
 
 __all__ = [
-    "LATEST",
     "Ack",
     "AlreadyThere",
     "AsyncBatch",
@@ -122,4 +121,4 @@ if not TYPE_CHECKING:
         """Return the version, or raise what tells the new word for an old one."""
         if name == "__version__":
             return package_version()
-        return renamed.told(name, {}, __name__)
+        return renamed.told(name, {"LATEST": 'start="end"'}, __name__)

@@ -178,16 +178,6 @@ def revision(name: str, given: object) -> Revision:
     return Revision(given)
 
 
-def start_of(start: object) -> str | Revision:
-    """Where a watch begins."""
-    if start in ("now", "snapshot"):
-        return str(start)
-    try:
-        return revision("start", start)
-    except BadInput:
-        raise BadInput(f"start={start!r:.40} is not 'now', 'snapshot' or a revision such as 1.42") from None
-
-
 def value_bytes(value: object) -> bytes:
     """The value as bytes, within its limit."""
     if type(value) is not bytes:

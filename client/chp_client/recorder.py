@@ -31,8 +31,9 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import Revision, describe, epoch_of
 
+from . import starts
 from .errors import NotRetained
-from .feed.feed import Feed, FeedRecord, OtherStore
+from .feed.feed import Feed, FeedFacts, FeedRecord, OtherStore
 from .recording_files import (
     FORMAT,
     GAP,
@@ -50,6 +51,7 @@ from .recording_files import (
     opened,
     readable,
 )  # fmt: skip
+from .starts import KeyStart, key_start
 from .target import FilePath, Servers, servers_of
 
 _, _, pq = need_parquet()
@@ -61,7 +63,6 @@ GROUP_ROWS = 65_536  # of a row group: bounds what is held in memory, and the ti
 GROUP_BYTES = 8 * MIB
 IDLE_S = 0.25
 FINISH_S = 2.0  # how long a server is looked for at the end
-STARTS = ("snapshot", "now", "earliest")
 Say = Callable[[str], object]
 
 
@@ -71,7 +72,7 @@ def record(
     subtree: str = "",
     *,
     client_file: FilePath | None = None,
-    start: str = "snapshot",
+    start: KeyStart = "snapshot",
     every_s: float = EVERY_S,
     file_bytes: int = FILE_BYTES,
     stop: Event | None = None,
@@ -80,14 +81,13 @@ def record(
 ) -> RecordingWriter:
     """Record until `stop` is set; returns the writer, which has counted.
 
-    In an empty directory it begins with a snapshot, or with what comes `now`, or with the `earliest` that the active's
-    log has; in another it goes on after the last number there. `say` is told what happens, a line at a time.
+    In an empty directory it begins where `start` says: "snapshot", "end", "begin" or a revision, as of a watch; in
+    another it goes on after the last number there. `say` is told what happens, a line at a time.
     `servers` and `client_file` are as of `Clone`: with a client file `servers` is None.
     `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
     Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
     """
-    if start not in STARTS:
-        raise BadInput(f"start is {start!r}; it is one of {', '.join(STARTS)}")
+    begin = key_start(start)
     folder = Path(directory)
     with Feed(servers_of(servers, client_file), subtree) as feed:
         if not folder.is_dir():
@@ -97,11 +97,11 @@ def record(
             writer = RecordingWriter(folder, subtree, every_s, file_bytes)
             feed.facts(timeout_s)
             writer.be_of(feed.store)
-            _until(stop or Event(), feed, writer, start, say or log.warning)
+            _until(stop or Event(), feed, writer, begin, say or log.warning)
             return writer
 
 
-def _until(stop: Event, feed: Feed, writer: RecordingWriter, start: str, tell: Say) -> None:
+def _until(stop: Event, feed: Feed, writer: RecordingWriter, start: KeyStart, tell: Say) -> None:
     try:
         _begin(feed, writer, start, tell)
         _record(feed, writer, stop, tell)
@@ -123,18 +123,30 @@ def _record(feed: Feed, writer: RecordingWriter, ends: Event, tell: Say) -> None
     _catch_up(feed, writer)
 
 
-def _begin(feed: Feed, writer: RecordingWriter, start: str, tell: Say) -> None:
+def _begin(feed: Feed, writer: RecordingWriter, start: KeyStart, tell: Say) -> None:
     if writer.reached:
         tell(f"goes on after {describe(writer.reached)}")
-    elif start == "snapshot":
+    elif start == starts.SNAPSHOT:
         _snapshot(feed, writer, gap=False)
         tell(f"begins with a snapshot at {describe(writer.reached)}, {writer.rows} keys")
     else:
         facts = feed.facts(None)
         writer.be_told(facts.oldest, facts.oldest_opener)
         writer.be_told(facts.newest, facts.opener)
-        writer.begin(facts.newest if start == "now" else facts.oldest)
+        writer.begin(_first_of(facts, start))
         tell(f"begins after {describe(writer.reached)}")
+
+
+def _first_of(facts: FeedFacts, start: KeyStart) -> int:
+    """Return the number after which a recording begins."""
+    if not isinstance(start, int):
+        return facts.newest if start == starts.END else facts.oldest
+    if start > facts.newest:
+        raise BadInput(
+            f"start={describe(start)} is above the servers' number, {describe(facts.newest)}: it is of another store, "
+            "or of what this one lost; give 'end' or 'snapshot'"
+        )
+    return start
 
 
 def _follow(feed: Feed, writer: RecordingWriter, stop: Event) -> None:

@@ -2,7 +2,7 @@
 
     with Clone(servers, subtree=None) as clone:
         replay("ticks/", clone, speed=10)                       # ten times as fast as the recorded clocks went
-        replay("ticks/", clone, speed=None, after=number)       # as fast as it goes, from there on
+        replay("ticks/", clone, speed=None, start="1.90017")    # as fast as it goes, what was recorded after that
 
 - In the recording's order. A record's updates go out together, so a reader sees them together, unless it had more than
   65,536; at full speed neighbouring records share a batch.
@@ -40,6 +40,8 @@ from .recording_files import (
     opened,
     readable,
 )
+from .renamed import renamed
+from .starts import BEGIN, KeyStart, key_start
 
 np, pa, pq = need_parquet()
 BATCH_ROWS = 8192
@@ -95,26 +97,31 @@ class Replayed:
         self.number = number
 
 
+@renamed(after="start")
 def replay(
     directory: str | Path,
     clone: Clone,
     *,
     speed: float | None = None,
-    after: int = 0,
+    start: KeyStart = "begin",
     stop: Event | None = None,
     progress: Callable[[Replayed], object] | None = None,
     keys_under: KeysUnder | None = None,
     timeout_s: float = 60.0,
 ) -> Replayed:
-    """Play what was recorded after the number `after` into `clone`, which should hold nothing (`subtree=None`).
+    """Play a recording into `clone`, which should hold nothing (`subtree=None`).
 
-    `speed` is relative to the recorded clock; None is as fast as possible. `keys_under(subtree)` tells the keys that
-    the store has, which only a recording with a gap needs. Raises `BadInput` if files are missing or unreadable.
+    start        "begin", or the revision seen last: only what was recorded after it
+    speed        relative to the recorded clock; None is as fast as possible
+    keys_under   tells the keys of a subtree that the store has; only a recording with a gap needs it
+
+    Raises `BadInput` if files are missing or unreadable.
     """
     if speed is not None and not 0 < speed < 1e9:
         raise BadInput(f"a speed of {speed} can't be; give a number above 0, or 'max'")
     if clone.subtrees:
         raise BadInput("replay into a Clone that only writes: Clone(servers, subtree=None)")
+    after = _after(start)
     player = _Player(clone, speed, stop or Event(), keys_under, timeout_s)
     began = time.monotonic()
     for each in chain_of(Path(directory), after):
@@ -131,6 +138,14 @@ def replay(
     player.done.settle_all(timeout_s)
     player.done.seconds = time.monotonic() - began
     return player.done
+
+
+def _after(start: KeyStart) -> int:
+    """Return the number after which a replay begins."""
+    begin = key_start(start)
+    if begin != BEGIN and not isinstance(begin, int):
+        raise BadInput(f"start={start!r} is no place of a recording; give 'begin', or a revision such as 1.42")
+    return begin if isinstance(begin, int) else 0
 
 
 def chain_of(directory: Path, after: int) -> list[RecordingFile]:

@@ -27,12 +27,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCE, OUT = ROOT / "artifacts" / "site-source", ROOT / "artifacts" / "site"
 OUTSIDE = {"README.md": "index.md", "SPEC.md": "spec.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md",
-           "CONTRIBUTING.md": "contributing.md"}  # fmt: skip
+           "CONTRIBUTING.md": "contributing.md",
+           **{f"spec/{path.name}": f"spec/{path.name}" for path in sorted((ROOT / "spec").glob("*.md"))}}  # fmt: skip
 NAV: dict[str, list[str]] = {
     "Start": ["index.md", "start.md", "connecting.md", "faq.md"],
     "Guide": [
         "library.md",
         "cli.md",
+        "starts.md",
         "guarantees.md",
         "topics.md",
         "testing.md",
@@ -47,7 +49,15 @@ NAV: dict[str, list[str]] = {
     ],
     "Operations": ["operations.md", "security.md"],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],
-    "Reference": ["api/clone.md", "api/recipes.md", "api/spark.md", "api/testing.md", "spec.md", "changelog.md"],
+    "Reference": [
+        "api/clone.md",
+        "api/recipes.md",
+        "api/spark.md",
+        "api/testing.md",
+        "spec.md",
+        *(page for page in OUTSIDE.values() if page.startswith("spec/")),
+        "changelog.md",
+    ],
     "Inside": ["speed.md", "architecture.md", "glossary.md", "sources.md", "decisions/README.md", "contributing.md"],
 }
 API: dict[str, tuple[str, str]] = {  # page: its title, and the module whose __all__ it shows

@@ -1,4 +1,4 @@
-// The client's side of CHP/2 without sockets or clocks, written from SPEC.md alone (sections 12 to 18, and 37).
+// The client's side of CHP/2 without sockets or clocks, written from SPEC.md alone (sections 12 to 18, 37 and 39).
 //
 //   opened(servers, now)                    a line to the pair is there; closed(now): it is not
 //   receive(server, port, frames, now)      what a server said
@@ -6,7 +6,7 @@
 //   timer(now)                              now and then; all times are milliseconds
 //   take()                                  { send: [server, port, frames], settled, changes, states } since it was asked last
 //
-// It follows one server (the table of section 15), holds one subtree, notices gaps and differences and heals them
+// It follows one server (the table of section 39), holds one subtree, notices gaps and differences and heals them
 // (section 16), and keeps own batches until they are answered, over failovers and other gateways (section 14).
 
 import { Malformed, pack, unpack } from "./msgpack.js";
@@ -265,7 +265,7 @@ export class Core {
     this.#sum = BigInt.asUintN(64, this.#sum);
   }
 
-  // -- whom to follow: the table of section 15
+  // -- whom to follow: the table of section 39
 
   #silenceMs(link) { return Math.max(SILENCE_MS, 4 * link.paceMs); }
   #isSilent(now) { return this.#active === null || now - this.#active.heardAt > this.#silenceMs(this.#active); }

@@ -246,9 +246,9 @@ class Work:
     def _subscribe(self) -> None:
         until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
-            after: int | None = None
+            after = -1
             while not (self.ending.is_set() and self.read and self.read[-1:] == self.published[-1:]):
-                for batch in clone.topic("everything").read(after=after, wait=False):
+                for batch in clone.topic("everything").read(after + 1, wait=False):
                     self.read += batch.values
                     after = batch.offsets[-1]
                 self.ending.wait(0.1)

@@ -1,6 +1,6 @@
 """A slow but healthy pair on two cores with thirty busy programs neither changes sides nor forks.
 
-covers: pair/liveness.py, ports/peer_watch.py
+covers: pair/liveness.py, ports/sockets.py
 """
 
 import os

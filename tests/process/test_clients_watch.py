@@ -10,7 +10,7 @@ from chp_server.testing import TestServer
 from tests.talk import WAIT_S, until
 
 
-@pytest.mark.parametrize("start", ["snapshot", "now"])
+@pytest.mark.parametrize("start", ["snapshot", "end"])
 def test_a_watch_begun_between_a_change_and_its_telling(server: TestServer, start: str) -> None:
     """The map has the change already; so the watch, which begins there, must not be told of it again."""
     made: list[Watch] = []

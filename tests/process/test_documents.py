@@ -116,7 +116,12 @@ def test_the_servers_in_readme_have_flags_that_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "SPEC.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]
+    "page",
+    [
+        "README.md",
+        "SPEC.md",
+        *(str(p.relative_to(ROOT)) for f in ("docs", "spec") for p in sorted(ROOT.glob(f"{f}/**/*.md"))),
+    ],
 )
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

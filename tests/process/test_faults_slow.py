@@ -1,6 +1,6 @@
 """A slow server is not replaced, a killed server is replaced at once, and a start beside an active does not fork.
 
-covers: pair/liveness.py and ports/peer_watch.py: the connection to the peer's P+3 tells a slow peer from a dead one
+covers: pair/liveness.py and ports/sockets.py: the connection to the peer's P+3 tells a slow peer from a dead one
 """
 
 import signal

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,7 @@ def held_after_replay(
             with Feed([empty.address], subtree) as feed:
                 return {key for chunk in feed.snapshot().chunks for key in chunk.keys}
 
-        done = replay(folder, writer, after=after, speed=speed, keys_under=keys_under)
+        done = replay(folder, writer, start=after, speed=speed, keys_under=keys_under)
         assert done.number == files(folder)[-1].until
         reader.wait_until_synced(WAIT_S)
         until(lambda: reader.revision >= done.number or reader.verify(contents=False).ok, "the replay to arrive")
@@ -289,7 +290,7 @@ def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
 def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: int) -> None:
     with TestServer(heartbeat_s=0.1) as server:
         mine = set_some(server, 10)
-        with recorded([server.address], tmp_path, start="earliest", every_s=0.1) as said:
+        with recorded([server.address], tmp_path, start="begin", every_s=0.1) as said:
             until(lambda: files(tmp_path), "the rows")
             server.restart()
             theirs = set_some(server, n)
@@ -300,12 +301,26 @@ def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: in
 def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path) -> None:
     with TestServer(heartbeat_s=0.1, store=f"sqlite:{tmp_path / 'data'}") as server:
         mine = set_some(server, 10)
-        with recorded([server.address], tmp_path / "rec", start="earliest", every_s=0.1) as said:
+        with recorded([server.address], tmp_path / "rec", start="begin", every_s=0.1) as said:
             until(lambda: files(tmp_path / "rec"), "the rows")
             server.restart()
             assert set_some(server, 5) == mine
             until(lambda: len(rows_of(tmp_path / "rec")) == 15, "the rest")
     assert not any("error" in each or "GAP" in each for each in said)
+
+
+def test_a_new_recording_begins_where_it_is_told(server: TestServer, tmp_path: Path) -> None:
+    with Clone([server.address]) as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+        seen = clone.set("/b", b"2").wait(WAIT_S).revision
+        clone.set("/c", b"3").wait(WAIT_S)
+        for start, keys in (("begin", ["/a", "/b", "/c"]), (seen, ["/c"]), (str(seen), ["/c"]), ("end", [])):
+            folder = tmp_path / str(start)
+            with recorded([server.address], folder, start=start) as said:
+                until(partial(bool, said), "it to begin")
+            assert [row["key"] for row in rows_of(folder)] == keys, start
+        with pytest.raises(BadInput, match=r"start=9\.1 is above the servers' number, 1\.\d+"):
+            record([server.address], tmp_path / "above", start="9.1")
 
 
 def test_a_directory_that_was_derived_is_not_gone_on_with(server: TestServer, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path)
 
 
 def test_a_recording_of_a_server(spark: Any, server: TestServer, tmp_path: Path) -> None:
-    with recorded([server.address], tmp_path, start="earliest", every_s=0.1):
+    with recorded([server.address], tmp_path, start="begin", every_s=0.1):
         set_some(server, 50)
         until(lambda: files(tmp_path), "files")
         assert spark.read.parquet(str(tmp_path)).count() <= 50

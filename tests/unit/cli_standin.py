@@ -60,7 +60,7 @@ class StandIn:
     def __iter__(self) -> Iterator[str]:
         return (key for key in list(self.shared.entries) if self._holds(key))
 
-    def under(self, prefix: str, after: str | None = None) -> list[str]:
+    def prefix(self, prefix: str, after: str | None = None) -> list[str]:
         return sorted(key for key in self if key.startswith(prefix) and (after is None or key > after))
 
     def entry(self, key: str) -> Any:

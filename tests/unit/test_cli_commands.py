@@ -271,7 +271,7 @@ def test_watch(shared: Shared) -> None:
         {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
         {"op": "del", "key": "/b", "expired": True, "revision": "3.4"},
     ]
-    assert shared.opened == [[""], ("watch", "", "now"), ["/"], ("watch", "/", number(3, 7))]
+    assert shared.opened == [[""], ("watch", "", "end"), ["/"], ("watch", "/", number(3, 7))]
     assert run("watch", "--count", "1").stdout_bytes == b"set\t/a\t\xff1\n"
     assert run("watch").stdout_bytes.splitlines()[-1] == b"del\t/b\texpired"
 

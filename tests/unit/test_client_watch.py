@@ -121,8 +121,8 @@ class TestWhereAWatchBegins:
         """A watch made before anything is held; then a snapshot comes, and a batch."""
         talk, queue = Talk(), WatchQueue("", conflate, 3, start)
         talk.core.holding.watch(True)
-        if isinstance(start, int):
-            talk.core.catch_up(queue, "", start)
+        if start == "begin" or isinstance(start, int):
+            talk.core.catch_up(queue, "", start if isinstance(start, int) else None)
         talk.joined(n(4), **{"/a": n(1), "/b": n(2), "/c": n(3), "/d": n(4)})
         talk.batch(n(4), n(5), {"/e": b"5"})
         return talk, queue
@@ -137,7 +137,7 @@ class TestWhereAWatchBegins:
         return [f"{change.operation} {change.key}" for c in iter(queue.poll, None) for change in changes_of(c, None)]
 
     def test_now_is_not_what_was_there_before_the_first_sync(self) -> None:
-        assert self.told(*self.watched("now")) == ["set /e"]
+        assert self.told(*self.watched("end")) == ["set /e"]
 
     def test_a_snapshot_is_all_of_it_however_short_the_queue(self) -> None:
         assert self.told(*self.watched("snapshot")) == ["set /a", "set /b", "set /c", "set /d", "set /e"]
@@ -162,6 +162,24 @@ class TestWhereAWatchBegins:
             [[1, n(2), n(3), n(4), 0, [], False], [["/c", "/d"], [b"3", b"4"], None]],
         )
         assert self.told(talk, queue) == ["delete /gone", "set /b", "set /c", "set /d", "set /e"]
+
+    def test_begin_is_every_change_that_the_log_retains(self) -> None:
+        talk, queue = self.watched("begin")
+        talk.wait(0.01)
+        assert talk.requests[-1][2]["from"] == 0 and self.told(talk, queue) == []
+        for oldest in (n(1), n(2)):  # it lets go of more before it is asked again
+            talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", oldest])
+            talk.wait(0.01)
+            assert talk.requests[-1][2]["from"] == oldest and self.told(talk, queue) == []
+        self.records(talk, [[1, n(2), n(3), n(4), 0, [], False], [["/gone", "/d"], [b"", b"4"], {"d": [0]}]])
+        assert self.told(talk, queue) == ["delete /gone", "set /d", "set /e"]
+
+    def test_a_log_that_begins_nowhere_is_not_asked_for_ever(self) -> None:
+        talk, queue = self.watched("begin")
+        talk.wait(0.01)
+        talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", 0])
+        with pytest.raises(NotRetained):
+            self.told(talk, queue)
 
     def test_if_the_log_does_not_reach_back_it_says_so(self) -> None:
         talk, queue = self.watched(n(1))

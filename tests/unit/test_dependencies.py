@@ -168,7 +168,7 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
     """They are told, and ask (context.py); who knows it stands around it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
-    assert knowing == {"performing", "snapshots", "copies", "disk", "reactor", "cores"}
+    assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores"}
 
 
 def test_only_packages_lie_in_the_three_folders() -> None:

@@ -1,5 +1,5 @@
-"""A journal and its mark, read by hand as Part 4 of SPEC.md has them, with nothing of our stores.
-covers: SPEC.md, Part 4: the tables, the checksums, the chain of rows, the states in a snapshot, the mark
+"""A journal and its mark, read by hand as spec/server.md has them, with nothing of our stores.
+covers: sections 31 to 33 of the specification: the tables, the checksums, the chain of rows, snapshots, the mark
 """
 
 from __future__ import annotations

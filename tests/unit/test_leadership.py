@@ -60,7 +60,7 @@ def test_who_speaks_another_version_is_not_believed() -> None:
     assert lead.learned(other, S.ACTIVE, number(9, 1), now) is Move.STAY
 
 
-@pytest.mark.parametrize("text", [(ROOT / "SPEC.md").read_text(encoding="utf-8"), module.__doc__ or ""])
+@pytest.mark.parametrize("text", [(ROOT / "spec" / "client.md").read_text(encoding="utf-8"), module.__doc__ or ""])
 def test_the_documents_have_the_table_of_the_code(text: str) -> None:
     for event, moves in TABLE.items():
         row = next(line for line in text.splitlines() if re.match(rf"(\| |    ){event.name}\b", line))

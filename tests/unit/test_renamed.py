@@ -5,13 +5,17 @@ covers: chp_client.renamed, and where it is used
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import chp_client
-from chp_client import AsyncClone, Clone
+from chp_client import AsyncClone, BadInput, Clone
+from chp_client.recorder import record
+from chp_client.replayer import replay
 
 NOBODY = "tcp://127.0.0.1:9"
 
@@ -36,6 +40,43 @@ def test_an_old_attribute_names_the_new_one(clone: Clone, old: str, now: str) ->
         with pytest.raises(AttributeError, match=f"{old} is gone; {now}"):
             getattr(each, old)
         assert not hasattr(each, old) and old not in dir(each)
+
+
+def test_old_words_of_where_a_reader_begins_name_the_new_ones(clone: Clone, tmp_path: Path) -> None:
+    topic, writer = clone.topic("t"), Clone(NOBODY, None)
+    acts: list[tuple[Callable[[], object], str]] = [
+        (lambda: clone.watch(start="now"), "start='now' is gone; use 'end'"),
+        (lambda: clone.on(start="now")(print), "start='now' is gone; use 'end'"),
+        (lambda: record(NOBODY, tmp_path, start="now"), "start='now' is gone; use 'end'"),
+        (lambda: record(NOBODY, tmp_path, start="earliest"), "start='earliest' is gone; use 'begin'"),
+        (lambda: topic.read(after=1), "the argument after is gone; use start, the first offset wanted"),  # type: ignore[call-arg]
+        (lambda: topic.subscription("g", "latest"), "start='latest' is gone; use 'end'"),
+        (lambda: replay(tmp_path, writer, after=1), "the argument after is gone; use start"),  # type: ignore[call-arg]
+    ]
+    for act, words in acts:
+        with pytest.raises(BadInput, match=words):
+            act()
+    with pytest.raises(ImportError, match='LATEST is gone; use start="end"'):
+        from chp_client import LATEST  # type: ignore[attr-defined]  # noqa: F401
+    writer.close(0.0)
+
+
+def test_a_place_that_is_none_names_those_that_are(clone: Clone, tmp_path: Path) -> None:
+    topic, writer = clone.topic("t"), Clone(NOBODY, None)
+    acts: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: clone.watch(start="later"),
+            "start='later' is not 'end', 'snapshot', 'begin' or a revision such as 1.42",
+        ),
+        (lambda: list(topic.read(-2, wait=False)), "start=-2 is not 'begin', 'end' or the first offset wanted"),
+        (lambda: list(topic.read(until=-1)), "until=-1 is not the offset of a message"),
+        (lambda: topic.consumer("g", start="snapshot"), "start='snapshot' is not 'begin', 'end' or the first offset"),
+        (lambda: replay(tmp_path, writer, start="snapshot"), "start='snapshot' is no place of a recording"),
+    ]
+    for act, words in acts:
+        with pytest.raises(BadInput, match=re.escape(words)):
+            act()
+    writer.close(0.0)
 
 
 def test_what_was_never_there_is_missed_as_ever(clone: Clone) -> None:

@@ -1,4 +1,4 @@
-"""covers: resource_limits.py and shell/gauges.py: which sets are refused for want of room, and which are not."""
+"""covers: resource_limits.py and shell/resources.py: which sets are refused for want of room, and which are not."""
 
 import os
 import re
@@ -12,9 +12,8 @@ from chp.batch import ACK, REFUSED, Segment
 from chp.messages import kvset
 from chp_server.core.state.journal import JournalFull
 from chp_server.core.updates.resource_limits import MIB, ResourceLimits, ResourceUsage
-from chp_server.shell import gauges
-from chp_server.shell.disk import NO_ROOM_S, DiskMonitor
-from chp_server.shell.gauges import Gauge
+from chp_server.shell import resources
+from chp_server.shell.resources import NO_ROOM_S, DiskMonitor, Gauge
 
 from .server_talk import Talk
 
@@ -152,7 +151,7 @@ def test_the_status_has_the_figures() -> None:
 def test_without_settings_the_bounds_are_shares_of_what_there_is(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gauges, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
+    monkeypatch.setattr(resources, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
     gauge = Gauge(None, None, f"sqlite:{tmp_path}")
     seen = gauge.measure(journal_full=False)
     assert seen.memory_max == 400 * MIB and 0 < seen.memory < 64 << 30
@@ -167,8 +166,8 @@ def test_zero_is_no_bound_and_what_is_not_on_a_disk_is_not_measured() -> None:
 
 
 def test_a_limit_on_address_space_is_looked_at_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    address, resident = gauges.used()
-    monkeypatch.setattr(gauges, "address_max", lambda: 2 * address)
+    address, resident = resources.used()
+    monkeypatch.setattr(resources, "address_max", lambda: 2 * address)
     seen = Gauge(None, None, "memory:").measure(journal_full=False)
     assert seen.memory_max is not None and resident <= seen.memory_max <= 1.6 * address
     assert seen.address_left is not None and 0 < seen.address_left < 2 * address
@@ -216,7 +215,7 @@ def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_belie
     monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool
 ) -> None:
     now, told, disk = [100.0], Told(), Disk()
-    monkeypatch.setattr("chp_server.shell.disk.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("chp_server.shell.resources.time", SimpleNamespace(monotonic=lambda: now[0]))
     core: Any = told
     space = DiskMonitor(disk, now[0])
     disk.free = free_then

@@ -1,23 +1,34 @@
-"""What the code names is there: a section of SPEC.md by its number, and a page of docs/decisions.
-covers: the references from the code to SPEC.md and docs/decisions
+"""What the code names is there: a section of the specification by its number, and a page of docs/decisions.
+covers: the references from the code to the sections of SPEC.md and spec/, and to docs/decisions
 """
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
-SECTIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", SPEC, re.M)}
+PAGES = [ROOT / "SPEC.md", *sorted((ROOT / "spec").glob("*.md"))]
+SPEC = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+NUMBERED = [int(number) for number in re.findall(r"^## (\d+)\. ", SPEC, re.M)]
+SECTIONS = set(NUMBERED)
 FILES = [path for folder in ("chp", "server", "client") for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_sections_are_numbered_without_a_gap() -> None:
-    assert sorted(SECTIONS) == list(range(1, max(SECTIONS) + 1))
+def test_sections_are_numbered_without_a_gap_and_each_is_on_one_page() -> None:
+    assert sorted(NUMBERED) == list(range(1, max(SECTIONS) + 1))
 
 
 def test_sections_that_the_specification_names_exist() -> None:
     named = {int(number) for number in re.findall(r"\bsection (\d+)", SPEC)}
     assert named and named <= SECTIONS
+
+
+def test_a_client_is_written_from_the_top_of_its_page_to_the_end() -> None:
+    """No section of client.md names one of it that comes later."""
+    text = (ROOT / "spec" / "client.md").read_text(encoding="utf-8")
+    begins = {int(found[1]): found.start() for found in re.finditer(r"^## (\d+)\. ", text, re.M)}
+    for found in re.finditer(r"\bsections? (\d+)", text):
+        assert begins.get(int(found[1]), 0) < found.start(), f"section {found[1]} is named before it is there"
+    assert len(begins) > 12
 
 
 def test_sections_that_the_code_names_exist() -> None:

@@ -1,10 +1,11 @@
-"""What the programs say, for the vectors of SPEC.md: the cores that run, on a clock of the test's, joined by hand.
+"""What the programs say, for the vectors of CHP/2: the cores that run, on a clock of the test's, joined by hand.
 
-    session()     the worked session of section 15: a client's core and a server's
-    vectors()     all blocks `chp2 NAME` of the page: name -> the frames of one message, or a body as a journal has it
+    session()     the worked session of spec/client.md: a client's core and a server's
+    vectors()     all vectors: name -> the frames of one message, or a body as a journal has it
     refused()     what a server makes of a message that is none: the code of its REFUSED, or that it was counted
+    files()       the same as spec/vectors has them: file -> vectors
 
-Nobody writes such a block by hand: `pytest --rewrite tests/wire/test_golden_chp2.py` puts these in their places.
+No vector is written by hand: `pytest --rewrite tests/wire/test_golden_chp2.py` writes the files and the session's page.
 """
 
 from __future__ import annotations
@@ -17,11 +18,32 @@ from typing import Any
 import msgpack
 
 from chp.batch import Segment, packb, split
-from chp.columns import ACK, COMMIT, CONDITIONS, DELETES, GROUP, JOIN, LEASE, LEASED, PUBLISH, STAGE, TTLS
-from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.columns import (
+    ABORT,
+    ACK,
+    COMMIT,
+    CONDITIONS,
+    DELETES,
+    EXPECT,
+    GROUP,
+    JOIN,
+    LEASE,
+    LEASED,
+    ONCE,
+    PUBLISH,
+    REFRESH,
+    STAGE,
+    TOPIC,
+    TTLS,
+    UNLEASE,
+    UNLESS_NEWER,
+)
+from chp.headers import KIND_NAMES
+from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
 from chp.topics import pack_messages
+from chp.versions import VERSION
 from chp_client.core.core import ClientCore
 from chp_client.core.events import State
 from chp_server.core.core import CoreConfig, ServerCore
@@ -30,6 +52,7 @@ from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
 from chp_server.core.updates.turn import Append, Turn
 from chp_server.store.memory_store import MemoryStore, MessageShelf
+from tests.wire.vectors import Vector
 
 Frames = list[bytes]
 SESSION, OTHER_SESSION = bytes(range(12)) + bytes(4), bytes(range(0x50, 0x5C)) + bytes(4)
@@ -94,7 +117,7 @@ class Servers:
 
     def ask(self, subtree: bytes, **options: Any) -> list[Frames]:
         """What an ICANHAZ brings; the chunks in their order."""
-        frames = [WHO, b"ICANHAZ?", subtree, packb({"chp": 3, "id": 1, **options})]
+        frames = [WHO, b"ICANHAZ?", subtree, packb({"chp": VERSION, "id": 1, **options})]
         first = self.turn(lambda core: core.request(frames), beat=False)
         return answers(first) + [f for _ in range(3) for f in answers(self.turn(beat=False))]
 
@@ -184,10 +207,32 @@ def vectors() -> dict[str, Frames]:
     """All of them, by name."""
     names = (
         "greeting-of-our-own-channel", "greeting-of-the-subtree", "icanhaz-for-all", "sync", "kthxbai", "kvset",
-        "batch", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
+        "update", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
     )  # fmt: skip
     told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
-    return {**told, **_of_a_pair(), **_of_a_large_record(), **dict(_of_the_link()), **_of_a_journal(), **_of_a_group()}
+    of_clients = {**told, **_of_a_pair(), **_questions(), **_of_a_large_record(), **_of_steps()}
+    return {**of_clients, **dict(_of_the_link()), **_of_a_journal(), **_of_a_topic(), **_of_a_group()}
+
+
+def _questions() -> dict[str, Frames]:
+    """What clients ask on P, beside what the session, topics and groups show."""
+    store = {"proof": [SERVER, SERVER]}
+    asked: dict[str, dict[str, Any]] = {
+        "icanhaz-two-chunks-more": {"more": 2},
+        "icanhaz-a-vote": {"credit": 1},
+        "icanhaz-a-feed": {"feed": True, "from": number(1, 3), **store, "until": number(1, 6), "credit": 8},
+        "icanhaz-a-probe": {"feed": True, "from": number(1, 3), **store, "probe": 0},
+        "icanhaz-an-image": {"image": IMAGE, "prefix": "/b", "parts": 1},
+        "icanhaz-a-slice": {"image": IMAGE, "part": 0, "packed": True, "credit": 8},
+        "icanhaz-an-inspection": {"inspect": True, "credit": 8},
+    }
+    found = {name: _question(b"", 1, options) for name, options in asked.items()}
+    told = {"name": "rates", "program": "rates.py", "state": "SYNCED", "every_ms": 5000}
+    return {**found, "icanhaz-what-a-client-tells-of-itself": _question(b"\x02client\x03", 2, told)}
+
+
+def _question(subtree: bytes, request: int, options: dict[str, Any]) -> Frames:
+    return [b"ICANHAZ?", subtree, packb({"chp": VERSION, "id": request, **options})]
 
 
 def _own_sets() -> dict[str, Frames]:
@@ -198,7 +243,7 @@ def _own_sets() -> dict[str, Frames]:
         "kvset-only-if-b-still-has-revision-1-2": (["/b"], [b"3"], b_is),
         "kvset-a-lease-of-10-s-with-one-key": (["/who/1"], [b"here"], {LEASE: [LEASE_ID, 10_000], LEASED: LEASE_ID}),
         "kvset-staged-then-committed": (["/t/1"], [b"v"], {STAGE: [TRANSACTION, "0.0"]}),
-        "kvset-staged-more-of-the-part": (["/t/2"], [b"w"], {STAGE: [TRANSACTION, "0.0"]}),
+        "kvset-staged-more-of-the-attempt": (["/t/2"], [b"w"], {STAGE: [TRANSACTION, "0.0"]}),
         "kvset-the-commit": ([], [], {COMMIT: [TRANSACTION, "job", 7, [["0.0", 2]], None]}),
     }
     return {name: kvset(no, *what) for no, (name, what) in enumerate(sets.items(), 1)}
@@ -219,7 +264,7 @@ def _of_a_pair() -> dict[str, Frames]:
     out["refused-expected"] = only(7, gap.acks, OWN)
     unknown = pair.settle(lambda core: core.collect(kvset(3, ["/a"], [b"5"], session=LEASE_ID[:12] + bytes(4))))
     out["refused-session"] = only(7, unknown.acks)
-    pair.cores[1].request([WHO, b"ICANHAZ?", b"", packb({"chp": 3, "id": 1})])
+    pair.cores[1].request([WHO, b"ICANHAZ?", b"", packb({"chp": VERSION, "id": 1})])
     pair.turn()
     out["refused-passive"] = only(7, answers(pair.turns[1]))
     return {**out, **_of_questions(pair)}
@@ -243,15 +288,58 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
     }
 
 
+def _ignored() -> dict[str, Frames]:
+    """Return sets that say more than they should, which a server ignores."""
+    plain = kvset(1, ["/a"], [b"1"])
+    return {
+        "kvset-with-something-in-frame-3": [*plain[:3], b"\x02", plain[4]],
+        "kvset-of-a-session-whose-count-begins-with-ff": [*plain[:2], SESSION[:12] + b"\xff" * 4, *plain[3:]],
+        "kvset-a-delete-with-a-value": kvset(1, ["/a"], [b"1"], {DELETES: [0]}),
+    }
+
+
+def _of_steps() -> dict[str, Frames]:
+    """Sets with conditions of every kind, leases and transactions that end, and what a lone server says to them."""
+    lone = Servers()
+    sets: dict[str, tuple[list[str], list[bytes], Any]] = {
+        "kvset-of-nothing": ([], [], None),
+        "kvset-once": (["/n"], [b"1"], {ONCE: ["job", 1, True]}),
+        "kvset-once-of-a-version-that-is-done": (["/n"], [b"2"], {ONCE: ["job", 1, True]}),
+        "kvset-once-of-a-version-that-is-not-next": (["/n"], [b"2"], {ONCE: ["job", 3, True]}),
+        "kvset-expect-no-such-key": (["/n"], [b"2"], {EXPECT: [["/gone", 0]]}),
+        "kvset-left-out-if-newer": (["/n"], [b"0"], {UNLESS_NEWER: [[0], [number(1, 2)]]}),
+        "kvset-a-lease-without-keys": ([], [], {LEASE: [LEASE_ID, 10_000]}),
+        "kvset-a-refresh": ([], [], {REFRESH: LEASE_ID}),
+        "kvset-an-unlease": ([], [], {UNLEASE: LEASE_ID}),
+        "kvset-staged-and-never-committed": (["/t/1"], [b"v"], {STAGE: [TRANSACTION, "0.0"]}),
+        "kvset-an-abort": ([], [], {ABORT: TRANSACTION}),
+    }
+    out, said = {}, {}
+    for no, (name, what) in enumerate(sets.items(), 1):
+        out[name] = frames = kvset(no, *what)
+        said[name] = lone.turn(lambda core, frames=frames: core.collect(frames)).acks  # type: ignore[misc]
+    other = kvset(3, ["/n"], [b"9"], session=OTHER_SESSION)
+    other[3] = OLDEST_HELD
+    skipped = lone.turn(lambda core: core.collect(other)).acks
+    return {
+        **out,
+        **_ignored(),
+        "kvset-the-oldest-that-is-held": other,
+        "ack-of-a-version-that-is-done": only(6, said["kvset-once-of-a-version-that-is-done"], OWN),
+        "refused-count": only(7, said["kvset-once-of-a-version-that-is-not-next"], OWN),
+        "ack-of-the-oldest-that-is-held": only(6, skipped),
+    }
+
+
 def _of_a_large_record() -> dict[str, Frames]:
     """A record that is published in two parts, as one is whose parts may have a byte."""
-    server, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
-    server.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
-    names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-part", "kvset-the-commit")
+    lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
+    lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
+    names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
     for no, name in enumerate(names, 1):
-        turn = server.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
+        turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
     first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
-    return {"batch-with-more": first, "batch-the-last-of-it": last}
+    return {"update-with-more": first, "update-the-last-of-it": last}
 
 
 def _of_the_link() -> Iterator[tuple[str, Frames]]:
@@ -308,18 +396,18 @@ class Chunks(MemoryStore):
 
 def _of_a_journal() -> dict[str, Frames]:
     """Rows, and the snapshot of the same state."""
-    server, journal = Servers(), Chunks("memory:", Options())
+    lone, journal = Servers(), Chunks("memory:", Options())
 
     def two(core: ServerCore) -> None:
         core.collect(kvset(1, ["/a"], [b"1"], {TTLS: 60_000}))
         core.collect(kvset(1, ["/b"], [b"2"], session=OTHER_SESSION))
 
-    server.turn(two, beat=False)
+    lone.turn(two, beat=False)
     snapshots = Snapshotter(journal, DEFAULT)
-    snapshots.begin(server.cores[0])
+    snapshots.begin(lone.cores[0])
     while snapshots.busy:
-        snapshots.step(server.cores[0])
-    epoch, record = server.rows
+        snapshots.step(lone.cores[0])
+    epoch, record = lone.rows
     return {
         "journal-epoch": [epoch],
         "journal-two-sessions": [record],
@@ -328,10 +416,45 @@ def _of_a_journal() -> dict[str, Frames]:
     }
 
 
+def _of_a_topic() -> dict[str, Frames]:
+    """A topic that is made, gets two messages, and is asked about and read without a group."""
+    lone, shelf = Servers(), MessageShelf()
+    lone.cores[0].requests.readers.delivery.read = shelf.read
+    told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    made = {
+        "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
+        "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
+    }
+    for frames in made.values():
+        turn = lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
+        for op in turn.journal:
+            shelf.keep(getattr(op, "messages", ()))
+    asked = {
+        "icanhaz-facts-of-a-topic": _question(b"", 1, {"topic": "orders", "facts": True}),
+        "icanhaz-topics": _question(b"", 2, {"topics": ""}),
+        "icanhaz-groups-of-a-topic": _question(b"", 3, {"topic": "orders", "groups": ""}),
+        "icanhaz-messages-of-a-topic": _question(b"", 4, {"topic": "orders", "after": 0, "credit": 8}),
+    }
+    answered: dict[str, list[Frames]] = {}
+    for name, frames in asked.items():
+        turn = lone.turn(lambda core, frames=frames: core.request([WHO, *frames]))  # type: ignore[misc]
+        answered[name] = [*answers(turn), *(f for _ in range(6) for f in answers(lone.turn()))]
+    messages, none_now = answered["icanhaz-messages-of-a-topic"][:2]
+    (facts,), (topics,), (groups,) = [answered[name] for name in list(asked)[:3]]
+    return {
+        **made, **asked,
+        "reply-facts-of-a-topic": facts,
+        "reply-topics": topics,
+        "reply-groups-of-a-topic": groups,
+        "messages-for-a-reader": messages,
+        "messages-none-now": none_now,
+    }  # fmt: skip
+
+
 def _of_a_group() -> dict[str, Frames]:
     """Two messages, of which one is of a slot that the member holds, and what comes of it."""
-    server, shelf = Servers(), MessageShelf()
-    server.cores[0].requests.readers.sharing.pages.read = shelf.read
+    lone, shelf = Servers(), MessageShelf()
+    lone.cores[0].requests.readers.sharing.pages.read = shelf.read
     other, topic = LEASE_ID[::-1], ["orders", "billing"]
     made = {
         "kvset-a-group": kvset(1, [], [], {GROUP: [*topic, {"start": 0}]}),
@@ -345,17 +468,17 @@ def _of_a_group() -> dict[str, Frames]:
         kvset(2, [], [], {JOIN: [*topic, other, "host:2"]}, session=OTHER_SESSION),
         kvset(4, [], [], {PUBLISH: [["orders", 2, told]]}),
     ):  # fmt: skip
-        for op in server.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
+        for op in lone.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
             shelf.keep(getattr(op, "messages", ()))
-    options = {"chp": 3, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
+    options = {"chp": VERSION, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
     asked = [WHO, b"ICANHAZ?", b"", packb(options)]
-    told_of = [*answers(server.turn(lambda core: core.request(asked))), *answers(server.turn())]
+    told_of = [*answers(lone.turn(lambda core: core.request(asked))), *answers(lone.turn())]
     messages = next(f for f in told_of if len(split(f[-1])) > 1)
     (_, _, upto, _, _, spans, _), *_ = split(messages[-1])
     ack = {ACK: [[*topic, LEASE_ID, [[slots, after, upto] for slots, after in spans]]]}
     done, again = kvset(5, ["/totals/carol"], [b"1"], ack), kvset(6, ["/totals/carol"], [b"2"], ack)
-    server.turn(lambda core: core.collect(done))
-    refused = server.turn(lambda core: core.collect(again))
+    lone.turn(lambda core: core.collect(done))
+    refused = lone.turn(lambda core: core.collect(again))
     return {
         **made,
         "icanhaz-of-a-member": asked[1:],
@@ -397,14 +520,14 @@ def refused() -> dict[str, tuple[str, Frames]]:
     out["a-session-of-15-bytes"] = "kvset", [*kvset_of(fine)[:2], SESSION[:15], *kvset_of(fine)[3:]]
     questions: dict[str, tuple[bytes, Any]] = {
         "no-map": (b"", []),
-        "without-an-id": (b"", {"chp": 3}),
+        "without-an-id": (b"", {"chp": VERSION}),
         "another-version": (b"", {"chp": 2, "id": 1}),
-        "a-subtree-without-its-slash": (b"/r", {"chp": 3, "id": 1}),
-        "credit-0": (b"", {"chp": 3, "id": 1, "credit": 0}),
-        "a-session-that-is-text": (b"", {"chp": 3, "id": 1, "session": "me"}),
-        "a-proof-of-one": (b"", {"chp": 3, "id": 1, "proof": [b""]}),
-        "an-image-of-15-bytes": (b"", {"chp": 3, "id": 1, "image": bytes(15)}),
-        "an-unknown-command": (b"\x02reboot\x03", {"chp": 3, "id": 1}),
+        "a-subtree-without-its-slash": (b"/r", {"chp": VERSION, "id": 1}),
+        "credit-0": (b"", {"chp": VERSION, "id": 1, "credit": 0}),
+        "a-session-that-is-text": (b"", {"chp": VERSION, "id": 1, "session": "me"}),
+        "a-proof-of-one": (b"", {"chp": VERSION, "id": 1, "proof": [b""]}),
+        "an-image-of-15-bytes": (b"", {"chp": VERSION, "id": 1, "image": bytes(15)}),
+        "an-unknown-command": (b"\x02reboot\x03", {"chp": VERSION, "id": 1}),
     }
     out |= {n: ("icanhaz", [b"ICANHAZ?", subtree, packb(what)]) for n, (subtree, what) in questions.items()}
     topic = b"\x02/\x03"
@@ -429,7 +552,7 @@ def verdict(parser: str, frames: Frames) -> str:
         client = Followed("/").client
         client.on_update(0, frames, 10.0)
         return "counted" if client.stats["garbage"] == 1 else "taken"
-    server = Servers()
+    lone = Servers()
 
     def hear(core: ServerCore) -> None:
         if parser == "kvset":
@@ -437,10 +560,69 @@ def verdict(parser: str, frames: Frames) -> str:
         else:
             core.request([WHO, *frames])
 
-    turn = server.turn(hear, beat=False)
+    turn = lone.turn(hear, beat=False)
     told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
-    garbage = sum(n for name, n in server.cores[0].counts.items() if name.startswith("garbage"))
+    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
     return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
+
+
+# -- as files
+
+
+def files() -> dict[str, list[Vector]]:
+    """Return the vectors of CHP/2 as spec/vectors has them."""
+    found: dict[str, list[Vector]] = {}
+    for name, frames in vectors().items():
+        message, port, direction = _what_it_is(name, frames)
+        vector = Vector(name, message, port, direction, frames, _decoded(frames[-1]), "taken")
+        found.setdefault(_file_of(name, message), []).append(vector)
+    for name, (parser, frames) in refused().items():
+        message = parser.upper()
+        told = verdict(parser, frames)
+        vector = Vector(f"{parser}-{name}", message, *PORTS[message], frames, _decoded(frames[-1]), told)
+        found.setdefault("refused.json", []).append(vector)
+    return found
+
+
+def _decoded(frame: bytes) -> Any:
+    """Return what a frame means, and None if JSON can't say it."""
+    with suppress(ValueError, msgpack.UnpackException):
+        found = msgpack.unpackb(frame)
+        return found if isinstance(found, list | dict) and b"\xd4" not in frame else None
+    return None
+
+
+PORTS = {
+    "ICANHAZ": ("P", "client to server"),
+    "KVSET": ("P+2", "client to server"),
+    "UPDATE": ("P+1", "server to client"),
+}
+ON_UPDATES = {"GREETING", "UPDATE", "HEARTBEAT", "ACK"}
+NAMES = ["UPDATE" if name == "BATCH" else name for name in KIND_NAMES]  # a batch is what a client sends
+
+
+def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
+    if name.startswith("journal-"):
+        return NAMES[split(frames[-1])[0][0]], "journal", "server to file"
+    if name.startswith("peer-"):
+        return frames[0].decode(), "P+3", "server to server"
+    if frames[0] == b"ICANHAZ?":
+        return "ICANHAZ", *PORTS["ICANHAZ"]
+    if len(frames[2]) == 16:
+        return "KVSET", *PORTS["KVSET"]
+    message = NAMES[split(frames[-1])[0][0]]
+    on_updates = message in ON_UPDATES or (message == "REFUSED" and frames[0] != RESERVED_KEY)
+    return message, "P+1" if on_updates else "P", "server to client"
+
+
+def _file_of(name: str, message: str) -> str:
+    if name.startswith(("session-", "peer-", "journal-")):
+        return name.partition("-")[0] + ".json"
+    if message == "MESSAGES" or any(word in name for word in ("topic", "group", "member", "acknowledgement", "fenced")):
+        return "topics.json"
+    if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in ("refused-passive", "refused-image")):
+        return "sets.json"
+    return "updates.json" if message == "UPDATE" else "questions.json"
 
 
 # -- as the page shows them

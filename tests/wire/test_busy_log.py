@@ -67,7 +67,7 @@ def test_chp_record_writes_all_of_it(busy: Busy, busy_server: TestServer, tmp_pa
     pq = pytest.importorskip("pyarrow.parquet")
     ends = Event()
     ends.set()  # what is there by now is written all the same
-    record([busy_server.address], tmp_path, "/o/", start="earliest", stop=ends, timeout_s=WAIT_S)
+    record([busy_server.address], tmp_path, "/o/", start="begin", stop=ends, timeout_s=WAIT_S)
     rows = [row for each in files(tmp_path) for row in pq.read_table(each.path, columns=["key", "value"]).to_pylist()]
     found = [int(row["value"]) for row in rows if row["key"] == LAST]
     assert found == list(range(1, busy.transactions + 1))

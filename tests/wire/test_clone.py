@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from chp.limits import Limits
 from chp_client import AsyncClone, BadInput, BadKey, Change, Clone, Closed, Conflict, Full, NotRetained, State, Ticket
 from chp_server.testing import Pair, TestServer
 from tests.talk import WAIT_S, join_all, until
@@ -173,7 +174,7 @@ class TestOneServer:
         clone.delete("/w/1").wait(WAIT_S)
         clone.set("/w/2", b"2").wait(WAIT_S)
         with Clone(server.address) as late:
-            starts: list[Any] = ["now", mark.revision, "snapshot"]
+            starts: list[Any] = ["end", mark.revision, "snapshot"]
             watches = [late.watch("/w/", start=start) for start in starts]
             late.wait_until_synced(WAIT_S)
             clone.set("/w/end", b"").wait(WAIT_S)
@@ -181,11 +182,27 @@ class TestOneServer:
             for start, watch in zip(starts, watches, strict=True):
                 while not told[start] or told[start][-1] != ("/w/end", b"", "set"):
                     told[start].append(watch.get(WAIT_S)[:3])
-            assert told["now"] == [("/w/end", b"", "set")]
+            assert told["end"] == [("/w/end", b"", "set")]
             assert told[mark.revision] == [("/w/1", None, "delete"), ("/w/2", b"2", "set"), ("/w/end", b"", "set")]
             assert len(told["snapshot"]) == 25
+            with late.watch("/w/", start="begin") as oldest:
+                found = [oldest.get(WAIT_S)[:3] for _ in range(29)]
+            assert found[:25] == [(f"/w/{i}", b"old", "set") for i in range(25)]
+            assert found[25:] == [("/w/0", b"mark", "set"), *told[mark.revision]]
             with late.watch(start=1) as unknown, pytest.raises(NotRetained, match="begin anew from a snapshot"):
                 unknown.get(WAIT_S)
+
+    def test_a_watch_may_begin_with_the_oldest_change_that_is_retained(self) -> None:
+        with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
+            for i in range(40):
+                clone.set(f"/{i}", b"%d" % i * 50).wait(WAIT_S)
+            with clone.watch(start="begin") as watch:
+                keys = [watch.get(WAIT_S).key]
+                while keys[-1] != "/39":
+                    keys.append(watch.get(WAIT_S).key)
+                clone.set("/40", b"").wait(WAIT_S)
+                assert watch.get(WAIT_S).key == "/40"
+        assert keys == [f"/{i}" for i in range(40 - len(keys), 40)] and 0 < len(keys) < 40
 
     def test_a_writer_in_the_way_of_a_full_window(self, server: TestServer) -> None:
         with Clone(server.address, window_bytes=10_000, on_full="raise") as fast:

@@ -12,7 +12,7 @@ from chp_client import AsyncClone, AsyncConsumer, Clone, Consumer, Fenced, Refus
 from chp_client.topics.batch import Batch
 from chp_client.topics.chunk import joined
 from chp_server.core.updates.resource_limits import ResourceUsage
-from chp_server.shell.disk import DiskMonitor
+from chp_server.shell.resources import DiskMonitor
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S, until
 from tests.wire.still import stand_still

@@ -1,16 +1,14 @@
-"""The CHP/2 vectors of SPEC.md, byte for byte: what the page shows is what the programs say, and what they refuse.
-covers: SPEC.md, Parts 2 to 4: the worked session, all vectors, what a parser refuses, ids, digests, Binary Star's table
+"""The vectors of CHP/2, byte for byte: spec/vectors has what the programs say, and what they refuse.
+covers: spec/vectors, the worked session of the page, what a parser refuses, ids, digests, Binary Star's table
 
-A block marked `chp2` has a line a frame (`0: 02 03`, continued where it begins with blanks; `-` is no bytes), and one
-that begins with `=`: what the last frame means, as Python literals. A block marked `chp2-refused PARSER VERDICT NAME`
-is a message that is none. played.py makes them with the cores that run; `pytest --rewrite` puts them into the page.
+played.py makes the vectors with the cores that run; `pytest --rewrite` writes the files, and the session into its page:
+there a block marked `chp2` has a line a frame (`0: 02 03`, continued where it begins with blanks; `-` is no bytes), and
+one that begins with `=`: what the last frame means, as Python literals.
 """
 
-import ast
 import re
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgpack
@@ -22,83 +20,87 @@ from chp.headers import Heartbeat, Kthxbai, header_of
 from chp.keys import public_session, session_topic
 from chp_server.core.pair.binary_star import diagram
 from tests.wire import played
+from tests.wire.vectors import FOLDER, Vector, load, save
 
-PAGE = Path(__file__).parents[2] / "SPEC.md"
-SPEC = PAGE.read_text(encoding="utf-8")
-BLOCK = re.compile(r"```(chp2(?:-refused)?) ([a-z0-9 -]+)\n(.*?)```", re.S)
-MADE = played.vectors()
-REFUSED = played.refused()
-
-
-class Vector(NamedTuple):
-    name: str
-    frames: list[bytes]
-    meaning: Any
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "SPEC.md", *sorted((ROOT / "spec").glob("*.md"))]
+SPEC = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+BLOCK = re.compile(r"```chp2 ([a-z0-9-]+)\n(.*?)```", re.S)
+MADE = played.files()
+FILES = {file: load(file) for file in MADE if (FOLDER / file).exists()}
+NONE = FILES.get("refused.json", {})
+VECTORS = {name: vector for vectors in FILES.values() for name, vector in vectors.items() if name not in NONE}
 
 
-def _vector(name: str, text: str) -> Vector:
-    frames: list[str] = []
-    meaning = None
-    for line in text.strip().splitlines():
-        if line.startswith("="):
-            meaning = ast.literal_eval(line[1:].strip())
-        elif line.startswith(" "):
-            frames[-1] += line
-        else:
-            frames.append(line.split(":", 1)[1])
-    return Vector(name, [b"" if f.strip() == "-" else bytes.fromhex(f) for f in frames], meaning)
+def _shown(found: re.Match[str]) -> str:
+    vector = next(v for v in MADE["session.json"] if v.name == found[1])
+    return f"```chp2 {vector.name}\n{played.block(vector.frames)}```"
 
 
-VECTORS = {v.name: v for v in (_vector(n, text) for k, n, text in BLOCK.findall(SPEC) if k == "chp2")}
-NONE = {v.name: v for v in (_vector(n, re.sub("(?m)^=.*$", "", text)) for k, n, text in BLOCK.findall(SPEC) if k[4:])}
-
-
-def _rewritten(found: re.Match[str]) -> str:
-    kind, name, _ = found.groups()
-    if kind == "chp2":
-        return f"```chp2 {name}\n{played.block(MADE[name])}```"
-    parser, *_, message = name.split()
-    frames = REFUSED[message][1]
-    name = f"{parser} {played.verdict(parser, frames)} {message}"
-    return f"```chp2-refused {name}\n{played.block(frames)}```"
-
-
-def test_the_page_shows_what_the_programs_say(request: pytest.FixtureRequest) -> None:
+def test_the_files_have_what_the_programs_say(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite"):
-        PAGE.write_text(BLOCK.sub(_rewritten, SPEC), encoding="utf-8")
+        for file, vectors in MADE.items():
+            save(file, vectors)
+        for page in PAGES:
+            page.write_text(BLOCK.sub(_shown, page.read_text(encoding="utf-8")), encoding="utf-8")
         return
-    assert VECTORS.keys() == MADE.keys(), "each is in the page once: pytest --rewrite tests/wire/test_golden_chp2.py"
-    assert {name.split()[-1] for name in NONE} == REFUSED.keys()
-    different = [name for name, vector in VECTORS.items() if vector.frames != MADE[name]]
-    assert not different, "review, then record: pytest --rewrite tests/wire/test_golden_chp2.py"
+    for file, vectors in MADE.items():
+        assert FILES[file].keys() == {v.name for v in vectors}, (
+            f"{file}: pytest --rewrite tests/wire/test_golden_chp2.py"
+        )
+        different = [v.name for v in vectors if FILES[file][v.name] != v]
+        assert not different, "review, then record: pytest --rewrite tests/wire/test_golden_chp2.py"
 
 
 def test_no_vector_is_there_twice() -> None:
-    assert len(BLOCK.findall(SPEC)) == len(VECTORS) + len(NONE)
+    assert len(VECTORS) + len(NONE) == sum(map(len, MADE.values()))
+
+
+def test_the_page_shows_the_session_as_the_file_has_it() -> None:
+    blocks = BLOCK.findall(SPEC)
+    assert [name for name, _ in blocks] == list(FILES["session.json"])
+    assert [text for _, text in blocks] == [played.block(vector.frames) for vector in FILES["session.json"].values()]
+
+
+def test_every_vector_that_a_page_names_exists() -> None:
+    known = VECTORS.keys() | NONE.keys() | load("chp1.json").keys()
+    named = set(re.findall(r"`([a-z][a-z0-9]*(?:-[a-z0-9]+)+)`", " ".join(re.findall(r"Vectors?: [^\n]*", SPEC))))
+    assert named and named - known == set()
 
 
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=lambda v: v.name)
 def test_the_last_frame_means_what_is_written_beside_it(vector: Vector) -> None:
-    assert msgpack.unpackb(vector.frames[-1]) == vector.meaning
-    assert packb(vector.meaning) == vector.frames[-1], "msgpack in its shortest form, str and bin kept apart"
+    assert msgpack.unpackb(vector.frames[-1]) == vector.decoded
+    assert packb(vector.decoded) == vector.frames[-1], "msgpack in its shortest form, str and bin kept apart"
 
 
-@pytest.mark.parametrize("name", [name for name in VECTORS if re.match("(session-6-)?kvset", name)])
+@pytest.mark.parametrize("name", [name for name, v in VECTORS.items() if v.message == "KVSET"])
 def test_what_clients_send_is_read_and_written_alike(name: str) -> None:
     body = VECTORS[name].frames[-1]
     assert decode_segment(body).encode() == body
 
 
-@pytest.mark.parametrize("vector", NONE.values(), ids=lambda v: v.name.split()[-1])
+@pytest.mark.parametrize("vector", NONE.values(), ids=lambda v: v.name)
 def test_what_is_none_is_refused_as_is_said(vector: Vector) -> None:
-    parser, verdict, _ = vector.name.split()
-    assert played.verdict(parser, vector.frames) == verdict
+    assert vector.verdict != "taken" and played.verdict(vector.message.lower(), vector.frames) == vector.verdict
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kvset-with-something-in-frame-3",
+        "kvset-of-a-session-whose-count-begins-with-ff",
+        "kvset-a-delete-with-a-value",
+    ],
+)
+def test_what_a_set_should_not_say_is_ignored(name: str) -> None:
+    assert played.verdict("kvset", VECTORS[name].frames) == "taken"
 
 
 def test_what_is_taken_is_told_from_what_is_refused() -> None:
     assert played.verdict("kvset", VECTORS["session-6-kvset"].frames) == "taken"
     assert played.verdict("icanhaz", VECTORS["session-3-icanhaz-for-all"].frames) == "taken"
-    assert played.verdict("update", VECTORS["session-7-batch"].frames) == "taken"
+    assert played.verdict("update", VECTORS["session-7-update"].frames) == "taken"
 
 
 def test_what_is_said_of_a_session_is_its_public_id() -> None:
@@ -106,8 +108,8 @@ def test_what_is_said_of_a_session_is_its_public_id() -> None:
     public = sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
     assert public_session(session) == public and f"`{public.hex()}`" in SPEC
     assert VECTORS["ack-of-the-first-kvset-replicated"].frames[0] == session_topic(public)
-    assert VECTORS["session-7-batch"].meaning[0][5] == [[public, 1]]
-    assert VECTORS["session-3-icanhaz-for-all"].meaning["session"] == public
+    assert VECTORS["session-7-update"].decoded[0][5] == [[public, 1]]
+    assert VECTORS["session-3-icanhaz-for-all"].decoded["session"] == public
 
 
 def test_the_table_of_binary_star_is_the_programs_own() -> None:
@@ -117,8 +119,8 @@ def test_the_table_of_binary_star_is_the_programs_own() -> None:
 
 @pytest.mark.parametrize("name", ["session-9-heartbeat-that-shows-a-gap", "session-12-kthxbai-of-a-resume"])
 def test_the_digest_goes_on_with_each_batch(name: str) -> None:
-    batches = [VECTORS["session-7-batch"].frames[-1], VECTORS["session-11-records"].meaning[1]]
+    batches = [VECTORS["session-7-update"].frames[-1], VECTORS["session-11-records"].decoded[1]]
     digest = crc32(crc32(batches[0]).to_bytes(4, "big"))
-    header = header_of(VECTORS[name].meaning[0])
+    header = header_of(VECTORS[name].decoded[0])
     assert isinstance(header, Heartbeat | Kthxbai)
     assert header.digest == link(digest, crc32(packb(batches[1])))

@@ -1,50 +1,24 @@
-"""The test vectors of SPEC.md, part 1, against the codec, byte for byte.
+"""The vectors of CHP/1 in spec/vectors, against the codec, byte for byte.
 
-The vectors are read out of the page itself: a block marked `chp1 NAME` is a message the codec must read,
-and, where it is one that ours send, must build; a block marked `chp1-refused PARSER ERROR NAME` is one it
-must refuse.
+Each message of chp1.json is one that the codec must read, and, where it is one that ours send, must build. Each of
+chp1-refused.json it must refuse.
 """
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from chp import errors, messages
-from chp.messages import Hugz, Kthxbai
 from chp.properties import parse_properties, remaining_ttl_ms, ttl_ms_of, with_ttl_until
+from tests.wire.vectors import Vector, load
 
-SPEC = Path(__file__).parents[2] / "SPEC.md"
 KEY, VALUE = "/rates/EUR/USD", b"1.0832"
 UUID = bytes.fromhex("6b1f0c7a2d3e4f50a1b2c3d4e5f60718")
 NUMBER = 1 << 48 | 12
-UNTIL_C, UNTIL_PYTHON = b"ttl=1795196542190\n", b"ttl=1795196579.933595\n"
 TTL = b"ttl=5\n"
 
-
-def vectors(kind: str) -> dict[str, list[bytes]]:
-    """The blocks of a kind in SPEC.md: name -> frames."""
-    found = {}
-    blocks = re.findall(rf"^```{kind} (.+)\n((?:.+\n)+?)```$", SPEC.read_text(encoding="utf-8"), re.M)
-    for name, block in blocks:
-        frames: list[bytes] = []
-        for line in block.splitlines():
-            part = re.fullmatch(r"(\d+: |   )([0-9a-f -]*?) *(\|.*)?", line)
-            assert part, f"{name}: {line!r} is not a frame line"
-            frame = b"" if part[2] == "-" else bytes.fromhex(part[2])
-            if part[1].strip():
-                assert part[1] == f"{len(frames)}: ", f"{name}: frames are numbered in order"
-                frames.append(frame)
-            else:
-                frames[-1] += frame
-        assert name not in found, f"{name} is there twice"
-        found[name] = frames
-    return found
-
-
-GOLDEN = vectors("chp1")
-REFUSED = vectors("chp1-refused")
+GOLDEN = load("chp1.json")
+REFUSED = load("chp1-refused.json")
 
 BUILT: dict[str, list[bytes]] = {
     "icanhaz-everything": messages.icanhaz(),
@@ -64,31 +38,13 @@ BUILT: dict[str, list[bytes]] = {
     "kvset-delete": messages.kvset(KEY, b"", uuid=UUID),
 }
 
-Case = tuple[Callable[[list[bytes]], object], object]
-READ: dict[str, Case] = {
-    "icanhaz-everything": (messages.parse_icanhaz, ""),
-    "icanhaz-subtree": (messages.parse_icanhaz, "/rates/"),
-    "kvsync-plain": (messages.parse_kvsync, (KEY, NUMBER, b"", b"", VALUE)),
-    "kvsync-ttl": (messages.parse_kvsync, (KEY, NUMBER, b"", UNTIL_C, VALUE)),
-    "kvsync-c": (messages.parse_kvsync, (KEY, 12, UUID, UNTIL_C, VALUE)),
-    "kvsync-python": (messages.parse_kvsync, (KEY, 12, UUID, UNTIL_PYTHON, VALUE)),
-    "kthxbai": (messages.parse_kthxbai, Kthxbai(NUMBER, b"", "/rates/")),
-    "kthxbai-c": (messages.parse_kthxbai, Kthxbai(12, b"", "")),
-    "kthxbai-python": (messages.parse_kthxbai, Kthxbai(12, b"", "/rates/")),
-    "kvpub-plain": (messages.parse_kvpub, (KEY, NUMBER, UUID, b"", VALUE)),
-    "kvpub-ttl": (messages.parse_kvpub, (KEY, NUMBER, UUID, TTL, VALUE)),
-    "kvpub-delete": (messages.parse_kvpub, (KEY, NUMBER, UUID, b"", b"")),
-    "kvpub-no-uuid": (messages.parse_kvpub, (KEY, NUMBER, b"", b"", b"")),
-    "kvpub-expired-c": (messages.parse_kvpub, (KEY, 12, UUID, UNTIL_C, b"")),
-    "hugz-c": (messages.parse_hugz, Hugz(12, b"")),
-    "hugz-chp2": (messages.parse_hugz, Hugz(0, b"chp=2\n")),
-    "hugz-rfc": (messages.parse_hugz, Hugz(0, b"")),
-    "hugz-python": (messages.parse_hugz, Hugz(12, b"")),
-    "kvset-plain": (messages.parse_kvset, (KEY, UUID, b"", VALUE)),
-    "kvset-ttl": (messages.parse_kvset, (KEY, UUID, TTL, VALUE)),
-    "kvset-c": (messages.parse_kvset, (KEY, UUID, b"ttl=0\n", VALUE)),
-    "kvset-no-uuid": (messages.parse_kvset, (KEY, b"", b"", VALUE)),
-    "kvset-delete": (messages.parse_kvset, (KEY, UUID, b"", b"")),
+READERS: dict[str, tuple[Callable[[list[bytes]], object], tuple[str, ...]]] = {  # and the names of what they return
+    "ICANHAZ": (messages.parse_icanhaz, ("subtree",)),
+    "KVSYNC": (messages.parse_kvsync, ("key", "number", "uuid", "properties", "value")),
+    "KTHXBAI": (messages.parse_kthxbai, ("number", "properties", "subtree")),
+    "KVPUB": (messages.parse_kvpub, ("key", "number", "uuid", "properties", "value")),
+    "HUGZ": (messages.parse_hugz, ("number", "properties")),
+    "KVSET": (messages.parse_kvset, ("key", "uuid", "properties", "value")),
 }
 
 
@@ -97,40 +53,37 @@ def parse_kvset_and_ttl(frames: list[bytes]) -> int | None:
     return ttl_ms_of(messages.parse_kvset(frames)[2])
 
 
-def test_every_vector_is_read() -> None:
-    assert GOLDEN.keys() == READ.keys()
-    assert len(REFUSED) >= 18
+def test_each_message_has_vectors() -> None:
+    assert {vector.message for vector in GOLDEN.values()} == READERS.keys()
+    assert len(GOLDEN) >= 23 and len(REFUSED) >= 18
 
 
 @pytest.mark.parametrize("name", BUILT)
 def test_built_byte_for_byte(name: str) -> None:
-    assert BUILT[name] == GOLDEN[name]
+    assert BUILT[name] == GOLDEN[name].frames
 
 
-@pytest.mark.parametrize("name", READ)
-def test_read(name: str) -> None:
-    parse, expected = READ[name]
-    assert parse(GOLDEN[name]) == expected
+@pytest.mark.parametrize("vector", GOLDEN.values(), ids=lambda v: v.name)
+def test_read(vector: Vector) -> None:
+    parse, names = READERS[vector.message]
+    found = parse(vector.frames)
+    assert dict(zip(names, found if isinstance(found, tuple) else (found,), strict=True)) == vector.decoded
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_refused(words: str) -> None:
-    command, error, _ = words.split()
-    parse: Callable[[list[bytes]], object] = {
-        "icanhaz": messages.parse_icanhaz,
-        "kvset": parse_kvset_and_ttl,
-    }[command]
-    with pytest.raises(getattr(errors, error)) as caught:
-        parse(REFUSED[words])
-    assert type(caught.value).__name__ == error
+@pytest.mark.parametrize("vector", REFUSED.values(), ids=lambda v: v.name)
+def test_refused(vector: Vector) -> None:
+    parse = parse_kvset_and_ttl if vector.message == "KVSET" else READERS[vector.message][0]
+    with pytest.raises(getattr(errors, vector.verdict)) as caught:
+        parse(vector.frames)
+    assert type(caught.value).__name__ == vector.verdict
 
 
 def test_ttl_in_all_three_places() -> None:
     now = 1_795_196_540.0
-    assert ttl_ms_of(GOLDEN["kvset-ttl"][3]) == 5000
-    assert ttl_ms_of(GOLDEN["kvpub-ttl"][3]) == 5000
-    assert remaining_ttl_ms(GOLDEN["kvsync-ttl"][3], now) == 2190
-    assert remaining_ttl_ms(GOLDEN["kvsync-c"][3], now) == 2190
-    assert remaining_ttl_ms(GOLDEN["kvsync-python"][3], now) == 39_934
-    assert ttl_ms_of(GOLDEN["kvset-c"][3]) is None
-    assert parse_properties(GOLDEN["hugz-chp2"][3]) == {"chp": "2"}
+    assert ttl_ms_of(GOLDEN["kvset-ttl"].frames[3]) == 5000
+    assert ttl_ms_of(GOLDEN["kvpub-ttl"].frames[3]) == 5000
+    assert remaining_ttl_ms(GOLDEN["kvsync-ttl"].frames[3], now) == 2190
+    assert remaining_ttl_ms(GOLDEN["kvsync-c"].frames[3], now) == 2190
+    assert remaining_ttl_ms(GOLDEN["kvsync-python"].frames[3], now) == 39_934
+    assert ttl_ms_of(GOLDEN["kvset-c"].frames[3]) is None
+    assert parse_properties(GOLDEN["hugz-chp2"].frames[3]) == {"chp": "2"}

@@ -1,4 +1,4 @@
-"""covers: js/chp/core.js and msgpack.js: SPEC.md's vectors and worked session, read and written by them, in Node."""
+"""covers: js/chp/core.js and msgpack.js: all vectors, and the worked session, read and written by them, in Node."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def frames(name: str) -> list[str]:
 
 
 def test_every_body_of_the_page_is_read_as_is_written_beside_it_and_written_alike(tmp_path: Path) -> None:
-    bodies = {name: vector for name, vector in VECTORS.items() if not has_float(vector.meaning)}
+    bodies = {name: vector for name, vector in VECTORS.items() if not has_float(vector.decoded)}
     text = HELPERS + (
         "for (const [name, body] of await hear()) "
         "say([name, plain(unpack(bytes(body))), hex(pack(unpack(bytes(body))))]);\nprocess.exit();"
@@ -65,7 +65,7 @@ def test_every_body_of_the_page_is_read_as_is_written_beside_it_and_written_alik
         program.tell([[name, vector.frames[-1].hex()] for name, vector in bodies.items()])
         assert len(bodies) > 30
         for name, vector in bodies.items():
-            assert program.hear() == [name, plain(vector.meaning), vector.frames[-1].hex()], name
+            assert program.hear() == [name, plain(vector.decoded), vector.frames[-1].hex()], name
 
 
 CORE = (
@@ -89,7 +89,7 @@ for (;;) {
 
 
 def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> None:
-    public = VECTORS["session-3-icanhaz-for-all"].meaning["session"]
+    public = VECTORS["session-3-icanhaz-for-all"].decoded["session"]
     with Program(tmp_path, CORE) as program:
 
         def told(port: int | str, *rest: Any) -> Any:
@@ -114,7 +114,7 @@ def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> 
         assert told(0, *frames(by_number[4]))["state"] == "connecting"
         said = told(0, *frames(by_number[5]))
         assert said["state"] == "synced" and [row[0] for row in said["held"]] == ["/r/a"]
-        (set_key,), (set_value,), *_ = VECTORS[by_number[6]].meaning
+        (set_key,), (set_value,), *_ = VECTORS[by_number[6]].decoded
         assert told("set", [set_key], set_value.decode())["sent"] == [[0, 2, *frames(by_number[6])]], "the KVSET too"
         held = told(1, *frames(by_number[7]))["held"]
         assert [row[:2] for row in held] == [["/r/a", "1"], [set_key, set_value.decode()]]
@@ -125,13 +125,13 @@ def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> 
         )
         told(0, *frames(by_number[11]))
         said = told(0, *frames(by_number[12]))
-        kthxbai = VECTORS[by_number[12]].meaning[0]
+        kthxbai = VECTORS[by_number[12]].decoded[0]
         assert said["state"] == "synced" and said["at"] == str(kthxbai[2]) and len(said["held"]) == kthxbai[3]
         assert sum(int(row[2]) for row in said["held"]) % (1 << 64) == kthxbai[4] and said["garbage"] == 0
 
 
 def test_what_is_none_is_counted_and_changes_nothing(tmp_path: Path) -> None:
-    updates = {name: vector for name, vector in NONE.items() if name.startswith("update ")}
+    updates = {name: vector for name, vector in NONE.items() if vector.message == "UPDATE"}
     with Program(tmp_path, CORE) as program:
         program.tell([SESSION.hex(), bytes(16).hex()])
         program.hear()
@@ -143,8 +143,8 @@ def test_what_is_none_is_counted_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_the_page_s(tmp_path: Path) -> None:
-    bodies = [VECTORS["session-7-batch"].frames[-1], packb(VECTORS["session-11-records"].meaning[1])]
+    bodies = [VECTORS["session-7-update"].frames[-1], packb(VECTORS["session-11-records"].decoded[1])]
     text = "say((await hear()).map(bytes).reduce((digest, each) => linked(digest, each), 0));\nprocess.exit();"
     with Program(tmp_path, HELPERS + text) as program:
         program.tell([each.hex() for each in bodies])
-        assert program.hear() == VECTORS["session-9-heartbeat-that-shows-a-gap"].meaning[0][9]
+        assert program.hear() == VECTORS["session-9-heartbeat-that-shows-a-gap"].decoded[0][9]

@@ -1,6 +1,6 @@
 """When the connection to the peer's P+3 stands, and when it broke, as libzmq tells it.
 
-covers: peer_watch.py, sockets.py
+covers: sockets.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from chp_server.ports.peer_watch import PeerWatch
+from chp_server.ports.sockets import PeerWatch
 
 PATIENCE_MS = 20_000
 

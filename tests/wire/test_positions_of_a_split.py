@@ -99,7 +99,7 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
     def record_until(reached: Callable[[list[str]], bool]) -> list[str]:
         stop = Event()
         said: list[str] = []
-        options: dict[str, Any] = {"start": "earliest", "every_s": 0.05, "stop": stop, "say": said.append}
+        options: dict[str, Any] = {"start": "begin", "every_s": 0.05, "stop": stop, "say": said.append}
         thread = Thread(target=record, args=(split.address, folder), kwargs=options, daemon=True)
         thread.start()
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chp_client import LATEST, AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
+from chp_client import AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
 from chp_client.ask.port import QuestionPort
 from chp_client.topics import groups as groups_module
 from chp_client.topics import reader as reader_module
@@ -39,7 +39,7 @@ def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
             ticks.publish(b"%d" % i, key=f"k{i}").wait(20)
         join_all(reader)
         assert taken == [b"%d" % i for i in range(30)]
-        assert next(iter(next(ticks.read(after=28)))).key == "k29"
+        assert next(iter(next(ticks.read(29)))).key == "k29"
 
 
 def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
         last.create("size", max_messages=5)
         last.publish_many([b"%d" % i for i in range(20)]).wait(10)
         until(lambda: last.facts()["first"] == 15)
-        batch = next(last.read(after=9, wait=False))
+        batch = next(last.read(10, wait=False))
         assert (batch.offset, batch.missed) == (15, 5)
         assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
 
@@ -123,7 +123,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
             taken = []
 
             async def read() -> None:
-                async for batch in topic.read(after=LATEST, until=2):
+                async for batch in topic.read("end", until=2):
                     taken.extend(batch.values)
 
             reader = asyncio.create_task(read())
@@ -146,7 +146,7 @@ def test_a_reader_that_has_all_is_not_forgotten() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.publish(b"first").wait(10)
-        found = topic.reading(None, until=None, wait=True)
+        found = topic.reading("begin", until=None, wait=True)
         next(found)
         assert [next(found) for _ in range(3)] == [None] * 3
         assert server.server is not None

@@ -20,6 +20,7 @@ from ..checks import wait_s
 from ..codecs import Decoding
 from ..core.events import Changed
 from ..errors import Forked, Lagging
+from ..starts import BEGIN, END, SNAPSHOT, KeyStart
 from .changes import Change, Changes, change_with, changes_from, changes_of, joined, narrow, pick
 
 TOGETHER = 1000  # changes that are joined; joining more costs more, in memory that is cold, than it saves
@@ -29,13 +30,14 @@ class WatchQueue:
     """Between the agent and one watcher; `whole`: all that is held lies under the prefix."""
 
     def __init__(
-        self, prefix: str, conflate: bool, queue_max: int, start: str | int = "now", *, whole: bool = False
+        self, prefix: str, conflate: bool, queue_max: int, start: KeyStart = END, *, whole: bool = False
     ) -> None:
         self.prefix = prefix
         self._inside = "" if whole else prefix  # what is to be looked for
-        self._from_first = start == "snapshot"  # also what there was before the copy was complete for the first time
+        self._from_first = start == SNAPSHOT  # also what there was before the copy was complete for the first time
         self._after = start if isinstance(start, int) else 0
-        self._waits = isinstance(start, int)  # for what it missed: what comes is kept until that is here
+        # for what it missed: what comes is kept until that is here
+        self._waits = start == BEGIN or isinstance(start, int)
         self.conflate = conflate
         self.queue_max = queue_max
         self.closed = False

@@ -23,6 +23,7 @@ from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..feed.history import Version
+from ..starts import KeyStart
 from ..topics.aioconsumer import AsyncTransaction
 from ..topics.aiotopic import AsyncTopic
 from ..topics.reader import PATIENCE_S
@@ -164,7 +165,7 @@ class AsyncClone(BaseClone[V]):
     def watch(
         self,
         prefix: str = "",
-        start: int | str = "now",
+        start: KeyStart = "end",
         *,
         conflate: bool = False,
         queue_max: int | None = None,
@@ -174,7 +175,7 @@ class AsyncClone(BaseClone[V]):
         watch = self.open_watch(prefix, start, conflate, queue_max, on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
 
-    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: int | str) -> None:
+    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:
         self._listeners.add(listener, prefix, opened, start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:

@@ -36,6 +36,7 @@ from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
 from ..renamed import OldName, PublicNames, public_names, renamed
+from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
 from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
 from .atomic import Waiter
@@ -191,25 +192,25 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     def open_watch(
         self,
         prefix: str,
-        start: int | str = "now",
+        start: KeyStart = "end",
         conflate: bool = False,
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch:
         checks.prefix_and_queue(prefix, queue_max, self.subtrees)
-        start = checks.start_of(start)
+        begin = key_start(start)
         decoding = self.decoding(on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
-        queue = WatchQueue(prefix, conflate, limit, start, whole=whole)
+        queue = WatchQueue(prefix, conflate, limit, begin, whole=whole)
         mailbox, core = self._mailbox, self._core
         with mailbox.lock:
             mailbox.check_open()
-            if start == "snapshot":
+            if begin == SNAPSHOT:
                 queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
             mailbox.add_watch(queue)
-            if isinstance(start, int):
-                core.catch_up(queue, prefix, start)
+            if begin == BEGIN or isinstance(begin, int):
+                core.catch_up(queue, prefix, begin if isinstance(begin, int) else None)
                 mailbox.command_locked(core.ask_missed)
         end = partial(mailbox.end_watch, queue)
         watch = Watch(queue, decoding, end, self)
@@ -219,7 +220,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     def on(
         self,
         prefix: str = "",
-        start: int | str = "now",
+        start: KeyStart = "end",
         *,
         conflate: bool = False,
         queue_max: int | None = None,

@@ -31,6 +31,7 @@ from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..feed.history import Version
+from ..starts import KeyStart
 from ..topics.reader import PATIENCE_S
 from ..topics.topic import Topic, topics_of
 from ..topics.transaction import Transaction
@@ -214,7 +215,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def watch(
         self,
         prefix: str = "",
-        start: int | str = "now",
+        start: KeyStart = "end",
         *,
         conflate: bool = False,
         queue_max: int | None = None,
@@ -222,8 +223,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     ) -> Watch:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
-        start      "now"; "snapshot": first everything held, as sets; a revision: first every change after it, deletes
-                   too, from the log of the active. If that does not reach back so far, reading raises `NotRetained`
+        start      "end": only what is new; "snapshot": first everything held, as sets; "begin": first every change
+                   that the log of the active retains, deletes too; a revision, the one seen last: first every change
+                   after it. If the log does not reach back so far, reading raises `NotRetained`
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
                    changes behind: one more, and reading it raises `Lagging`
         on_bad     for a value that the codec can't take: "raise" (`BadValue`, and the next one can be read), "skip" its
@@ -234,7 +236,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return self.open_watch(prefix, start, conflate, queue_max, on_bad)
 
-    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: int | str) -> None:
+    def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:
         self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:

@@ -138,8 +138,8 @@ class ClientCore:
         publish, self.out.effects.publish = self.out.effects.publish, []
         return publish
 
-    def catch_up(self, handle: Any, prefix: str, after: int) -> None:
-        """A watch begins at a revision: what it missed comes as the effect `missed`, with its handle."""
+    def catch_up(self, handle: Any, prefix: str, after: int | None) -> None:
+        """Fetch what a watch missed after a revision, or all that is retained; it comes as the effect `missed`."""
         self.joining.backlogs.add(handle, prefix, after, self.channels)
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool = True, size: int = 0) -> None:

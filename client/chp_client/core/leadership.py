@@ -1,4 +1,4 @@
-"""Which server a client follows: a table, as Binary Star has one (SPEC.md, section 15).
+"""Which server a client follows: a table, as Binary Star has one (SPEC.md, section 39).
 
 A server is believed to be ACTIVE when it says so, in a greeting or a HEARTBEAT, or when it serves: it answers a
 request, or publishes records of a higher epoch. What that means is a matter of its epoch and of whom we follow:

@@ -13,8 +13,10 @@ from chp.numbers import Revision
 
 from ..clone.aioparts import Awaiting, call_soon
 from ..core.events import Ack
+from ..renamed import renamed
+from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
-from .groups import Start, naming
+from .groups import naming
 from .reader import PATIENCE_S, MessageBatch
 from .topic import Topic
 
@@ -67,20 +69,21 @@ class AsyncTopic:
         """As of `Topic`."""
         return await asyncio.to_thread(self._topic.facts, timeout)
 
+    @renamed(after="start, the first offset wanted")
     async def read(
-        self, after: int | None = None, *, until: int | None = None, wait: bool = True
+        self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
     ) -> AsyncIterator[MessageBatch]:
         """As of `Topic`, for `async for`; who is cancelled, or leaves it, ends the thread within some seconds."""
-        async with aclosing(self.reading(after, until=until, wait=wait)) as found:
+        async with aclosing(self.reading(start, until=until, wait=wait)) as found:
             async for batch in found:
                 if batch is not None:
                     yield batch
 
     async def reading(
-        self, after: int | None, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
+        self, start: TopicStart, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
     ) -> AsyncGenerator[MessageBatch | None]:
         """As `read`, with None when nothing came for `quiet_s` (for the parts of this package)."""
-        ahead = _Ahead(self._topic.reading(after, until=until, wait=wait))
+        ahead = _Ahead(self._topic.reading(start, until=until, wait=wait))
         try:
             while (batch := await ahead.take(quiet_s)) is not None:
                 yield None if batch is QUIET else batch
@@ -94,7 +97,7 @@ class AsyncTopic:
         return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
 
     async def subscribe(
-        self, group: str, start: Start = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+        self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
     ) -> Ack:
         """As of `Topic`."""
         with naming(self.name, group):
@@ -106,7 +109,7 @@ class AsyncTopic:
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._topic.unsubscription, group))
 
-    async def reset(self, group: str, start: Start, timeout: float | None = None) -> Ack:
+    async def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
         """As of `Topic`."""
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._topic.subscription, group, start, again=True))

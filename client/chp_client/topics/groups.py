@@ -6,23 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from chp import columns
-from chp.errors import BadInput
 from chp.topics import check_topic
 
 from .. import checks
 from ..ask.port import QuestionPort
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
-
-Start = int | str
-
-
-def start_of(start: Start) -> int:
-    """Where a group begins: "begin", "end", or an offset."""
-    if start in ("begin", "end"):
-        return 0 if start == "begin" else -1
-    if type(start) is not int or not 0 <= start < 1 << 61:
-        raise BadInput(f'a group begins at "begin", "end", or an offset, not {start!r:.40}')
-    return start
 
 
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:

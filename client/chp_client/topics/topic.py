@@ -27,8 +27,10 @@ from ..agent.tickets import Ticket
 from ..ask.port import QuestionPort
 from ..clone.writer import Writer
 from ..core.events import Ack
+from ..renamed import renamed
+from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer
-from .groups import Start, begin, end, groups_of, naming, start_of
+from .groups import begin, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
 from .stateless_member import ReceivedBatch, receive
 
@@ -113,29 +115,30 @@ class Topic:
 
     # -- reading
 
-    def read(self, after: int | None = None, *, until: int | None = None, wait: bool = True) -> Iterator[MessageBatch]:
-        """Messages in their order, as batches of columns, over failovers.
+    @renamed(after="start, the first offset wanted")
+    def read(
+        self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
+    ) -> Iterator[MessageBatch]:
+        """Read messages in their order, as batches of columns, over failovers.
 
-        after   the offset of the last message that is not wanted; None: from the oldest on; `LATEST`: only new ones
+        start   "begin": from the oldest on; "end": only new ones; or the offset of the first message that is wanted
         until   the offset of the last message that is wanted; None: all
         wait    whether to wait for messages to come; else it ends when all that is there was read
 
         Raises `NoSuchTopic`, and `Unanswered` if no server serves for 30 s.
         """
-        with closing(self.reading(after, until=until, wait=wait)) as found:
+        with closing(self.reading(start, until=until, wait=wait)) as found:
             for batch in found:
                 if batch is not None:
                     yield batch
 
     def reading(
-        self, after: int | None, *, until: int | None, wait: bool
+        self, start: TopicStart, *, until: int | None, wait: bool
     ) -> Generator[MessageBatch | None, None, None]:
-        """As `read`, with None now and then (for the parts of this package)."""
-        for name, offset in (("after", after), ("until", until)):
-            if offset is not None and (type(offset) is not int or not -2 <= offset < 1 << 61):
-                raise BadInput(f"{name} is the offset of a message, not {offset!r:.40}")
-        start = 0 if after is None else -1 if after == LATEST else after + 1
-        place = ReadPosition(start, inf if until is None else until + 1)
+        """Read as `read` does, with None now and then (for the parts of this package)."""
+        if until is not None and (type(until) is not int or not 0 <= until < 1 << 61):
+            raise BadInput(f"until={until!r:.40} is not the offset of a message, a number from 0")
+        place = ReadPosition(topic_start(start), inf if until is None else until + 1)
         return batches(self._servers(), self.name, place, self.writer.decode, wait=wait)
 
     # -- groups
@@ -144,7 +147,7 @@ class Topic:
         self,
         group: str,
         *,
-        start: Start = "begin",
+        start: TopicStart = "begin",
         ttl: float = TTL_S,
         ack: str = "after",
         prefetch: int = CREDIT,
@@ -152,7 +155,7 @@ class Topic:
     ) -> Consumer:
         """Become a member of a group, which is made if it is not there; each message goes to one of its members.
 
-        start     where a group begins that is made by this: "begin", "end", or an offset
+        start     where a group begins that is made by this: "begin", "end", or the first offset wanted
         ttl       seconds for which its process may be stopped, or gone, before its messages go to others
         ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":
                   at most once. A refused acknowledgement does not end the loop in either mode
@@ -164,7 +167,7 @@ class Topic:
         check_topic(group)
         return Consumer(
             self.writer, self._servers(), self.name, group,
-            start=start_of(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
+            start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
         )  # fmt: skip
 
     def receive(
@@ -176,7 +179,7 @@ class Topic:
             return receive(self.writer, self._servers(), whose, most=most, wait_s=wait_s, stopped=stopped)
 
     def subscribe(
-        self, group: str, start: Start = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+        self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
     ) -> Ack:
         """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
 
@@ -188,10 +191,10 @@ class Topic:
         with naming(self.name, group):
             return self.subscription(group, start, ack_timeout_s=ack_timeout_s).wait(timeout)
 
-    def subscription(self, group: str, start: Start, **settings: Any) -> Ticket:
+    def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
         """The same without waiting (for the parts of this package)."""
         given = {name: value for name, value in settings.items() if value is not None}
-        return self._put(begin(self.name, group, start_of(start), **given), None)
+        return self._put(begin(self.name, group, topic_start(start), **given), None)
 
     def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
         """Remove a group with its positions, and wait until it is gone; `NoSuchGroup` if there is none."""
@@ -202,7 +205,7 @@ class Topic:
         """The same without waiting (for the parts of this package)."""
         return self._put(end(self.name, group), None)
 
-    def reset(self, group: str, start: Start, timeout: float | None = None) -> Ack:
+    def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
         """Have a group begin anew elsewhere: what its members have in hand is `Fenced`. `NoSuchGroup`."""
         with naming(self.name, group):
             return self.subscription(group, start, again=True).wait(timeout)
@@ -214,9 +217,6 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
-
-
-LATEST = -2
 
 
 def topics_of(servers: Sequence[str], timeout: float = PATIENCE_S) -> list[dict[str, Any]]:

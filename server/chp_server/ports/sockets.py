@@ -17,9 +17,10 @@ import resource
 import select
 import socket as net
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from socket import AF_INET6, AF_UNSPEC, SOCK_STREAM, getaddrinfo
 from typing import Any
@@ -38,7 +39,6 @@ from ..access.zap import ZapHandler
 from ..exits import CannotStart, Exit
 from ..settings.config import Config
 from . import connections
-from .peer_watch import PeerWatch
 from .subscribers import MESSAGE_BYTES, Subscribers
 from .unfinished import BoundSocket, UnfinishedMessages
 
@@ -149,6 +149,9 @@ WITHOUT_KEYS = b"\x93\x90\x90"  # how the body of a KVSET begins that has none
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _SRCFD = int(zmq.SRCFD)
+UP, DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
+# libzmq frees the name of a monitor some time after the socket is closed, so each monitor has a name of its own.
+_monitors = count()
 _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
@@ -189,6 +192,37 @@ def peer_dealer(
     if locks is not None:
         locks.introduce(socket)
     return socket
+
+
+class PeerWatch:
+    """A monitor of a socket that is about to connect to the peer: it tells which connections stand and which break.
+
+    A connection stands once its handshake has succeeded. The kernel of a stopped process takes a connection too, and a
+    peer that does not know our key completes no handshake: neither of them has a connection.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        endpoint = f"inproc://peer.{next(_monitors)}"
+        socket.monitor(endpoint, UP | DOWN)
+        self.events = socket.context.socket(zmq.PAIR)
+        self.events.linger = 0
+        self.events.rcvhwm = 0  # full, it would stop libzmq's own thread
+        self.events.connect(endpoint)
+
+    def changes(self) -> Iterator[bool]:
+        """Yield True for each connection that came to stand since the last call, and False for each that broke."""
+        while True:
+            try:
+                event, *_ = self.events.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield int.from_bytes(event[:2], sys.byteorder) == UP
+
+    def close(self) -> None:
+        """End the watch, before the socket is closed."""
+        self._socket.disable_monitor()
+        self.events.close(0)
 
 
 class ServerSockets:

@@ -63,9 +63,8 @@ from ..settings.readers import without_password
 from ..store.sql.sqlite_files import sync_directory
 from .arbiter import Arbiter
 from .copies import Copies
-from .disk import DiskMonitor
-from .gauges import Gauge, give_back, resident_bytes
 from .metrics import MetricsServer, readiness
+from .resources import DiskMonitor, Gauge, give_back, resident_bytes
 from .supervisor import Supervisor
 from .turn_clock import TurnClock, WaitTimes
 

@@ -61,6 +61,9 @@ def _until_told() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
+_STARTS = {"snapshot": "snapshot", "now": "end", "earliest": "begin"}
+
+
 @click.command(short_help="Record every change as Parquet files.", epilog=examples("""
     chp record ticks/ --subtree /ticks/   # all that is there; or goes on
     chp record log/ --start now --every 10s --size 64
@@ -69,7 +72,7 @@ def _until_told() -> Iterator[Event]:
 @DIRECTORY
 @click.option("--subtree", default="", metavar="/NAME/", help="What to record.  [default: everything]")
 @click.option(
-    "--start", default="snapshot", type=click.Choice(["snapshot", "now", "earliest"]),
+    "--start", default="snapshot", type=click.Choice(list(_STARTS)),
     help="Where a new recording begins; earliest is what the server's log has.  [default: snapshot]",
 )  # fmt: skip
 @click.option(
@@ -96,7 +99,7 @@ def record(settings: CliSettings, directory: str, *, subtree: str, start: str, e
         if not directory:
             raise BadInput("no directory is given")
         writer = recording.record(
-            settings.servers, directory, check_subtree(subtree), start=start, every_s=every_s,
+            settings.servers, directory, check_subtree(subtree), start=_STARTS[start], every_s=every_s,
             file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
             say=lambda text: click.echo(f"chp record: {text}", err=True),
         )  # fmt: skip
@@ -125,7 +128,7 @@ def replay(settings: CliSettings, directory: str, speed: str, after: int) -> Non
     with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
         clone.wait_until_synced(settings.timeout_s)
         done: Replayed = replaying.replay(
-            directory, clone, speed=pace, after=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
+            directory, clone, speed=pace, start=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
             keys_under=lambda subtree: _keys_under(settings, subtree),
             progress=lambda so_far: _progress(out, so_far),
         )  # fmt: skip

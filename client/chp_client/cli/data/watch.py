@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def _start(text: str) -> str | int:
     if text in ("now", "snapshot"):
-        return text
+        return "end" if text == "now" else text
     try:
         return read_revision(text)
     except ValueError:

@@ -22,7 +22,7 @@ def watch(servers: str, timeout_s: float, prefix: str) -> list[int]:
     client = servers.removeprefix(AS) if servers.startswith(AS) else None
     named = ClientFile.read(client) if client else read_servers(servers)
     with reading(CliSettings(named, named=True, timeout_s=timeout_s), [prefix]) as store:
-        watch = store.clone.watch(prefix, start="now")
+        watch = store.clone.watch(prefix, start="end")
         print("ready", flush=True)
         for change in watch:
             now = time.monotonic_ns()

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_.-]{1,64})?\Z")
 def keygen(name: str, *, servers: tuple[str, ...]) -> None:
     """Write NAME.secret, for its owner alone, and NAME.pub, which others may have. NAME may begin with a directory.
 
-    With --server the secret goes into a client file, NAME.toml, for `chp --as` and `Clone.from_file`.
+    With --server the secret goes into a client file, NAME.toml, for `chp --as` and `Clone(client_file=)`.
     """
     path = Path(name)
     if not _NAME.match(path.name) or path.name.endswith((".pub", ".secret")):

@@ -94,13 +94,6 @@ def _lines() -> Iterator[bytes]:
         yield data
 
 
-def _after(text: str) -> int | None:
-    from chp_client import LATEST
-
-    start = group_start(text)
-    return None if start == "begin" else LATEST if start == "end" else int(start) - 1
-
-
 @click.command(short_help="Print the messages of a topic.", epilog=examples("""
     chp sub orders                           # what comes from now on
     chp sub orders --from begin --no-wait    # all that is there
@@ -161,10 +154,10 @@ def sub(
 
 
 def _read(settings: CliSettings, found: Topic, start: str, count: int | None, no_wait: bool) -> None:
-    after, out, left = _after(start), settings.out, count
+    begin, out, left = group_start(start), settings.out, count
     out.watch_reader(PIPE_CLOSED)
     out.note(f"reading {found.name} from {start}; Ctrl-C ends it")
-    for batch in found.read(after, wait=not no_wait):
+    for batch in found.read(begin, wait=not no_wait):
         if batch.missed:
             out.note(f"{show_count(batch.missed)} messages before {batch.offset} are not kept any more")
         out.raw(b"".join(_shown(out, message) for message in list(batch)[:left]))

@@ -1,8 +1,11 @@
-"""What a watch that begins at a revision has missed: the feed of the active's log (SPEC.md, section 17).
+"""What a watch missed that begins at a revision or with the oldest record: the feed of the log (SPEC.md, section 17).
 
     waiting   its channel has not been complete yet, or nobody is there to ask
     asked     RECORDS come: those after the revision, up to where the copy was when the watch was made
     done      the changes, a `Changed` a segment, deletes too; or `NotRetained`, if the log does not reach back so far
+
+A watch that begins with the oldest record asks from 0. If the log does not reach back so far, the refusal says from
+where it does, and the watch asks from there.
 
 One subtree after the other is asked for. The watch holds back what comes meanwhile, so its order is the servers'. What
 is gathered is bounded: more than `bytes_max` is better read as a snapshot.
@@ -44,6 +47,7 @@ class Backlog:
     reached: int = 0  # the end of the last whole record
     next_index: int = 0
     granted: int = CREDIT
+    oldest: bool = False  # `after` moves to where the log begins
     parts: Parts = field(default_factory=Parts)  # of a record whose last one is not here yet
 
     @property
@@ -106,11 +110,11 @@ class Backlogs:
         self._bytes_max = bytes_max
         self._open: list[Backlog] = []
 
-    def add(self, handle: Any, prefix: str, after: int, channels: list[CopyChannel]) -> None:
-        """A watch of `prefix` begins after a revision."""
+    def add(self, handle: Any, prefix: str, after: int | None, channels: list[CopyChannel]) -> None:
+        """Begin to fetch what a watch of `prefix` missed after a revision; None: all that the log retains."""
         held = [c for c in channels if c.subtree.startswith(prefix) or prefix.startswith(c.subtree)]
         todo = [(channel, channel.at if channel.synced_once else 0) for channel in held]
-        self._open.append(Backlog(handle, prefix, after, todo, reached=after))
+        self._open.append(Backlog(handle, prefix, after or 0, todo, reached=after or 0, oldest=after is None))
 
     def of(self, request_id: int) -> Backlog | None:
         """The one that this answers."""
@@ -159,6 +163,9 @@ class Backlogs:
         code, detail = header.code, header.detail
         if code in ("passive", "busy"):
             log.id, log.due_at = 0, again_at
+            return None
+        if code == "retained" and log.oldest and type(detail) is int and detail > log.after:
+            log.id, log.after, log.reached, log.due_at = 0, detail, detail, float("-inf")
             return None
         self._open.remove(log)
         if code in ("retained", "store"):

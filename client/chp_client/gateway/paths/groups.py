@@ -22,9 +22,10 @@ from chp.keys import check_key
 from chp.topics import check_topic
 
 from ...errors import NoSuchTopic, Refused
+from ...starts import topic_start
 from ...topics import stateless_member
 from ...topics.aiotopic import AsyncTopic
-from ...topics.groups import begin, end, start_of
+from ...topics.groups import begin, end
 from ...topics.stateless_member import Receipt, ReceivedBatch
 from ..access.caller import caller_of
 from ..gateway import Gateway, gateway_of
@@ -85,7 +86,7 @@ async def _without_body(request: Request) -> None:
 
 
 def _start(text: str) -> int:
-    return start_of(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text)
+    return topic_start(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text)
 
 
 async def remove_group(request: Request) -> Response:

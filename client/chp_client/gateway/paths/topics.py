@@ -26,9 +26,9 @@ from chp.keys import check_key
 from chp.topics import Settings, check_topic, pack_messages
 
 from ...errors import NoSuchTopic
+from ...starts import TopicStart
 from ...topics.aiotopic import AsyncTopic
 from ...topics.reader import Message, MessageBatch
-from ...topics.topic import LATEST
 from ..access.caller import caller_of
 from ..gateway import Gateway, gateway_of
 from ..once import marker_of, write
@@ -143,7 +143,7 @@ async def read_topic(request: Request) -> Response:
     size = 0
     try:
         async with gateway.reading:
-            async for batch in topic.read(after, wait=False):
+            async for batch in topic.read(_start(after), wait=False):
                 for message in batch:
                     found.append(message_json(message))
                     size += len(message.value)
@@ -159,24 +159,24 @@ async def read_topic(request: Request) -> Response:
 async def _events(request: Request) -> Response:
     gateway, topic, fields = gateway_of(request), topic_of(request), query(request, "after")
     last = request.headers.get("last-event-id") or fields.get("after")
-    after = LATEST if last == "latest" else _offset(last)
+    start: TopicStart = "end" if last == "latest" else _start(_offset(last))
     if gateway.streams >= STREAMS_MAX:
         raise Problem(429, "busy", f"{gateway.streams} read messages as events here; ask another gateway", retry_s=5)
     try:
         await topic.facts(FACTS_S)  # what is wrong is told with a status
     except NoSuchTopic as error:
         raise absent(error) from None
-    return MessageEvents(request, topic, after)
+    return MessageEvents(request, topic, start)
 
 
 class MessageEvents(Response):
     """The messages of a topic as events: the answer ends when the reader leaves, or the gateway does."""
 
-    def __init__(self, request: Request, topic: AsyncTopic, after: int | None) -> None:
+    def __init__(self, request: Request, topic: AsyncTopic, start: TopicStart) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=STREAM)
         del self.headers["content-length"]
         self._gateway, self._caller = gateway_of(request), caller_of(request)
-        self._topic, self._after, self._gone = topic, after, False
+        self._topic, self._start, self._gone = topic, start, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write to one reader; who takes nothing for long is cut off."""
@@ -204,7 +204,7 @@ class MessageEvents(Response):
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
         try:
-            async with aclosing(self._topic.reading(self._after, quiet_s=QUIET_S)) as found:
+            async with aclosing(self._topic.reading(self._start, quiet_s=QUIET_S)) as found:
                 async for batch in found:
                     if batch is None and self._may_go_on():
                         yield b": nothing came\n\n"
@@ -275,6 +275,11 @@ def _offset(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 17 and int(text) < OFFSET_MAX):
         raise Problem(400, "bad-query", f"after={text[:40]!r} is not the offset of a message, a whole number from 0")
     return int(text)
+
+
+def _start(after: int | None) -> TopicStart:
+    """Return where a reader begins that has seen the message `after`."""
+    return "begin" if after is None else after + 1
 
 
 def _rows(body: bytes) -> Steps[tuple[list[str | None], list[bytes]]]:

@@ -7,7 +7,7 @@ Rules are replaced as a whole, on the number that they were read at. So whoever 
 gives back, and of two who do it at once one is told to read again. An answer is owed like an acknowledgement: it leaves
 when the passive has confirmed the record, and says no less than that.
 
-`secret` is the pair's, by which gateways name the members of groups (SPEC.md, section 19). It comes with the first
+`secret` is the pair's, by which gateways name the members of groups (SPEC.md, section 43). It comes with the first
 rules, is replicated and journaled as they are, and stays the same for good. Pure.
 """
 
