@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from chp_server.testing import free_port
-from tests.talk import WAIT_S
+from tests.talk import WAIT_S, run, until
 from tests.wire.classic import ClassicServer
 
 UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
@@ -106,8 +106,10 @@ def healthy(pair: RealPair) -> None:
         process = pair.processes[i]
         if process is None or process.poll() is not None:
             pair.start(i)
-    pair.until(0, "status")
-    pair.ok("del", "--prefix", "", "--yes")
+    servers = "--servers", ",".join(pair.servers)
+    until(lambda: run(*servers, "status").exit_code == 0, pair.logs)
+    cleared = run(*servers, "del", "--prefix", "", "--yes")
+    assert cleared.exit_code == 0, cleared.output
 
 
 def test_set_get_ls_del(pair: RealPair) -> None:

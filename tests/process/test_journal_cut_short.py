@@ -54,7 +54,9 @@ def test_a_peer_that_has_it_sends_it(tmp_path: Path) -> None:
     def server(name: str) -> Running:
         role = "--primary" if name == "a" else "--backup"
         other = addresses["b" if name == "a" else "a"]
-        return start(tmp_path, name, role, "--bind", addresses[name], "--peer", other)
+        # Each waits for the other, however long that takes to start
+        patient = "--solo-wait-s", str(WAIT_S)
+        return start(tmp_path, name, role, "--bind", addresses[name], "--peer", other, *patient)
 
     a, b = server("a"), server("b")
     a.wait_for("in_sync")

@@ -46,7 +46,7 @@ def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytes
     real: Any = subprocess.Popen
 
     def limited(*args: Any, **more: Any) -> Any:
-        bound = 700 * MIB
+        bound = 500 * MIB
         return real(*args, **more, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (bound, bound)))
 
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -31,7 +32,7 @@ from chp_client.recording_files import files  # noqa: E402
 from chp_client.replayer import Replayed, replay  # noqa: E402
 from chp_server.settings.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
-from tests.talk import WAIT_S, join_all, until  # noqa: E402
+from tests.talk import WAIT_S, join_all, run, until  # noqa: E402
 
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
 
@@ -407,24 +408,23 @@ def test_a_damaged_file_is_named(recording: Path) -> None:
         held_after_replay(recording)
 
 
-def refused(run: subprocess.Popen[str], code: int, text: str) -> None:
-    _, said = run.communicate(timeout=60)
-    assert run.returncode == code and text in said, said
+def refused(done: Result, code: int, text: str) -> None:
+    assert done.exit_code == code and text in done.stderr, done.output
 
 
 @pytest.mark.slow
 def test_bad_uses_are_told(server: TestServer, tmp_path: Path, recording: Path) -> None:
     servers = ("--servers", server.address)
     (tmp_path / "empty").mkdir()
-    refused(chp(*servers, "replay", str(tmp_path / "empty")), 2, "holds no recording")
-    refused(chp(*servers, "replay", str(tmp_path / "nowhere")), 2, "is not there")
-    refused(chp(*servers, "replay", str(recording), "--speed", "fast"), 2, "give a number above 0")
-    refused(chp(*servers, "record", str(recording), "--subtree", "/x/"), 2, "is a recording of '', not of '/x/'")
-    refused(chp(*servers, "record", str(tmp_path / "new"), "--subtree", "x"), 2, "must be '' or begin and end")
+    refused(run(*servers, "replay", str(tmp_path / "empty")), 2, "holds no recording")
+    refused(run(*servers, "replay", str(tmp_path / "nowhere")), 2, "is not there")
+    refused(run(*servers, "replay", str(recording), "--speed", "fast"), 2, "give a number above 0")
+    refused(run(*servers, "record", str(recording), "--subtree", "/x/"), 2, "is a recording of '', not of '/x/'")
+    refused(run(*servers, "record", str(tmp_path / "new"), "--subtree", "x"), 2, "must be '' or begin and end")
     nobody = ("--servers", "tcp://127.0.0.1:9", "--timeout", "300ms")
-    refused(chp(*nobody, "record", str(tmp_path / "new")), 3, "no server")
+    refused(run(*nobody, "record", str(tmp_path / "new")), 3, "no server")
     with recorded([server.address], tmp_path / "busy"):
-        refused(chp(*servers, "record", str(tmp_path / "busy")), 2, "somebody records into")
+        refused(run(*servers, "record", str(tmp_path / "busy")), 2, "somebody records into")
 
 
 def test_large_files_are_cut_by_size(server: TestServer, tmp_path: Path) -> None:

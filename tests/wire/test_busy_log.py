@@ -17,7 +17,7 @@ from chp_client.recording_files import files
 from chp_server.testing import TestServer
 from tests.talk import run
 
-from .busy_log import LAST, Busy, fill
+from .busy_log import LAST, Busy, shared
 
 MIB = 1 << 20
 WAIT_S = 120.0
@@ -25,7 +25,7 @@ WAIT_S = 120.0
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
-    return fill(tmp_path_factory.mktemp("busy") / "journal.sqlite", 16 * MIB)
+    return shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -166,11 +166,11 @@ def test_a_malformed_message_changes_nothing(server: TestServer) -> None:
         asking.linger = 0
         asking.connect(server.address)
         client.until_ready()
-        for i, (words, frames) in enumerate(REFUSED.items()):
+        for i, (words, vector) in enumerate(REFUSED.items()):
             if words.startswith("icanhaz"):
-                asking.send_multipart(frames)
+                asking.send_multipart(vector.frames)
             else:
-                client.send_raw(frames)
+                client.send_raw(vector.frames)
             client.set(b"/after/%d" % i, words.encode())
             client.until(partial(has_logged, client, i))
             assert client.log[i][4].decode() == words
