@@ -27,15 +27,23 @@ def test_an_active_that_stands_still_for_two_timeouts_is_not_replaced(tmp_path: 
         clone.set("/before", b"1").wait(WAIT_S)
         slow = pair.active()
         assert slow is not None
-        epoch = wait_active(slow)["epoch"]
-        slow.signal(signal.SIGSTOP)
-        time.sleep(2 * TIMEOUT_S)
-        votes = other(pair, slow).status()
-        slow.signal(signal.SIGCONT)
-        assert votes is not None and votes["state"] == "passive" and votes["peer"]["alive"]
-        clone.set("/after", b"1").wait(WAIT_S)
-        pair.wait_in_sync()
-        assert wait_active(slow)["epoch"] == epoch, "it serves as before"
+        for _ in range(10):
+            epoch, began = wait_active(slow)["epoch"], time.monotonic()
+            slow.signal(signal.SIGSTOP)
+            time.sleep(2 * TIMEOUT_S)
+            votes = other(pair, slow).status()
+            slow.signal(signal.SIGCONT)
+            in_time = time.monotonic() - began < 2.7 * TIMEOUT_S
+            clone.set("/after", b"1").wait(WAIT_S)
+            pair.wait_in_sync()
+            # After three timeouts the passive does take over: a busy machine may take that long
+            if in_time:
+                assert votes is not None and votes["state"] == "passive" and votes["peer"]["alive"]
+                assert wait_active(slow)["epoch"] == epoch, "it serves as before"
+                return
+            slow = pair.active()
+            assert slow is not None
+        pytest.skip("this machine was too busy to stop a server for two timeouts and no longer")
 
 
 def test_an_active_that_is_killed_is_replaced_after_one_timeout(tmp_path: Path) -> None:

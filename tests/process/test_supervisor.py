@@ -118,7 +118,7 @@ def test_a_pair_is_ready_when_it_serves_and_stands_in_sync(tmp_path: Path) -> No
         servers["backup"].start()
         until(lambda: primary.has("READY=1"), "the primary")
         until(lambda: backup.has("READY=1"), "the backup")
-        assert primary.has("STATUS=active") and backup.has("STATUS=passive, in sync")
+        until(lambda: primary.has("STATUS=active") and backup.has("STATUS=passive, in sync"), "both say what they are")
         servers["backup"].signal(signal.SIGSTOP)
         backup.has("")  # what came until then
         backup.heard.clear()
